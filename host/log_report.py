@@ -39,11 +39,12 @@ _WORDS: Final = {
     "plan_refused": "The policy refused a plan: {reason}.",
     "run_joined": "This site joined the run {run} ({method}).",
     "run_finished": "The run {run} ended after {rounds} rounds.",
+    "run_voided": "A site could not send its numbers, so {run} is over for all. This site's own reason: {own_reason}.",
     "run_went_back": "The run {run} returned to round {round}.",
     "key_session_agreed": "Masking keys were agreed among {sites}.",
     "privacy_spent": "Noise was drawn for {run}: epsilon {epsilon}, delta {delta} of patients' privacy are spent.",
     "contribution_released": "A contribution to round {round} of {run} is released: {bytes} bytes, {tensors} tensors, "
-    "masked: {masked}, summed over {contributors}.",
+    "masked: {masked}, summed over {contributors}, void: {void}.",
     "contribution_handed_over": "The contribution to round {round} of {run} was sent: {bytes} bytes.",
     "participation_ended": "This site took no further part in {run}: {reason}.",
     "coordinator_refused": "The coordinator broke a rule: {reason}.",

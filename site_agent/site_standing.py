@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias
 
 from protos.errors import OperatorError
-from protos.wire.messages import Bind, Farewell, Finish, Offer
+from protos.wire.messages import Bind, Farewell, Finish, Offer, SiteReason
 
 Phase: TypeAlias = Literal[
     "starting", "enrolling", "connecting", "connected", "awaiting approval", "joined", "training", "ready", "sending",
@@ -55,6 +55,7 @@ class Standing:
         self.concluding_since: datetime | None = None
         self.contributed_at: datetime | None = None
         self.mishap: Mishap | None = None
+        self.void: str | None = None
         self.may_read_patients: bool | None = None  # whether the kernel would let this process open the table
 
     def began_run(self, run: str, rounds: int) -> None:
@@ -124,8 +125,9 @@ class Standing:
         under_way = min(max(0.0, (now - offered[1]).total_seconds()), pace)
         return now + timedelta(seconds=min(pace * max(0, self.rounds - offered[0]) - under_way, _LONGEST))
 
-    def built(self) -> None:
-        """Record that this site's contribution to the current round is ready."""
+    def built(self, void: SiteReason | None) -> None:
+        """Record that this site's contribution to the current round is ready. `void` is why it has no numbers."""
+        self.void = None if void is None else void.name.lower()
         self.phase = "ready" if self.phase == "training" else self.phase
 
     def concluded(self, run: str) -> None:
@@ -165,6 +167,7 @@ class Standing:
             "concluding_since": _iso(self.concluding_since) if self.phase == "concluding" else None,
             "contributed_at": _iso(self.contributed_at),
             "trainer": self.trainer,
+            "void": self.void,
             "agent_may_read_patients": self.may_read_patients,
             "last_error": mishap and {"at": _iso(mishap.at), "identifier": mishap.identifier, "what": mishap.what},
         }

@@ -99,12 +99,19 @@ class Trained:
 
     The payload is the updates as little-endian float32 in the manifest's order, then the exchange's scalars without
     "rows" as little-endian int64. After them are the noisy sums of private layers, which stay at the gate. `rows` is
-    the number of training rows on the public grid, 0 if the plan does not weigh by it.
+    the number of training rows on the public grid, 0 if the plan does not weigh by it. `void` is the number of a
+    SiteReason if this site's rows do not allow an answer, otherwise 0. Then the payload is empty, and the gate sends a
+    void.
     """
 
     round: int
     rows: int
     payload: bytes | memoryview = field(repr=False)
+    void: int = 0
+
+    def __post_init__(self) -> None:
+        if self.void:
+            SiteReason(self.void)
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,13 @@ def _ended_well(engine: Engine) -> bool:
         kept = "The run's records, its snapshots and the register are kept."
         structlog.get_logger().info("coordinator_stopped", kept=kept, remedy="`coordinator start` continues the run.")
         return True
+    if any(outcome.is_void for outcome in engine.outcomes):
+        raise OperatorError(
+            what=f"The study is void: {engine.outcomes[-1].reason}.",
+            consequence="This sum is random and was not used. It does not show which site it was, or why.",
+            remedy="Ask every hospital to read `site-agent audit show`, and agree on a new version of the plan.",
+            code="E034",
+        )
     return all(outcome.is_complete or outcome.is_by_person for outcome in engine.outcomes)
 
 

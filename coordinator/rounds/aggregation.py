@@ -79,6 +79,11 @@ class RunningSum:
         return all(int(words[0]) == len(self._arrived) for words in self._words)
 
     @property
+    def is_void(self) -> bool:
+        """Return whether some site sent a void. Then all masks cancelled, and all numbers of the sum are random."""
+        return not self.is_consistent and all(int(words[0]) % (1 << 32) == len(self._arrived) for words in self._words)
+
+    @property
     def updates(self) -> Integers32:
         """Return the sum of all encoded updates, int32 of shape (the layout's parameters,). Valid once complete."""
         return self._updates

@@ -510,8 +510,9 @@ class Engine:
         store.end(over, write_record(self._runs / run.name, run, over, store.history.facts()))
         self.outcomes.append(over)
         if not over.is_complete:
+            why = CoordinatorReason.RUN_VOIDED if over.is_void else CoordinatorReason.RUN_STOPPED
             for peer in list(self._peers.values()):
-                peer.end(CoordinatorReason.RUN_STOPPED, over.reason)
+                peer.end(why, over.reason)
             self._waiting.clear()
         self._next_run()
 

@@ -124,12 +124,19 @@ class Finishing:
 
 @dataclass(frozen=True, kw_only=True)
 class Over:
-    """The run has ended. `is_complete`: all rounds were done. `is_by_person`: a person stopped the run."""
+    """The run has ended.
+
+    Attributes:
+        is_complete: all rounds were done.
+        is_by_person: a person stopped the run.
+        is_void: some site had a reason to send no numbers. Only its own people learn which site, and why.
+    """
 
     is_complete: bool
     reason: str
     missing: Sites = frozenset()
     is_by_person: bool = False
+    is_void: bool = False
 
 
 Working: TypeAlias = Agreeing | Collecting | Interrupted
@@ -185,6 +192,11 @@ class FoundCorrupted:
 
 
 @dataclass(frozen=True)
+class FoundVoid:
+    """All contributions arrived, and at least one of them is a void."""
+
+
+@dataclass(frozen=True)
 class TookResult:
     """A site has loaded the result."""
 
@@ -229,6 +241,7 @@ Event: TypeAlias = (
     | Acknowledged
     | Completed
     | FoundCorrupted
+    | FoundVoid
     | TookResult
     | Declined
     | WentBack

@@ -11,7 +11,7 @@ The rules:
 * every site of the plan contributes to every sum. Under masking the sites agree on keys before the first round, and
   again after each attempt that failed;
 * a lost site is waited for, without end. Only all rounds, a person, a site that reports that it can never continue, or
-  numbers that do not add up end a run;
+  numbers that do not add up, or a void end a run;
 * a site that has sent its whole contribution may be away until the next round needs it.
 """
 
@@ -34,6 +34,7 @@ from coordinator.rounds.phases import (
     Event,
     Finishing,
     FoundCorrupted,
+    FoundVoid,
     Gathering,
     Interrupted,
     Joined,
@@ -139,6 +140,9 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
             return _complete(terms, replace(state, complete=state.complete | {site}), now)
         case FoundCorrupted() if isinstance(state, Collecting):
             return _repeat_corrupted(terms, state.attempt, now)
+        case FoundVoid() if isinstance(state, Collecting):
+            reason = f"a site could not send its numbers in round {state.attempt.round + 1}"
+            return _end(is_complete=False, reason=reason, missing=frozenset(), is_void=True)
         case WentBack(round=number, attempt=last) if isinstance(state, Interrupted):
             # A site that reconnected may have lost the keys that all sites had agreed on.
             again = replace(state.attempt, round=number, number=last + 1, has_keys=False, corruptions=0)
@@ -263,6 +267,8 @@ def _finish(terms: Terms, state: Finishing, event: Event, now: float) -> Outcome
     return state, ()
 
 
-def _end(*, is_complete: bool, reason: str, missing: Sites, is_by_person: bool = False) -> Outcome:
-    over = Over(is_complete=is_complete, reason=reason, missing=missing, is_by_person=is_by_person)
+def _end(
+    *, is_complete: bool, reason: str, missing: Sites, is_by_person: bool = False, is_void: bool = False
+) -> Outcome:
+    over = Over(is_complete=is_complete, reason=reason, missing=missing, is_by_person=is_by_person, is_void=is_void)
     return over, (EndRun(over),)

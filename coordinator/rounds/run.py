@@ -33,6 +33,7 @@ from coordinator.rounds.phases import (
     Completed,
     Event,
     FoundCorrupted,
+    FoundVoid,
     Gathering,
     Interrupted,
     Over,
@@ -335,5 +336,6 @@ def hear_chunk(run: Run, site: str, chunk: Chunk) -> Event | None:
         raise MalformedMessage("a chunk of a round that is not collecting")
     if not run.running_sum.add(site, chunk.index, chunk.body):
         return None
-    is_corrupted = run.running_sum.is_complete and not run.is_consistent
-    return FoundCorrupted() if is_corrupted else Completed(site)
+    if not run.running_sum.is_complete or run.is_consistent:
+        return Completed(site)
+    return FoundVoid() if run.running_sum.is_void else FoundCorrupted()

@@ -75,7 +75,8 @@ class History:
     def standing(self) -> str:
         """Return the state of the run in a few words."""
         if self.over is not None:
-            return "complete" if self.over["complete"] else f"ended: {self.over['reason']}"
+            how = "voided" if self.over["void"] else "ended"
+            return "complete" if self.over["complete"] else f"{how}: {self.over['reason']}"
         return "paused" if self.is_paused else "under way" if self.has_begun else "gathering"
 
     @property

@@ -47,6 +47,7 @@ def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, o
 def _facts(run: Run, over: Over) -> dict[str, Any]:
     return run.facts() | {
         "is_complete": over.is_complete,
+        "is_void": over.is_void,
         "reason": over.reason,
         "missing": sorted(over.missing),
         # The status does not have these facts, because it is requested twice a second and they are slow: a hash of 25

@@ -235,7 +235,7 @@ class RunStore:
         """
         self._settle(waits=True)
         ended = {"complete": over.is_complete, "reason": over.reason, "missing": sorted(over.missing)}
-        self.note("run_over", **ended, record_sha256=record_sha256)
+        self.note("run_over", **ended, void=over.is_void, record_sha256=record_sha256)
         if over.is_complete:
             self.rounds = [0]
         self.commit()

@@ -1,6 +1,7 @@
 """Defines where each number of a site's contribution is stored, in memory and in messages.
 
-A chunk is `check | scalars | updates`, little-endian. The check is a 64-bit 1, whose sum must be the number of sites.
+A chunk is `check | scalars | updates`, little-endian. The check is a 64-bit 1, whose sum must be the number of sites. A
+site that may not send its numbers sends a void: random integers, and a check of 1 plus an odd multiple of 2**32.
 Only the last chunk has the scalars, as 64-bit integers. Then follow up to 262,144 updates as 32-bit integers. The
 vector is one buffer of these chunks, so a chunk is sent, masked and added without a copy.
 """
@@ -62,6 +63,11 @@ class Layout:
     def updates(self, body: bytes | memoryview, index: int) -> Integers32:
         """Return a view of the encoded updates: int32 of shape (n,)."""
         return np.frombuffer(body, "<i4", self._updates(index), offset=_WORD * self.words_in(index))
+
+    def void(self, body: memoryview, index: int) -> None:
+        """Turn a chunk of random bytes into that of a void, in place."""
+        check = self.words(body, index)[:1]
+        check[...] = ((check | 1) << 32) | 1
 
     def words_in(self, index: int) -> int:
         """Return the number of 64-bit integers at the beginning of a chunk."""

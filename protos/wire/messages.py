@@ -77,6 +77,7 @@ class CoordinatorReason(IntEnum):
     RUN_STOPPED = 4
     REPLACED = 5
     SHUTTING_DOWN = 6
+    RUN_VOIDED = 7  # some site had a reason to send no numbers; nobody else learns which site or why
 
     @property
     def is_final(self) -> bool:
@@ -86,6 +87,7 @@ class CoordinatorReason(IntEnum):
             CoordinatorReason.NOT_ACCEPTED,
             CoordinatorReason.PROTOCOL_VIOLATED,
             CoordinatorReason.RUN_STOPPED,
+            CoordinatorReason.RUN_VOIDED,
         }
 
 

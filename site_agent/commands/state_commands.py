@@ -72,6 +72,7 @@ def _table(facts: dict[str, Any]) -> Table:
         ("has left", f"{left['bytes']} bytes in {left['contributions']} contributions"),
         ("privacy spent", _privacy_spent(facts.get("privacy_spent", ()))),
         ("audit log", f"{audit['records']} records"),
+        ("own void", facts.get("void") or "none"),
         ("last error", f"{error['at']} [{error['identifier']}] {error['what']}" if error else "none"),
     ):
         table.add_row(name, str(value))

@@ -5,6 +5,8 @@ No other file of the site agent builds a contribution, and the connection sends 
 * a payload that is not exactly as long as in the round's exchange is refused, not padded;
 * a scalar beyond its bounds is refused;
 * a value that is not finite is refused, and so is a vector with too many clipped values;
+* no such refusal is visible outside. A void leaves instead: secret random integers with a check that says so. The sum
+  is then random too, and shows only that some site had a reason. Zeros would be the other sites' sum without this one;
 * the whole vector is encoded and checked before its first byte leaves;
 * one position has one contribution: it is kept and sent again, never built a second time;
 * a contribution that the hospital's policy does not allow, or that its persons no longer approve, is refused whatever a
@@ -24,6 +26,7 @@ from functools import partial
 from typing import Final, TypeAlias, assert_never
 
 import numpy as np
+import structlog
 from blake3 import blake3
 
 from host.audit_log import AuditLog
@@ -56,6 +59,7 @@ class Contribution:
 
     Attributes:
         noisy: under a plan with privacy, the sums with noise and the private layers' total after this step.
+        void: why random integers take the place of this site's numbers; None if they are its numbers.
     """
 
     position: bytes
@@ -64,6 +68,7 @@ class Contribution:
     buffer: memoryview = field(repr=False)
     digest: bytes
     noisy: Sequence[int] = field(repr=False)
+    void: SiteReason | None = None
 
 
 class Gate:
@@ -88,14 +93,28 @@ class Gate:
         self._permission = Permission(run, plan, allowance=allowance, consent=consent, audit=audit)
         self._builder = Builder(plan, trains=allowance.trains, smallest_rows=allowance.policy.smallest_training_rows)
 
-    def build(self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int) -> Contribution:
-        """Check the trainer's reply, and return it as a contribution in encoded form. See Builder.
+    def build(
+        self,
+        position: bytes,
+        exchange: Exchange,
+        payload: memoryview,
+        *,
+        rows: int,
+        void: SiteReason | None = None,
+    ) -> Contribution:
+        """Check the trainer's reply, and return it as a contribution in encoded form, or a void. See Builder.
 
-        Raises:
-            GateRefusal: the contribution may not leave.
+        `void` is the reason if the trainer made no numbers, or if an earlier round of the run was void.
         """
         noise = partial(self._permission.with_noise, position) if self._permission.has_noise else None
-        return self._builder.build(position, exchange, payload, rows=rows, noise=noise)
+        try:
+            if void is None:
+                return self._builder.build(position, exchange, payload, rows=rows, noise=noise)
+        except GateRefusal as refused:
+            structlog.get_logger().error("contribution_void", what=refused.what)
+            void = refused.reason
+        key = bytes(32) if self._masking is None else self._masking.void_key  # without masks the check shows who it was
+        return self._builder.void(position, exchange, void, key, noise=noise)
 
     def own_sums(self, position: bytes | None) -> bytes:
         """Return the private layers' noisy sums, added up before a step or over all steps, as little-endian int64."""
@@ -148,6 +167,7 @@ class Gate:
                 bytes=exchange.layout.total_bytes - exchange.layout.start(bind.first_chunk),
                 first_chunk=bind.first_chunk,
                 clipped=contribution.clipped,
+                void="no" if contribution.void is None else contribution.void.name.lower(),
                 masked=self._masking is not None,
             )
         self._permission.take(exchange, bind)
@@ -235,14 +255,30 @@ class Builder:
             raise GateRefusal(what=what, reason=SiteReason.TOO_MUCH_CLIPPED)
         return Contribution(position, exchange, clipped, buffer.toreadonly(), digest.digest(), noisy)
 
+    def void(
+        self, position: bytes, exchange: Exchange, reason: SiteReason, key: bytes, *, noise: Noise | None
+    ) -> Contribution:
+        """Return a contribution of random integers, always the same ones for a position and a secret key of 32 bytes.
+
+        With privacy it costs the same as the site's numbers.
+        """
+        noisy = self._noisy([0] * (len(exchange.scalars) + exchange.own_numbers), noise)
+        layout, stream, digest = exchange.layout, blake3(position, key=key), blake3()
+        buffer = memoryview(bytearray(layout.total_bytes))
+        for index in range(layout.chunks):
+            body = layout.body(buffer, index)
+            body[:] = stream.digest(len(body), seek=layout.start(index))
+            layout.void(body, index)
+            digest.update(body)
+        return Contribution(position, exchange, 0, buffer.toreadonly(), digest.digest(), noisy, reason)
+
     def _encode(self, exchange: Exchange, values: Float32, weight: float, part: slice, out: Integers32) -> int:
         """Encode a part of the updates. Return how many of its values were clipped."""
         try:
             return self._fixed_point.encode(values[part], weight, out)
         except NotFinite as found:
-            tensor = exchange.tensor_at(part.start + found.index)
-            what = f"Training made {tensor} infinite or not a number."
-            raise GateRefusal(what=what, reason=SiteReason.VALUE_NOT_FINITE, tensor=tensor) from found
+            what = f"Training made {exchange.tensor_at(part.start + found.index)} infinite or not a number."
+            raise GateRefusal(what=what, reason=SiteReason.VALUE_NOT_FINITE) from found
 
     def _noisy(self, scalars: list[int], noise: Noise | None) -> list[int]:
         if (noise is None) != (self._plan.privacy is None):

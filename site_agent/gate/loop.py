@@ -262,7 +262,7 @@ class SiteGate:
                 await self._announced(item)
             case Built(contribution=contribution):
                 self._deaths = 0
-                self._standing.built()
+                self._standing.built(contribution.void)
                 await self._running().built(contribution)
             case Concluded(run=run):
                 self._standing.concluded(run)

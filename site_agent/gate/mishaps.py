@@ -108,7 +108,16 @@ def misbehaved(malformed: MalformedMessage) -> ProtocolError:
 
 
 def is_over(farewell: Farewell, audit: AuditLog) -> bool:
-    """Return true if all runs are over. Raise an error if a person must act or this site must reconnect."""
+    """Return true if all runs are over. Raise an error if a person must act or this site must reconnect.
+
+    A run that a void ended is over for all sites alike. The log of each has one record of it, and only the site itself
+    learns whether it has a reason there.
+    """
+    if farewell.reason is CoordinatorReason.RUN_VOIDED:
+        if (run := unfinished_run(audit)) is not None:
+            voids = {facts["void"] for facts in audit.records("contribution_released", run=run)} - {"no"}
+            audit.write("run_voided", run=run, own_reason=", ".join(sorted(voids)) or "none")
+        return True
     if farewell.reason is not CoordinatorReason.ALL_RUNS_OVER:
         raise parted(farewell)
     if (run := unfinished_run(audit)) is not None:
@@ -124,7 +133,7 @@ def is_over(farewell: Farewell, audit: AuditLog) -> bool:
 def unfinished_run(audit: AuditLog) -> str | None:
     """Return the newest run in which this site still takes part according to its audit log, or None."""
     newest, ended = None, set[str]()
-    for facts in audit.records("run_joined", "run_finished", "participation_ended"):
+    for facts in audit.records("run_joined", "run_finished", "run_voided", "participation_ended"):
         if facts["event"] == "run_joined":
             newest = str(facts["run"])
         else:

@@ -34,17 +34,17 @@ _ENDED: Final = "the run has already ended at this site, so this site draws no m
 
 
 class GateRefusal(OperatorError):
-    """The gate process refused to release a contribution. `reason` and `tensor` may be sent to the coordinator."""
+    """The gate process refused to release a contribution. `reason` may be sent to the coordinator."""
 
     code = "E012"
 
-    def __init__(self, *, what: str, reason: SiteReason, tensor: str = "") -> None:
+    def __init__(self, *, what: str, reason: SiteReason) -> None:
         super().__init__(
             what=what,
             consequence="Nothing from this round was sent.",
             remedy="Tell the researcher of the study. This site ends its part in the run.",
         )
-        self.reason, self.tensor = reason, tensor
+        self.reason = reason
 
 
 class PolicyForbids(GateRefusal):

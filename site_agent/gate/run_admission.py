@@ -186,8 +186,8 @@ class Admission:
                     await self._turns.tell(Refusal(run, SiteReason.COORDINATOR_MISBEHAVED))
             case MaskingRefused():
                 await self._refuse(run, SiteReason.MASKING_REFUSED, because=str(ended))
-            case GateRefusal(reason=reason, tensor=tensor):
-                await self._refuse(run, reason, tensor)
+            case GateRefusal(reason=reason):
+                await self._refuse(run, reason)
             case ConsentEnded(because=because, run=withdrawn):
                 await self._refuse(withdrawn, SiteReason.WITHDRAWN, because=because)
             case TrainerFailed(can_continue=False, failed=failed):

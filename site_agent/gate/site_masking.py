@@ -10,8 +10,10 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Final, TypedDict
 
+from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -101,6 +103,11 @@ class SiteMasking:
         self._prepared: tuple[bytes, Layout, Masker] | None = None  # for a context, and not used yet
         self._highest_key_session = 0
         self.key_session = 0
+
+    @cached_property
+    def void_key(self) -> bytes:
+        """Return the secret from which this site's voids are drawn, 32 bytes. A restarted gate sends the same void."""
+        return blake3(self._identity_key.private_bytes_raw(), derive_key_context="global-layers void").digest()
 
     def limit(self, *, quorum: int, smallest: int, uncounted_runs: tuple[str, ...]) -> None:
         """Apply these limits for masking from now on. See the constructor."""

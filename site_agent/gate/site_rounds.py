@@ -38,6 +38,7 @@ from protos.wire.messages import (
     MalformedMessage,
     Offer,
     Ready,
+    SiteReason,
 )
 from protos.wire.positions import DOWN_CHUNK_PARAMETERS, down_chunks, down_slice, position
 from site_agent.gate.consent import Consent
@@ -155,6 +156,9 @@ class Rounds:
         self._site, self._audit, self._masking, self._around = site, audit, masking, around
         released = audit.records("contribution_released", run=run)
         self._allowance = Allowance(policy, plan, site=site, released=released)
+        # From the first void of a run on, this site sends only voids. An earlier step is repeated with its numbers.
+        voids = ((facts["round"], SiteReason[facts["void"].upper()]) for facts in released if facts["void"] != "no")
+        self.void: tuple[int, SiteReason] | None = min(voids, default=None)
         # A site that only receives has no gate object, so nothing in this process can build a contribution.
         door = partial(Gate, run, plan, manifest, audit=audit, masking=masking)
         self._gate = None if self._receives else door(allowance=self._allowance, consent=consent)
@@ -380,7 +384,12 @@ class Rounds:
             self._saved.add(question.round + 1)
         if self._gate is None:
             raise MalformedMessage("a round for a site that only receives")
-        contribution = self._gate.build(here, exchange, memoryview(answer.payload), rows=answer.rows)
+        void = SiteReason(answer.void) if answer.void else None
+        if self.void is not None and self.void[0] <= question.round:
+            void = self.void[1]
+        contribution = self._gate.build(here, exchange, memoryview(answer.payload), rows=answer.rows, void=void)
+        if contribution.void is not None:
+            self.void = min(self.void or (question.round, contribution.void), (question.round, contribution.void))
         await self._around.deliver(Built(contribution))
 
     def _stop_upload(self) -> None:

@@ -76,6 +76,19 @@ class TooFewRows(RefusedError):
         )
 
 
+class MayNotSend(OperatorError):
+    """This site's own rows do not allow an answer in a round. The gate sends a void, and only this site knows why."""
+
+    code = "E034"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            what=f"This site sends no numbers: {what}.",
+            consequence="Random numbers took their place. The study ends for all sites, which do not learn the reason.",
+            remedy="The study needs another plan. Before you tell the office, read docs/privacy.md, Voids.",
+        )
+
+
 class TrainingDiverged(OperatorError):
     """Training ended in a model whose predictions are infinite or undefined."""
 

@@ -7,9 +7,10 @@ site. So explanations are printed here and never sent. The rules:
   manifest;
 * it answers each round for one set of shared values, unless this hospital's policy allows another random draw;
 * a request that no honest agent sends ends the process;
+* if its rows do not allow an answer, or training fails because of them, the answer is a void, and the trainer goes on;
 * it continues from its memory or its disk, and never starts from the beginning in the middle of a run;
-* under privacy, patients do not decide whether a finished run ends well for the coordinator. A report that their rows
-  make impossible is an error here only;
+* patients do not decide whether a finished run ends well for the coordinator. A report that their rows make impossible
+  is an error here only;
 * for a defect only its kind and its place in our own code are reported. The exception's text is not reported, because
   it might quote a patient.
 """
@@ -27,7 +28,16 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from protos.errors import DataError, DefectError, OperatorError, ProtocolError, RefusedError, explained
+from host.record_store import StoreError
+from protos.errors import (
+    DataError,
+    DefectError,
+    OperatorError,
+    ProtocolError,
+    RefusedError,
+    UnavailableError,
+    explained,
+)
 from protos.plan.manifest import manifest_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan, plan_from_wire
@@ -42,7 +52,14 @@ from site_agent.hospital import Hospital
 from site_agent.state_folders import is_run_name
 from site_agent.trainer import before_rounds
 from site_agent.trainer.disk import AnsweredRounds, keep_suspicions
-from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
+from site_agent.trainer.failures import (
+    MayNotSend,
+    ModuleDiffers,
+    NetworkDiffers,
+    StateLost,
+    TooFewRows,
+    TrainingDiverged,
+)
 from site_agent.trainer.pulse import PULSE
 from site_agent.trainer_socket import (
     Agreed,
@@ -247,7 +264,10 @@ class Worker:
     def _count(self, plan: StatisticsPlan, question: Train) -> Trained:
         if (question.round, question.stage, question.layers) != (0, Stage.STATISTICS, "") or question.payload:
             raise MalformedMessage("another round than the one of statistics")
-        return Trained(0, 0, _packed(before_rounds.own_numbers(self._hospital, plan, self._state / "models")))
+        try:
+            return Trained(0, 0, _packed(before_rounds.own_numbers(self._hospital, plan, self._state / "models")))
+        except Exception as error:
+            return Trained(0, 0, b"", _void(error))
 
     def _train(self, question: Train) -> Trained:
         if self._plan is not None and self._rehearsal is None:
@@ -261,7 +281,12 @@ class Worker:
         assert self._answered is not None
         self._answered.admit(question)
         study = self._study_before(question.round)
-        answer = study.train(asked, received)
+        try:
+            answer = study.train(asked, received)
+        except Exception as error:
+            void = _void(error)
+            self._took(study, question)
+            return Trained(question.round, 0, b"", void)
         self._compare_columns(study)
         self._took(study, question)
         updates = answer.updates.view(np.uint8).data
@@ -302,10 +327,7 @@ class Worker:
         study = self._study_at_end(question.round)
         if asked.round != study.plan.rounds and not study.plan.may_end_early:
             raise MalformedMessage("a result before the last round")
-        if study.plan.privacy is None:
-            self._concluded(asked, received)
-        else:
-            self._conclude_alike(asked, received)
+        self._conclude_alike(asked, received)
         self._study = None
         return Agreed()
 
@@ -358,14 +380,14 @@ class Worker:
             self._is_reported = True
 
     def _conclude_alike(self, asked: Asked, received: npt.NDArray[np.float32]) -> None:
-        """Make the report of a private run. Print errors that depend on patients' data, but do not return these errors.
+        """Make the report. Print errors that depend on patients' data, but do not return these errors.
 
-        Patients decide whether a report is possible, and no epsilon is spent for that. So only people at the hospital
-        learn it. The coordinator learns the same as after any other run.
+        Patients decide whether a report is possible. So only people at the hospital learn it. The coordinator learns
+        the same as after any other run.
         """
         try:
             self._concluded(asked, received)
-        except (DataError, TrainingDiverged) as failed:
+        except (DataError, MayNotSend, TrainingDiverged) as failed:
             _print_lines(failed)
         except (OperatorError, MalformedMessage, OSError, MemoryError):
             raise  # the computer, or values that no honest coordinator sends
@@ -408,6 +430,18 @@ def _print_lines(error: OperatorError) -> None:
     print(error.lines("site-trainer"), file=sys.stderr, flush=True)
 
 
+def _void(error: Exception) -> int:
+    """Print why a round has no answer, and return the number of its reason.
+
+    What follows from the announced values, the disk or the memory alone is raised: it is the same for any patients.
+    """
+    failure = _explained(error)
+    if isinstance(error, MalformedMessage | MemoryError) or isinstance(failure, UnavailableError | StoreError):
+        raise error
+    _print_lines(failure)
+    return int(_reason(failure))
+
+
 def _failed(error: OperatorError) -> Failed:
     _print_lines(error)
     return Failed(_reason(error), error.exit_status, error.tensor if isinstance(error, ModuleDiffers) else "")
@@ -415,7 +449,7 @@ def _failed(error: OperatorError) -> Failed:
 
 def _reason(error: OperatorError) -> SiteReason:
     match error:
-        case DataError():
+        case DataError() | MayNotSend():
             return SiteReason.DATA_UNFIT
         case TooFewRows():
             return SiteReason.POLICY_FORBIDS

@@ -24,11 +24,11 @@ from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.messages import Bind, Chunk, Stage
+from protos.wire.messages import Bind, Chunk, SiteReason, Stage
 from site_agent.approving import withdraw
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Builder
-from site_agent.gate.permission import Allowance
+from site_agent.gate.permission import Allowance, GateRefusal
 from tests.hostile.attack import Attack, in_copy, patched, scratch
 from tests.logged import lines_of
 from tests.rehearsal.gates import NOON, gate_for, policy_with
@@ -53,7 +53,7 @@ class Contribution:
 
 
 def contributed(folder: Path, made: Contribution, between: Callable[[int], None] = lambda index: None) -> list[Chunk]:
-    """Return the chunks that leave through a gate; `between` acts after each of them."""
+    """Return the chunks that leave through a gate; `between` acts after each of them. Raise GateRefusal for a void."""
     plan, bind = made.plan, made.bind
     log = AuditLog(folder / "audit.log", site="a", now=lambda: NOON)
     try:
@@ -63,6 +63,8 @@ def contributed(folder: Path, made: Contribution, between: Callable[[int], None]
         updates = np.full(exchange.layout.parameters, made.value, "<f4").tobytes()
         payload = memoryview(updates + np.full(scalars, made.number, "<i8").tobytes())
         built = gate.build(bytes(32), exchange, payload, rows=made.rows)
+        if built.void is not None:
+            raise GateRefusal(what="a void", reason=built.void)
         chunks = []
         for chunk in gate.release(built, bind):
             chunks.append(chunk)
@@ -118,15 +120,15 @@ def beyond_the_limits(weakened: bool, kind: str) -> bool:
 
 
 def refused_at_the_gate(
-    weakened: bool, made: Contribution, without: Callable[[], AbstractContextManager[None]], reason: str
+    weakened: bool, made: Contribution, without: Callable[[], AbstractContextManager[None]], reason: SiteReason
 ) -> bool:
-    """Release data that must not leave; the gate refuses it for this reason."""
+    """Release data that must not leave; the gate makes a void instead, for this reason."""
     with scratch() as folder, in_copy(weakened, without):
         try:
             return bool(contributed(folder, made))
-        except OperatorError as error:
+        except GateRefusal as error:
             refused = error
-        assert reason in refused.what, refused.what
+        assert refused.reason is reason
         return False
 
 
@@ -257,7 +259,7 @@ ATTACKS = (
                 Contribution(value=float("nan")),
                 without_checked_values,
                 "the check of each value",
-                "infinite or not a number",
+                SiteReason.VALUE_NOT_FINITE,
             ),
             (
                 "values-beyond-the-range",
@@ -265,7 +267,7 @@ ATTACKS = (
                 Contribution(value=1e6),
                 without_checked_values,
                 "the check of each value",
-                "outside the agreed clipping range",
+                SiteReason.TOO_MUCH_CLIPPED,
             ),
             (
                 "numbers-beyond-their-bounds",
@@ -277,7 +279,7 @@ ATTACKS = (
                 ),
                 without_bounds_of_numbers,
                 "the bounds of numbers",
-                "outside its agreed limits",
+                SiteReason.TRAINER_FAILED,
             ),
             (
                 "too-few-rows",
@@ -285,7 +287,7 @@ ATTACKS = (
                 Contribution(plan=plan_with(NAMES, changes=_ROWS), policy={"smallest_training_rows": 16}, rows=1),
                 without_fewest_rows,
                 "the fewest rows",
-                "no valid row count",
+                SiteReason.TRAINER_FAILED,
             ),
             (
                 "update-of-an-evaluating-site",
@@ -293,7 +295,7 @@ ATTACKS = (
                 Contribution(plan=_evaluating(), bind=Bind(0, 0, ("a", "b", "c", "d"), 0)),
                 without_the_tier,
                 "the tier",
-                "only evaluates",
+                SiteReason.TRAINER_FAILED,
             ),
         )
     ),

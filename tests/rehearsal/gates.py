@@ -78,6 +78,8 @@ class Unmasked(SiteMasking):
     def __init__(self) -> None:
         """Without keys."""
 
+    void_key = bytes(32)
+
     def freeze(self, *_: object) -> None:
         """Permit every vector."""
 

@@ -4,9 +4,9 @@ Everything here stays at the site except the scalars that `train` returns. Coeff
 announced sums, and nobody sends any. The rules:
 
 * announced sums are final: other sums for an earlier round are refused;
-* announced sums minus this site's own must be possible sums of the other sites' rows;
-* coefficients at which few rows of this site would determine H are refused. A round is also refused if the others have
-  too few rows for the number of announced sums;
+* announced sums that no sites can have are refused. What depends on this site's own rows ends in a void (MayNotSend):
+  announced sums minus its own are no possible sums of the others; few of its rows would determine H; or the others
+  have too few rows for the number of announced sums;
 * only training rows take part, and rare values do not (see concept_mapping.py);
 * under the plan's key `privacy`, each patient's clipped term depends on this patient alone. So rare values take part,
   and no statistics, no check of possible sums and no guard depend on rows (private_terms.py).
@@ -43,7 +43,7 @@ from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import Dataset, SplitRows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import SavedStudy
-from site_agent.trainer.failures import unfit
+from site_agent.trainer.failures import MayNotSend, unfit
 from site_agent.trainer.prior.compared_columns import OtherColumns, Suspicion, suspicions
 from site_agent.trainer.prior.concept_columns import Float64, Mapped, mapped_columns, values_of, without_rare
 from site_agent.trainer.prior.site_sums import Concentrated, Rows, clipped_terms, own_sums, profiled_intercept
@@ -119,36 +119,39 @@ class PriorStudy:
         """Return the values that this site sends in the requested round.
 
         Raises:
-            MalformedMessage: the received values are not sums, or an honest federation cannot have these sums.
+            MalformedMessage: the received values are not sums, or no sites can have these sums.
+            MayNotSend: this site's own rows do not allow an answer.
         """
         self.exchange(asked)
         found = self._received_sums(asked.round, received)
+        if self.prior.private is not None:
+            return _answer(self._terms(self.prior.private))
+        if asked.stage is Stage.STATISTICS:
+            return _answer(self._statistics())
+        path = _path(found, asked.round - 1)
         try:
-            if self.prior.private is not None:
-                return _answer(self._terms(self.prior.private))
-            if asked.stage is Stage.STATISTICS:
-                return _answer(self._statistics())
-            path = self._path(found, asked.round - 1)
+            self._check_own(found, path)
             self.suspicions = self._compared(found)
             if asked.stage is Stage.NEWTON:
                 return _answer(self._own(found, path[-1]).encoded())
             others = self._others(found, path)
             return _answer((self._gain_of(found, others),))
         except (OutOfBound, Concentrated) as refused:
-            raise MalformedMessage(str(refused)) from refused
+            raise MayNotSend(str(refused)) from refused
 
     def close(self, asked: Asked, received: Vector) -> None:
         """Store the sums that were received last. `asked.round` is the number of finished rounds."""
         self._final = self._received_sums(asked.round, received), asked.round - 2
 
     def known_by_others(self) -> KnownByOthers:
-        """Return the other sites' model from the sums of all rounds. Raise MalformedMessage if they are impossible."""
+        """Return the other sites' model from the sums of all rounds. Raise MayNotSend if they are impossible."""
         assert self._final is not None
         found, rounds = self._final
         if self.prior.private is not None:
             return self._known_privately(found, self.prior.private)
+        path = _path(found, rounds)
         try:
-            path = self._path(found, rounds)
+            self._check_own(found, path)
             self.suspicions = self._compared(found)
             return KnownByOthers(
                 standard=found.standard,
@@ -160,7 +163,7 @@ class PriorStudy:
                 rounds=rounds,
             )
         except (OutOfBound, Concentrated) as refused:
-            raise MalformedMessage(str(refused)) from refused
+            raise MayNotSend(str(refused)) from refused
 
     def saved(self) -> SavedStudy:
         """Return what the next round needs from earlier rounds: the sums that this site received."""
@@ -183,9 +186,6 @@ class PriorStudy:
             raise MalformedMessage("other sums than were announced before")
         try:
             found = AnnouncedSums(prior, received)
-            rows = found.standard.rows if round_number else None
-            if rows is not None and rows < len(self._outcomes):
-                raise OutOfBound("fewer rows than this site alone has")
         except OutOfBound as refused:
             raise MalformedMessage(str(refused)) from refused
         if len(known) > shorter:
@@ -215,18 +215,21 @@ class PriorStudy:
             rounds=0,
         )
 
-    def _path(self, found: AnnouncedSums, rounds: int) -> tuple[Float64, ...]:
-        """Return the coefficients of each round, after checking that the received sums contain this site's own sums."""
-        rows = found.standard.rows
+    def _check_own(self, found: AnnouncedSums, path: tuple[Float64, ...]) -> None:
+        """Check with this site's own rows that the announced sums contain its own sums, and hide the others' rows.
+
+        Raises:
+            OutOfBound: they do not.
+            Concentrated: few rows of this site would determine H.
+        """
+        rows, rounds = found.standard.rows, len(path) - 1
         assert rows is not None  # the private form has no Newton rounds
         others = rows - len(self._outcomes)
         if others < (needed := self.prior.rows_needed(rounds)):
             raise OutOfBound(f"the other sites have {others} rows, and {rounds} rounds need {needed:g}")
-        path = found.coefficients(rounds)
         for number in range(1, rounds + 1):
             own = self._own(found, path[number - 1])
             found.newton(number).without(own).require_possible(rows, self.prior.largest_weight)
-        return path
 
     def _own(self, found: AnnouncedSums, coefficients: Float64) -> NewtonSums:
         return own_sums(self._rows(found.standard), coefficients)
@@ -275,6 +278,14 @@ class PriorStudy:
             total += _loss(np.zeros_like(line), targets, rows.is_number) - _loss(line, targets, rows.is_number)
         largest = LARGEST_ROW_LOSS * len(rows.targets)
         return round(min(max(total, -largest), largest) * GUARD_SCALE)
+
+
+def _path(found: AnnouncedSums, rounds: int) -> tuple[Float64, ...]:
+    """Return the coefficients before and after each round. Raise MalformedMessage if no sites can have these sums."""
+    try:
+        return found.coefficients(rounds)
+    except OutOfBound as refused:
+        raise MalformedMessage(str(refused)) from refused
 
 
 def outcomes_of(prior: PriorPlan, contract: Contract, target: Float64) -> Float64:

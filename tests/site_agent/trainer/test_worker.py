@@ -149,7 +149,7 @@ def test_when_the_agent_goes_the_trainer_goes(tmp_path: Path) -> None:
 
 
 def test_a_diverged_study_is_told_with_its_reason(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """No model is written; the federation learns that values were not finite."""
+    """No model is written, and the federation learns nothing of it."""
     plan = make_plan(
         method={"name": "local"}, optimiser={"name": "sgd", "learning_rate": 10.0, "momentum": 0.99},
         schedule={"aggregate": "every-round", "epochs": 50, "batches_per_epoch": 4, "epochs_per_round": 50},
@@ -157,9 +157,10 @@ def test_a_diverged_study_is_told_with_its_reason(tmp_path: Path, capfd: pytest.
     config = make_site(tmp_path, table="diabetes")
     approve_plan(config, plan)
 
-    answer = _refused(config, Prepare("law-1", plan.canonical), train(0, NOTHING), conclude(1, NOTHING))
+    trainer_socket = ScriptedSocket(Prepare("law-1", plan.canonical), train(0, NOTHING), conclude(1, NOTHING))
+    Worker(read_hospital(config), trainer_socket, after_rounds).serve()  # type: ignore[arg-type]
 
-    assert answer.reason == SiteReason.VALUE_NOT_FINITE
+    assert trainer_socket.answers[-1] == Agreed()
     assert "Training diverged" in capfd.readouterr().err
     assert not list((tmp_path / "state/models").rglob("*.safetensors"))
 
