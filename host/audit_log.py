@@ -17,8 +17,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Any, Final
 
 import structlog
 
-from host.record_store import Store, StoreError, append_only
+from host.record_store import Store, append_only
 from protos.errors import ConfigurationError
 from protos.wire.log_chain import BrokenChain, LogHead, append, checked, head_of
 from protos.wire.upkeep_messages import KeptHead
@@ -272,14 +271,3 @@ def refused_words(refused: HeadRefused, command: str) -> dict[str, str]:
         "remedy": f"Copy the newest copy of the state folder back. If a person knows that the state is older, "
         f"declare that with `{command} --by NAME --because REASON`. At a site this costs the privacy budget of a year.",
     }
-
-
-def fault_of(path: Path, site: str | None) -> StoreError | ConfigurationError | None:
-    """Check the structure of a store and all records of its audit log. Return the error, or None if it is whole."""
-    try:
-        with closing(AuditLog(path, site=site, now=lambda: datetime.now(UTC), exists=True)) as log:
-            for _ in log.checked():
-                pass
-    except (StoreError, ConfigurationError) as fault:
-        return fault
-    return None

@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
+from host.audit_log import AuditLog
 from host.clock_words import COMPARE_CLOCK, SET_CLOCK, clocks_apart, outside
+from host.record_store import StoreError
 from host.secret_files import check_secret
-from protos.errors import OperatorError
+from protos.errors import ConfigurationError, OperatorError
 
 _SUBJECTS: Final = {
     "D401": "configuration",
@@ -216,3 +219,14 @@ def judge_address_rules(works: bool | None) -> Finding:
         "This kernel ignores IPAddressDeny= and IPAddressAllow= without an error.",
         "Use PrivateNetwork= for the trainer and a firewall for the other programs, or start a kernel with CGROUP_BPF.",
     )
+
+
+def fault_of(path: Path, site: str | None) -> StoreError | ConfigurationError | None:
+    """Check the structure of a store and all records of its audit log. Return the error, or None if it is whole."""
+    try:
+        with closing(AuditLog(path, site=site, now=lambda: datetime.now(UTC), exists=True)) as log:
+            for _ in log.checked():
+                pass
+    except (StoreError, ConfigurationError) as fault:
+        return fault
+    return None

@@ -17,12 +17,12 @@ from coordinator.commands.configuration import CoordinatorConfiguration, read_co
 from coordinator.network.control_socket import ask, status_path
 from coordinator.storage.history import store_path
 from host import address_checks, computer_checks, secret_files
-from host.audit_log import fault_of
 from host.command_line import configuration_option, json_option, report_findings
 from host.diagnosis import (
     Finding,
     Severity,
     failure,
+    fault_of,
     fine,
     judge_address_rules,
     judge_clock,

@@ -133,6 +133,7 @@ class Engine:
         self.failure: OperatorError | None = None
         self.outcomes: list[Over] = []
         self.finished = asyncio.Event()
+        self._is_void = False  # the last run
 
     def start(self) -> None:
         """Begin or continue the first run. Raises OperatorError if the files of the run on disk have errors."""
@@ -270,6 +271,7 @@ class Engine:
         self.ending.follow(plan)
         history = history_of(self._audit, plan.run_name)
         if history.is_over:
+            self._is_void = history.is_void
             self._log.info("run_is_over_already", run=plan.run_name, standing=history.standing)
             self._next_run()
             return
@@ -290,8 +292,9 @@ class Engine:
 
     def _send_end(self) -> None:
         self.ending.record(self._peers)
+        why = CoordinatorReason.RUN_VOIDED if self._is_void else CoordinatorReason.ALL_RUNS_OVER
         for peer in list(self._peers.values()):
-            peer.end(CoordinatorReason.ALL_RUNS_OVER, "all studies of this coordinator are over")
+            peer.end(why, "all studies of this coordinator are over")
 
     def _begin(self, run: Run, store: RunStore) -> None:
         """Announce a run for the first time, or continue it from its records."""
@@ -509,6 +512,7 @@ class Engine:
         log("run_over", run=run.name, complete=over.is_complete, reason=over.reason, missing=sorted(over.missing))
         store.end(over, write_record(self._runs / run.name, run, over, store.history.facts()))
         self.outcomes.append(over)
+        self._is_void = over.is_void
         if not over.is_complete:
             why = CoordinatorReason.RUN_VOIDED if over.is_void else CoordinatorReason.RUN_STOPPED
             for peer in list(self._peers.values()):

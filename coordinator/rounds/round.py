@@ -70,13 +70,13 @@ def advance(terms: Terms, state: State, event: Event, now: float) -> Outcome:
     if site is not None and site not in heard:
         return state, ()
     if isinstance(event, WasStopped) and not isinstance(state, Over):
-        return _end(is_complete=False, reason="it was stopped by a person", missing=frozenset(), is_by_person=True)
+        return _end(Over(is_complete=False, reason="it was stopped by a person", is_by_person=True))
     if isinstance(event, Declined) and not isinstance(state, Finishing | Over):
         if event.reason in _CAN_RETURN:
             event = Left(event.site, is_withdrawn=True)
         else:
             text = f"{event.site} takes no further part ({event.reason.name.lower().replace('_', ' ')})"
-            return _end(is_complete=False, reason=text, missing=frozenset({event.site}))
+            return _end(Over(is_complete=False, reason=text, missing=frozenset({event.site})))
     match state:
         case Gathering():
             return _gather(terms, state, event, now)
@@ -142,7 +142,7 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
             return _repeat_corrupted(terms, state.attempt, now)
         case FoundVoid() if isinstance(state, Collecting):
             reason = f"a site could not send its numbers in round {state.attempt.round + 1}"
-            return _end(is_complete=False, reason=reason, missing=frozenset(), is_void=True)
+            return _end(Over(is_complete=False, reason=reason, is_void=True))
         case WentBack(round=number, attempt=last) if isinstance(state, Interrupted):
             # A site that reconnected may have lost the keys that all sites had agreed on.
             again = replace(state.attempt, round=number, number=last + 1, has_keys=False, corruptions=0)
@@ -171,7 +171,7 @@ def _agree(terms: Terms, state: Agreeing, event: Advertised | Acknowledged, now:
 
 def _repeat_corrupted(terms: Terms, attempt: Attempt, now: float) -> Outcome:
     if attempt.corruptions + 1 == MOST_ATTEMPTS_AT_CORRUPTION:
-        return _end(is_complete=False, reason="the contributions do not add up", missing=frozenset())
+        return _end(Over(is_complete=False, reason="the contributions do not add up"))
     again = replace(attempt, number=attempt.number + 1, has_keys=False, corruptions=attempt.corruptions + 1)
     return _after((VoidRound(attempt.round, attempt.number, frozenset()),), _begin_attempt(terms, again, now))
 
@@ -263,12 +263,9 @@ def _finish(terms: Terms, state: Finishing, event: Event, now: float) -> Outcome
             pass
     missing = (terms.sites | terms.receivers) - state.done
     if missing <= state.gone or now >= state.deadline:
-        return _end(is_complete=True, reason="all rounds were made", missing=missing)
+        return _end(Over(is_complete=True, reason="all rounds were made", missing=missing))
     return state, ()
 
 
-def _end(
-    *, is_complete: bool, reason: str, missing: Sites, is_by_person: bool = False, is_void: bool = False
-) -> Outcome:
-    over = Over(is_complete=is_complete, reason=reason, missing=missing, is_by_person=is_by_person, is_void=is_void)
+def _end(over: Over) -> Outcome:
     return over, (EndRun(over),)

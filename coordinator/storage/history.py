@@ -72,10 +72,15 @@ class History:
         return self.over is not None and (self.over["complete"] or self.has_begun or self.counts["run_stopped"] > 0)
 
     @property
+    def is_void(self) -> bool:
+        """Return whether the run ended because some site could not send its numbers."""
+        return self.over is not None and bool(self.over["void"])
+
+    @property
     def standing(self) -> str:
         """Return the state of the run in a few words."""
         if self.over is not None:
-            how = "voided" if self.over["void"] else "ended"
+            how = "voided" if self.is_void else "ended"
             return "complete" if self.over["complete"] else f"{how}: {self.over['reason']}"
         return "paused" if self.is_paused else "under way" if self.has_begun else "gathering"
 

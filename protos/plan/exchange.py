@@ -23,7 +23,7 @@ from protos.numbers.chunk_layout import Layout
 from protos.plan.architecture import TensorSpec
 from protos.plan.ingredients import SensitivePrefix
 from protos.plan.initial_values import initial_values
-from protos.plan.manifest import ROWS, Manifest, Occasion, Scalar, slices_of
+from protos.plan.manifest import ROWS, Manifest, Occasion, Scalar
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.plan.plan_head import FITTING
@@ -107,13 +107,6 @@ class Exchange:
     def counted_scalars(self) -> int:
         """Return the number of scalars that the trainer computes. These are all scalars except the row count."""
         return len(self.scalars) - (self.rows_place is not None)
-
-    def tensor_at(self, index: int) -> str:
-        """Return the name of the tensor that contains number `index` of the vector that sites send."""
-        for tensor, part in zip(self.up, slices_of(self.up), strict=True):
-            if index < part.stop:
-                return tensor.name
-        raise ValueError(f"{index} lies beyond the vector")
 
 
 def pack_layers(chosen: tuple[bool, ...]) -> bytes:

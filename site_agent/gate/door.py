@@ -5,8 +5,8 @@ No other file of the site agent builds a contribution, and the connection sends 
 * a payload that is not exactly as long as in the round's exchange is refused, not padded;
 * a scalar beyond its bounds is refused;
 * a value that is not finite is refused, and so is a vector with too many clipped values;
-* no such refusal is visible outside. A void leaves instead: secret random integers with a check that says so. The sum
-  is then random too, and shows only that some site had a reason. Zeros would be the other sites' sum without this one;
+* no such refusal is visible outside: a void leaves, secret random integers with a check that says so. The sum is then
+  random too, and shows only that some site had a reason. Zeros would show the other sites' sum;
 * the whole vector is encoded and checked before its first byte leaves;
 * one position has one contribution: it is kept and sent again, never built a second time;
 * a contribution that the hospital's policy does not allow, or that its persons no longer approve, is refused whatever a
@@ -47,9 +47,8 @@ _MOST_LISTED: Final = 50
 Noise: TypeAlias = Callable[[list[int]], list[int]]
 
 
-def unexpected_answer() -> GateRefusal:
-    """Return the error that the trainer of this site sent an unexpected reply."""
-    what = "The trainer of this site sent an unexpected answer."
+def unexpected_answer(what: str = "The trainer of this site sent an unexpected answer.") -> GateRefusal:
+    """Return the error that the trainer of this site sent what it may not send."""
     return GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
 
 
@@ -94,18 +93,9 @@ class Gate:
         self._builder = Builder(plan, trains=allowance.trains, smallest_rows=allowance.policy.smallest_training_rows)
 
     def build(
-        self,
-        position: bytes,
-        exchange: Exchange,
-        payload: memoryview,
-        *,
-        rows: int,
-        void: SiteReason | None = None,
+        self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int, void: SiteReason | None = None
     ) -> Contribution:
-        """Check the trainer's reply, and return it as a contribution in encoded form, or a void. See Builder.
-
-        `void` is the reason if the trainer made no numbers, or if an earlier round of the run was void.
-        """
+        """Return the trainer's reply as a contribution, or a void for the reason `void` or one of Builder's."""
         noise = partial(self._permission.with_noise, position) if self._permission.has_noise else None
         try:
             if void is None:
@@ -113,7 +103,7 @@ class Gate:
         except GateRefusal as refused:
             structlog.get_logger().error("contribution_void", what=refused.what)
             void = refused.reason
-        key = bytes(32) if self._masking is None else self._masking.void_key  # without masks the check shows who it was
+        key = self._masking.void_key if self._masking else bytes(32)  # without masks the check shows the site
         return self._builder.void(position, exchange, void, key, noise=noise)
 
     def own_sums(self, position: bytes | None) -> bytes:
@@ -206,13 +196,7 @@ class Builder:
         self._fixed_point = FixedPoint(plan.masking.clipping_range, len(plan.sites))
 
     def build(
-        self,
-        position: bytes,
-        exchange: Exchange,
-        payload: memoryview,
-        *,
-        rows: int,
-        noise: Noise | None = None,
+        self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int, noise: Noise | None = None
     ) -> Contribution:
         """Check the trainer's reply, and return it as a contribution in encoded form.
 
@@ -233,8 +217,7 @@ class Builder:
         layout = exchange.layout
         values = np.frombuffer(payload, "<f4", exchange.updates)
         if not self._trains and values.any():
-            what = "The trainer sent an update, but this site only evaluates."
-            raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
+            raise unexpected_answer("The trainer sent an update, but this site only evaluates.")
         weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows)
         noisy = self._noisy([*scalars, *self._own_sums(exchange, payload)], noise)
         scalars = noisy[: len(scalars)]
@@ -248,7 +231,7 @@ class Builder:
             if exchange.is_narrow:
                 layout.updates(body, index)[...] = np.array(scalars[part], np.int64)  # wraps on purpose: modulo 2**32
             else:
-                clipped += self._encode(exchange, values, weight, part, layout.updates(body, index))
+                clipped += self._encode(values[part], weight, layout.updates(body, index))
             digest.update(body)  # while it is in the processor's cache
         if clipped > self._plan.masking.largest_clipped_share * values.size:
             what = f"{clipped} of {values.size} values were outside the agreed clipping range."
@@ -258,10 +241,7 @@ class Builder:
     def void(
         self, position: bytes, exchange: Exchange, reason: SiteReason, key: bytes, *, noise: Noise | None
     ) -> Contribution:
-        """Return a contribution of random integers, always the same ones for a position and a secret key of 32 bytes.
-
-        With privacy it costs the same as the site's numbers.
-        """
+        """Return random integers, always the same ones for a position and a secret key of 32 bytes."""
         noisy = self._noisy([0] * (len(exchange.scalars) + exchange.own_numbers), noise)
         layout, stream, digest = exchange.layout, blake3(position, key=key), blake3()
         buffer = memoryview(bytearray(layout.total_bytes))
@@ -272,12 +252,11 @@ class Builder:
             digest.update(body)
         return Contribution(position, exchange, 0, buffer.toreadonly(), digest.digest(), noisy, reason)
 
-    def _encode(self, exchange: Exchange, values: Float32, weight: float, part: slice, out: Integers32) -> int:
-        """Encode a part of the updates. Return how many of its values were clipped."""
+    def _encode(self, values: Float32, weight: float, out: Integers32) -> int:
         try:
-            return self._fixed_point.encode(values[part], weight, out)
+            return self._fixed_point.encode(values, weight, out)
         except NotFinite as found:
-            what = f"Training made {exchange.tensor_at(part.start + found.index)} infinite or not a number."
+            what = "Training made a value infinite or not a number."
             raise GateRefusal(what=what, reason=SiteReason.VALUE_NOT_FINITE) from found
 
     def _noisy(self, scalars: list[int], noise: Noise | None) -> list[int]:
@@ -292,8 +271,7 @@ class Builder:
             return []
         found = [int(number) for number in np.frombuffer(payload[-8 * exchange.own_numbers :], "<i8")]
         if max(map(abs, found)) > training.own_bound:
-            what = "The trainer's sums of private layers are outside their limits."
-            raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
+            raise unexpected_answer("The trainer's sums of private layers are outside their limits.")
         return found
 
     def _weigh(self, exchange: Exchange, rows: int) -> float:
@@ -304,7 +282,7 @@ class Builder:
             case RowWeights(largest_rows=largest, fewest_rows=agreed) as weighting:
                 fewest, most = (max(agreed, weighting.counted(self.smallest_rows)), largest) if self._trains else (0, 0)
                 if exchange.up and not fewest <= rows <= most:
-                    raise GateRefusal(what="The trainer sent no valid row count.", reason=SiteReason.TRAINER_FAILED)
+                    raise unexpected_answer("The trainer sent no valid row count.")
                 return rows / largest if exchange.up else 1.0
             case _:
                 assert_never(self._plan.site_weights)
@@ -317,8 +295,7 @@ class Builder:
             values.insert(exchange.rows_place, rows)
         for name, value, lowest, largest in zip(exchange.scalar_names, values, *exchange.scalar_limits, strict=True):
             if not lowest <= value <= largest:
-                what = f"The trainer's number for {name} is outside its agreed limits."
-                raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
+                raise unexpected_answer(f"The trainer's number for {name} is outside its agreed limits.")
         return values
 
 

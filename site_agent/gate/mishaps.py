@@ -45,28 +45,20 @@ class AgentGone(UnavailableError):
 
 def policy_refuses(study: str, reason: str, remedy: str) -> RefusedError:
     """Return the error that this hospital's policy does not allow a study."""
-    return RefusedError(
-        what=f"This site's policy refuses the study {study}: {reason}.",
-        consequence="Nothing more is sent for this study.",
-        remedy=remedy,
-        code="E025",
-    )
+    what, nothing = f"This site's policy refuses the study {study}: {reason}.", "Nothing more is sent for this study."
+    return RefusedError(what=what, consequence=nothing, remedy=remedy, code="E025")
 
 
 def masks_nothing(refused: MaskingRefused) -> OperatorError:
     """Return the error that this site refuses to mask a contribution, with a remedy for the operator."""
+    remedy = "Inform the federation office and the security officer. The audit log records the reason."
     if refused.reason is Reason.OTHER_SETS:
-        return ProtocolError(
-            what=f"This site refuses to mask its contribution: {refused}.",
-            consequence="Nothing more is sent. A further sum could reveal the updates of a few sites.",
-            remedy="Ask the federation office for a plan with the same sites as before. If an earlier run used other "
-            "patients, add the name of this run to uncounted_runs in hospital.yaml.",
+        remedy = (
+            "Ask the federation office for a plan with the same sites. If an earlier run used other patients, add the "
+            "name of this run to uncounted_runs in hospital.yaml."
         )
-    return ProtocolError(
-        what=f"This site refuses to mask its contribution: {refused}.",
-        consequence="Nothing more is sent.",
-        remedy="Inform the federation office and the security officer. The audit log records the reason.",
-    )
+    what = f"This site refuses to mask its contribution: {refused}."
+    return ProtocolError(what=what, consequence="Nothing more is sent.", remedy=remedy)
 
 
 def of_certificate(address: str, status: str, now: datetime, code: str) -> UnavailableError | None:
@@ -78,18 +70,16 @@ def of_certificate(address: str, status: str, now: datetime, code: str) -> Unava
         now: the time of this computer's clock, aware and in UTC.
     """
     judge = f"By this computer's clock, {at(now)}, the certificate of the coordinator at {address}"
-    match status:
-        case "certificate_expired":
-            what = f"{judge} has expired."
-            remedy = f"{COMPARE_CLOCK} If it is right, ask the federation office to run `pki renew`."
-        case "certificate_not_yet_valid":
-            what = f"{judge} is not valid yet."
-            remedy = SET_CLOCK
-        case "certificate_unproven":
-            what = f"The certificate shown at {address} is not of this federation's authority."
-            remedy = "Ask the network department whether a device inspects TLS."
-        case _:
-            return None
+    renew = f"{COMPARE_CLOCK} If it is right, ask the federation office to run `pki renew`."
+    other = f"The certificate shown at {address} is not of this federation's authority."
+    known = {
+        "certificate_expired": (f"{judge} has expired.", renew),
+        "certificate_not_yet_valid": (f"{judge} is not valid yet.", SET_CLOCK),
+        "certificate_unproven": (other, "Ask the network department whether a device inspects TLS."),
+    }
+    if status not in known:
+        return None
+    what, remedy = known[status]
     return UnavailableError(
         what=what,
         consequence="No connection was made and nothing was sent.",
@@ -100,11 +90,9 @@ def of_certificate(address: str, status: str, now: datetime, code: str) -> Unava
 
 def misbehaved(malformed: MalformedMessage) -> ProtocolError:
     """Return the error that the coordinator sent a message that is not allowed."""
-    return ProtocolError(
-        what=f"The coordinator sent {malformed}.",
-        consequence="This site has stopped, and sent no reply to the coordinator.",
-        remedy="Tell the federation office. Start the site agent again after the office has found the cause.",
-    )
+    remedy = "Tell the federation office. Start the site agent again after the office has found the cause."
+    stopped = "This site has stopped, and sent no reply to the coordinator."
+    return ProtocolError(what=f"The coordinator sent {malformed}.", consequence=stopped, remedy=remedy)
 
 
 def is_over(farewell: Farewell, audit: AuditLog) -> bool:
@@ -180,12 +168,7 @@ def stream_ended(address: str, status: str) -> OperatorError:
 
 def reads_nothing() -> UnavailableError:
     """Return the error that the coordinator sends more and more requests, and reads no answer."""
-    return UnavailableError(
-        what="The coordinator does not read this site's messages.",
-        consequence="Nothing is lost. The round continues when the coordinator reads again.",
-        remedy="You need not do anything. This site reconnects by itself.",
-        code="E020",
-    )
+    return _reconnects("The coordinator does not read this site's messages.", "You need not do anything.")
 
 
 def agent_gone() -> AgentGone:
@@ -200,20 +183,19 @@ def agent_gone() -> AgentGone:
 
 def agent_silent() -> UnavailableError:
     """Return the error that the agent process of this site runs, but does not read or answer commands."""
-    return UnavailableError(
-        what="The agent of this site (the process with network access) did not read or answer a command in time.",
-        consequence="Nothing is lost. The round continues with a new connection to the agent.",
-        remedy="You need not do anything now. If this happens again, restart the agent. If it runs as a service, run "
-        "`systemctl restart site-agent`.",
-    )
+    what = "The agent of this site (the process with network access) did not read or answer a command in time."
+    return _reconnects(what, "If this happens again, restart the agent: `systemctl restart site-agent`.")
 
 
 def no_memory() -> UnavailableError:
     """Return the error that this computer has no free memory for a message of the agent."""
+    what = "This computer has too little free memory for a message of the agent (the process with network access)."
+    return _reconnects(what, "Stop other programs on this computer, or install more memory.")
+
+
+def _reconnects(what: str, remedy: str) -> UnavailableError:
     return UnavailableError(
-        what="This computer has too little free memory for a message of the agent (the process with network access).",
-        consequence="Nothing is lost. The round continues with a new connection to the agent.",
-        remedy="Stop other programs on this computer, or install more memory.",
+        what=what, consequence="Nothing is lost. The round continues with a new connection.", remedy=remedy, code="E020"
     )
 
 

@@ -10,8 +10,7 @@ import os
 from pathlib import Path
 
 from host import computer_checks
-from host.audit_log import fault_of
-from host.diagnosis import Finding, failure, fine, judge_directory, judge_disk, judge_secrets, warning
+from host.diagnosis import Finding, failure, fault_of, fine, judge_directory, judge_disk, judge_secrets, warning
 from host.secret_files import NotRunning
 from pki.identity_key import identity_key_path
 from site_agent.hospital import Hospital
