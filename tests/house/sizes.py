@@ -85,7 +85,7 @@ CEILINGS: Final = {
     "protos.privacy": 400, "protos.numbers": 400, "protos": 200, "host": 2_940, "pki": 2_350,
     "coordinator.rounds": 2_050, "coordinator.storage": 800, "coordinator.network": 1_250,
     "coordinator.commands": 1_000, "coordinator": 50, "site_agent.agent": 810, "site_agent.gate": 3_850,
-    "site_agent.service": 1_050, "site_agent.trainer": 12_000, "site_agent.desk": 9_450, "site_agent.commands": 1_350,
+    "site_agent.service": 1_050, "site_agent.trainer": 12_150, "site_agent.desk": 9_550, "site_agent.commands": 1_350,
     "site_agent": 2_900, "global_layers": 400,
 }  # fmt: skip
 

@@ -208,7 +208,7 @@ def feature_line(column: ColumnDraft) -> Line:
         return _numeric(column, words)
     if column.is_coded:
         return _coded(column, words)
-    if column.is_numeric:
+    if column.is_numeric and len(column.codes) != 1:
         return _numeric(column, words)
     if len(column.codes) == 1:
         return _ignored(column, "all values are equal")
@@ -229,6 +229,39 @@ def identifier_line(column: ColumnDraft) -> Line:
             "patient to the column with the patient's number"
         )
     return _line(column, "patient", (), words)
+
+
+def follow_up_line(column: ColumnDraft, outcome: ColumnDraft) -> Line:
+    """Return the contract's line for the time of follow-up beside an outcome."""
+    words = [
+        f"the time to the event in {outcome.name}, or to the end of follow-up; a model never reads it. Correct the "
+        "unit, or set `role: ignore` if this is no time of follow-up"
+    ]
+    if (column.numbers <= 0).any():
+        words.append("suspicious: some times are 0 or below. Correct them, or add `zero: half`: 0 is half a unit")
+    unit = next((one for one in ("weeks", "months", "years") if one[:-1] in column.name.lower()), "days")
+    return _line(column, "follow-up", [("unit", unit), *([] if column.is_complete else [("missing", "allow")])], words)
+
+
+def timed_target_line(column: ColumnDraft) -> Line:
+    """Return the contract's line for an outcome with a time of follow-up. A person must say which code is the event."""
+    codes = column.shown_codes
+    yes = [code for code in codes if code.lower() in _YES or code == "1"]
+    is_clear = len(codes) == 2 and len(yes) == 1 and "2" not in codes
+    words = ["the outcome with a time of follow-up: positive is the event, negative is censored"]
+    if not is_clear:
+        words.append(
+            f"which of the codes {', '.join(codes)} is the event? Move it to positive: some programs write 1 for "
+            "censored and 2 for the event"
+        )
+    if len(codes) > 2:
+        words.append(
+            "leave the code of another event, such as death from another cause, in negative, and list it under "
+            "competing of the follow-up too"
+        )
+    positive, negative = (yes, [code for code in codes if code not in yes]) if is_clear else ([], codes)
+    keys = [("task", "binary"), ("positive", _list(positive)), ("negative", _list(negative))]
+    return _line(column, "target", keys, words)
 
 
 def target_line(column: ColumnDraft) -> Line:

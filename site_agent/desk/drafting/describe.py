@@ -16,11 +16,14 @@ from site_agent.desk.drafting.column_draft import (
     ColumnDraft,
     Line,
     feature_line,
+    follow_up_line,
     identifier_line,
     scalar,
     target_line,
+    timed_target_line,
 )
 from site_agent.desk.drafting.format_guess import guess_format
+from site_agent.desk.examination.examined_follow_up import FOLLOW_UP
 from site_agent.trainer.data.contract import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
 from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.table_sources import blocks_of, first_row, open_rows
@@ -30,7 +33,9 @@ _MOST_CELLS: Final = 2_000_000
 _MOST_COMMENTED: Final = 1000
 _FEWEST_COLUMNS: Final = 2  # a feature and the outcome
 _OUTCOME: Final = re.compile(
-    r"target|outcome|label|class|y|event|.*death.*|.*died.*|status|chd|num|diagnosis|.*mortality.*|.*readmi.*", re.I
+    r"target|outcome|label|class|y|event|.*death.*|.*died.*|.*status|dead|cens(or(ed)?)?|relapse|chd|num|diagnosis"
+    r"|.*mortality.*|.*readmi.*|.*_event",
+    re.I,
 )
 
 
@@ -139,15 +144,26 @@ def _lines(columns: list[ColumnDraft]) -> list[Line]:
     identifiers = [column for column in columns if column.is_named_as_identifier and column is not outcome]
     # The first of the patients' own numbers, if there is one.
     identifier = min(identifiers, key=lambda column: column.is_of_stay, default=None)
+    follow_up = _follow_up(columns, outcome)
     lines = []
     for column in columns:
         if column is outcome:
-            lines.append(target_line(column))
+            lines.append(target_line(column) if follow_up is None else timed_target_line(column))
+        elif column is follow_up:
+            lines.append(follow_up_line(column, outcome))
         elif column is identifier:
             lines.append(identifier_line(column))
         else:
             lines.append(feature_line(column))
     return lines
+
+
+def _follow_up(columns: list[ColumnDraft], outcome: ColumnDraft) -> ColumnDraft | None:
+    """Return the first column that seems to be the time of follow-up to an outcome with codes, or None."""
+    if not outcome.is_coded:
+        return None
+    named = (one for one in columns if one is not outcome and FOLLOW_UP.fullmatch(one.name))
+    return next((one for one in named if one.is_numeric and not one.is_coded), None)
 
 
 def _outcome(columns: list[ColumnDraft]) -> ColumnDraft:

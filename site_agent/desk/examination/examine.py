@@ -14,6 +14,7 @@ import numpy as np
 
 from protos.errors import DataError
 from site_agent.desk.examination.examined_columns import column_findings
+from site_agent.desk.examination.examined_follow_up import follow_up_findings
 from site_agent.desk.examination.examined_outcome import Part, alone, alone_findings, part_findings, parts_of
 from site_agent.desk.examination.examined_rows import image_findings, row_findings
 from site_agent.desk.examination.finding import Finding, Level
@@ -89,7 +90,7 @@ def examine(survey: Survey, split: Split) -> Examination:
         unread = {mistake.column for mistake in survey.mistakes}
         found += [_error(one) for one in unusable_columns(table, rows) if one.column not in unread]
         found += [*column_findings(table, unread), *unit_findings(table)]
-        found += [*row_findings(table, rows), *image_findings(table)]
+        found += [*row_findings(table, rows), *image_findings(table), *follow_up_findings(table)]
     if rows is not None:
         parts = parts_of(table, rows)
         measured = alone(table, np.sort(np.concatenate([rows.training, rows.validation])))

@@ -481,6 +481,45 @@ class DayColumn(TableColumn):
         return self
 
 
+class FollowUpColumn(TableColumn):
+    """The column with the time to the event, or to the end of follow-up. The target says which of the two.
+
+    No model for predictions reads it, because it is known only afterwards.
+
+    Attributes:
+        unit: of the time; days or years (of 365.25 days) for dates.
+        longest: the longest possible time, in this unit.
+        zero: `half` reads a time of 0 as half a unit, half a day for dates.
+        pattern, since: for dates: how they are written, and the date column with the start.
+        end: for dates: the administrative end. After it nobody was followed.
+        competing: codes of the target that count as censored although another event ended the follow-up.
+    """
+
+    role: Literal["follow-up"]
+    unit: Words
+    longest: float | None = Field(default=None, gt=0)
+    zero: Literal["refuse", "half"] = "refuse"
+    missing: Literal["refuse", "allow"] = "refuse"
+    missing_markers: tuple[Code, ...] = ()
+    pattern: Pattern | None = None
+    since: Name | None = None
+    end: date | None = None
+    competing: tuple[Code, ...] = ()
+    concept: ConceptName | None = None
+
+    @model_validator(mode="after")
+    def _usable(self) -> FollowUpColumn:
+        if (self.pattern is None) != (self.since is None):
+            raise ValueError("a follow-up by dates needs both pattern and since")
+        if self.pattern is not None:
+            check_patterns(self.pattern)
+            if self.unit not in ("days", "years"):
+                raise ValueError("the unit of a follow-up by dates is days or years")
+        elif self.end is not None:
+            raise ValueError("end is a day, so it needs a follow-up by dates; for a number give longest")
+        return self
+
+
 class IgnoredColumn(TableColumn):
     """A column of the table that is never read."""
 

@@ -33,6 +33,7 @@ from site_agent.trainer.data.columns import (
     Feature,
     FeatureChoice,
     Folder,
+    FollowUpColumn,
     GroupColumn,
     IgnoredColumn,
     ImageColumn,
@@ -227,6 +228,7 @@ Column = Annotated[
     | PatientColumn
     | GroupColumn
     | DayColumn
+    | FollowUpColumn
     | ImageColumn
     | IgnoredColumn,
     Field(discriminator="role"),
@@ -248,6 +250,8 @@ class Contract(Document):
             raise ValueError(f"exactly one column has the role target, not {roles.count('target')}")
         if roles.count("patient") > 1:
             raise ValueError("at most one column has the role patient")
+        if roles.count("follow-up") > 1:
+            raise ValueError("at most one column has the role follow-up")
         if roles.count("image") > 1:
             raise ValueError("at most one column has the role image")
         has_features = bool(self.features or self.terms)
@@ -259,6 +263,8 @@ class Contract(Document):
             raise ValueError("at most one note can have longest: the network reads one note in word order")
         if isinstance(self.target, MaskTarget):
             self._check_mask()
+        if self.follow_up is not None:
+            self._check_follow_up(self.follow_up)
         check_distinct(self.encoded_columns, "these names are the same after encoding, in lower case")
         for column in self.columns:
             if isinstance(column, CategoricalFeature | GroupColumn):
@@ -268,6 +274,17 @@ class Contract(Document):
             if isinstance(column, DateFeature):
                 self._check_interval(column)
         return self
+
+    def _check_follow_up(self, follow_up: FollowUpColumn) -> None:
+        if not isinstance(self.target, BinaryTarget) or self.target.negative is None:
+            raise ValueError(
+                "a follow-up time needs a target of task: binary that lists positive and negative: which codes mean "
+                "that the event happened, and which that it did not?"
+            )
+        if not set(follow_up.competing) < set(self.target.negative):
+            raise ValueError("competing lists codes of the target's negative, and leaves at least one for censored")
+        if follow_up.since is not None and follow_up.since not in self.dates:
+            raise ValueError(f"{follow_up.name}: since must name a date column, with the role date or feature")
 
     def _check_mask(self) -> None:
         if self.image is None:
@@ -312,6 +329,11 @@ class Contract(Document):
     def patient(self) -> PatientColumn | None:
         """The column that identifies the patient of each row. None if the contract has no such column."""
         return next((column for column in self.columns if isinstance(column, PatientColumn)), None)
+
+    @property
+    def follow_up(self) -> FollowUpColumn | None:
+        """The column with the time to the event or to the end of follow-up, if the outcome has such a time."""
+        return next((column for column in self.columns if isinstance(column, FollowUpColumn)), None)
 
     @property
     def image(self) -> ImageColumn | None:

@@ -146,6 +146,8 @@ def table_digest(table: Table) -> str:
     arrays: list[tuple[str, npt.NDArray[np.generic]]] = list(numbers.items())
     if table.target is not None:
         arrays.append(("target", table.target))
+    if table.follow_up is not None:
+        arrays.append(("follow-up", table.follow_up))
     if table.images is not None:
         arrays.append(("images", table.images))
     arrays += [(f"terms {name}", counts) for name, counts in table.terms.items()]

@@ -45,6 +45,7 @@ from site_agent.trainer.data.columns import (
     CategoricalFeature,
     DateFeature,
     DayColumn,
+    FollowUpColumn,
     GroupColumn,
     IgnoredColumn,
     ImageColumn,
@@ -53,6 +54,7 @@ from site_agent.trainer.data.columns import (
     TermsFeature,
 )
 from site_agent.trainer.data.contract import Column, Contract, MaskTarget
+from site_agent.trainer.data.follow_up import follow_up_parser, times_of
 from site_agent.trainer.data.image_folder import ImageFolder, Pixels
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
 from site_agent.trainer.data.table_sources import Block, Doubt, blocks_of, first_row, open_rows
@@ -83,6 +85,8 @@ class Table:
         images: float32 of shape (rows, numbers of an image), each in [0, 1]; None if the contract has no images.
         terms: for each list or note, uint16 of shape (rows, columns): how often each term occurs.
         patients: one identifier per row, None if the table has no such column.
+        follow_up: float64 of shape (rows,), the time to the event or to the end of follow-up, NaN if missing; None if
+            the contract has no such column, and in a table for prediction.
         group_positions: for each column of role group, positions as for categorical features.
         row_numbers: int64 of shape (rows,), as a spreadsheet counts; None for a table that was made up.
         dropped: the numbers of the rows that were left out, because they have no outcome and the contract drops those.
@@ -95,6 +99,7 @@ class Table:
     features: Mapping[str, Numbers]
     target: Numbers | None
     patients: tuple[str, ...] | None
+    follow_up: Numbers | None = None
     group_positions: Mapping[str, Numbers] = field(default_factory=lambda: MappingProxyType({}))
     row_numbers: npt.NDArray[np.int64] | None = None
     dropped: tuple[int, ...] = ()
@@ -328,6 +333,9 @@ class _Reading:
                 parsers[column.name] = group_parser(column, spelling, for_prediction=self.for_prediction)
             elif isinstance(column, NumericFeature | CategoricalFeature):
                 parsers[column.name] = feature_parser(column, spelling)
+            elif isinstance(column, FollowUpColumn):
+                if not self.for_prediction:
+                    parsers[column.name] = follow_up_parser(column, spelling, self.today)
             elif column.role == "target" and self.reads_outcome and not isinstance(column, MaskTarget):
                 parsers[column.name] = target_parser(column, spelling)
         return parsers
@@ -349,11 +357,8 @@ class _Reading:
                 self.marker_days[name, day] += int((parsed.values == day.toordinal()).sum())
         days |= {name: unknown for name in dates if name not in days}
         for name, parse in parsers.items():
-            column = dates.get(name)
-            if isinstance(column, DateFeature):
-                parsed = interval_of(column, days[name], days)
-            else:
-                parsed = days[name] if name in days else parse(block.columns[positions[name]])
+            own = days[name] if name in days else parse(block.columns[positions[name]])
+            parsed = self._interval(name, own, days)
             for words, places in parsed.flaws.items():
                 found = np.asarray(places, dtype=np.int64)
                 found = found[is_used[found]]
@@ -373,6 +378,15 @@ class _Reading:
             self.others[name] += block.columns[place]
         self._take_terms(block, positions, is_used)
         self._take_images(block, positions, is_used)
+
+    def _interval(self, name: str, own: Parsed, days: Mapping[str, Parsed]) -> Parsed:
+        """Return a block of a column, with the time between two days in place of the date in a column of such times."""
+        column, follow_up = self.dates.get(name), self.contract.follow_up
+        if isinstance(column, DateFeature):
+            return interval_of(column, own, days)
+        if follow_up is not None and name == follow_up.name:
+            return times_of(follow_up, own, None if follow_up.since is None else days[follow_up.since])
+        return own
 
     def _take_damage(self, block: Block, width: int, positions: Mapping[str, int]) -> None:
         if block.ragged:
@@ -423,6 +437,7 @@ class _Reading:
         for name in self.absent:
             self.mistakes.add(ABSENT.words, column=name)
         target = columns.pop(self.contract.target.name, None)
+        follow_up = columns.pop(self.contract.follow_up.name, None) if self.contract.follow_up else None
         is_identified = self.contract.patient is not None and self.contract.patient.name in positions
         if not self.for_prediction:
             self._check_patients(rows)
@@ -437,6 +452,7 @@ class _Reading:
             rows=len(rows),
             features=MappingProxyType(features),
             target=target,
+            follow_up=follow_up,
             patients=tuple(self.patients) if is_identified else None,
             group_positions=MappingProxyType(columns),
             row_numbers=rows,

@@ -123,7 +123,7 @@ def test_every_heart_study_meets_its_own_draft(file: str) -> None:
     if file == "cleveland.data":
         assert "name: column_1, role: feature, type: numeric, range: [20, 80]" in text
     if file == "faisalabad.csv":
-        assert "# its name suggests that the value is known only after the outcome" in text
+        assert "{name: time, role: follow-up, unit: days}" in text
 
 
 @pytest.mark.parametrize(

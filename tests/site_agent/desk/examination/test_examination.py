@@ -256,7 +256,7 @@ def test_the_leak_of_faisalabad_is_found(seed: int) -> None:
 
     examination = examine(survey_table(HEART / "faisalabad.csv", contract), Split(seed=seed))
 
-    assert _keys(examination, "warning") == ["predicts-alone:time"]
+    assert _keys(examination, "warning") == ["follow-up:time", "predicts-alone:time"]
 
 
 @needs_heart

@@ -1,0 +1,71 @@
+"""Reads the time of follow-up in a table, which makes a binary outcome a time to an event.
+
+The time is a number, or the time from another date to a date. The outcome says whether it ends with the event. The
+rules:
+
+* a time below 0, dates in the wrong order, and a day after the administrative end are mistakes, with their rows;
+* a time of 0 is a mistake unless the contract says that it is half a unit. Cox models and curves need times above 0.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Final
+
+import numpy as np
+
+from site_agent.trainer.data.cell_rules import MISSING, Flaw
+from site_agent.trainer.data.cells import DAYS_PER_YEAR, BlockParser, Parsed, Spelling, date_parser, feature_parser
+from site_agent.trainer.data.columns import DayColumn, FollowUpColumn, NumericFeature
+
+NEGATIVE: Final = Flaw("a time of follow-up below 0")
+REVERSED: Final = Flaw("an end of follow-up before its start; are the two dates in the right columns?")
+ZERO: Final = Flaw("a time of follow-up of 0; correct it, or declare `zero: half`, which makes it half a unit")
+AFTER_END: Final = Flaw(
+    "a day after the administrative end; write that day, with the code of a patient without the event, or correct `end`"
+)
+
+
+def follow_up_parser(column: FollowUpColumn, spelling: Spelling, today: date) -> BlockParser:
+    """Return a function that reads a block of cells as numbers, or as days since the year 1."""
+    common = {"name": column.name, "missing_markers": column.missing_markers}
+    if column.pattern is None:
+        number = {"role": "feature", "type": "numeric", "missing": "median"}
+        return feature_parser(NumericFeature.model_validate(common | number), spelling)
+    return date_parser(DayColumn.model_validate(common | {"role": "date", "pattern": column.pattern}), spelling, today)
+
+
+def times_of(column: FollowUpColumn, own: Parsed, start: Parsed | None) -> Parsed:
+    """Return the times of a block in the column's unit, float64 (rows,), NaN if missing or flawed.
+
+    Args:
+        own: what `follow_up_parser` read.
+        start: the days of the column `since`, for dates.
+    """
+    divisor = DAYS_PER_YEAR if start is not None and column.unit == "years" else 1.0
+    values = own.values.copy()
+    flaws = {words: list(places) for words, places in own.flaws.items()}
+    known = np.zeros(len(values), np.bool_)
+    for parsed in (own, start):
+        for places in () if parsed is None else parsed.flaws.values():
+            known[list(places)] = True
+    is_after = values > column.end.toordinal() if column.end is not None else known & ~known
+    if start is not None:
+        values = (values - start.values) / divisor
+    is_zero = values == 0.0
+    wrong = [
+        (AFTER_END, is_after),
+        (NEGATIVE if start is None else REVERSED, values < 0.0),
+        (ZERO, is_zero & (column.zero == "refuse")),
+    ]
+    if column.longest is not None:
+        wrong.append((Flaw(f"a time longer than {column.longest:g} {column.unit}"), values > column.longest))
+    if column.missing == "refuse":
+        wrong.append((MISSING, np.isnan(values)))
+    values[is_zero] = 0.5 / divisor
+    for flaw, is_wrong in wrong:
+        found = np.flatnonzero(is_wrong & ~known)
+        if len(found):
+            flaws[flaw.words] = found.tolist()
+            known[found], values[found] = True, np.nan
+    return Parsed(values=values, flaws=flaws)

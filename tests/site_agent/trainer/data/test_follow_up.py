@@ -1,0 +1,192 @@
+"""The time of follow-up: what is read, what is a mistake, what a draft asks, and what a person must accept."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protos.errors import ConfigurationError
+from site_agent.desk.drafting.describe import describe
+from site_agent.desk.examination.examine import examine
+from site_agent.hospital import Split
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.follow_up import AFTER_END, NEGATIVE, REVERSED, ZERO
+from site_agent.trainer.data.run_table import table_digest
+from site_agent.trainer.data.tables import Survey, survey_new_rows, survey_table
+from tests.site_agent.trainer.data.conftest import contract_from
+
+NUMBER = "{name: days, role: follow-up, unit: days%s}"
+DATES = "{name: last, role: follow-up, unit: days, pattern: '%%d.%%m.%%Y', since: start%s}"
+TARGET = "{name: died, role: target, task: binary, positive: [2], negative: [1%s]}"
+
+
+def _contract(follow_up: str, more: str = "", codes: str = "") -> Contract:
+    start = "  - {name: start, role: date}\n" if "since" in follow_up else ""
+    columns = f"  - {{name: age, role: feature, type: numeric}}\n{start}  - {follow_up % more}\n  - {TARGET % codes}\n"
+    return contract_from(f"format: {{header: true}}\ncolumns:\n{columns}")
+
+
+def _read(tmp_path: Path, contract: Contract, cells: list[str], codes: tuple[str, ...] = ("1", "2")) -> Survey:
+    table = tmp_path / "table.csv"
+    names = [column.name for column in contract.columns]
+    rows = [f"{40 + row},{cell},{codes[row % len(codes)]}" for row, cell in enumerate(cells)]
+    table.write_text("\n".join([",".join(names), *rows]))
+    return survey_table(table, contract, today=date(2026, 1, 1))
+
+
+def _ordinary(*cells: str) -> list[str]:
+    return [*cells, *(str(30 + row) for row in range(12))]
+
+
+def _ordinary_dates(*cells: str) -> list[str]:
+    return [*cells, *(f"2020-01-{row:02},{row:02}.03.2020" for row in range(1, 13))]
+
+
+def test_a_number_is_the_time(tmp_path: Path) -> None:
+    """The time is read beside the outcome, and is no feature."""
+    survey = _read(tmp_path, _contract(NUMBER, ", zero: half, missing: allow"), _ordinary("0", "7.5", ""))
+
+    table = survey.table
+    assert survey.mistakes == ()
+    assert table.follow_up is not None
+    np.testing.assert_array_equal(table.follow_up[:4], [0.5, 7.5, np.nan, 30.0])
+    assert list(table.features) == ["age"]
+    assert not table.group_positions
+
+
+def test_two_dates_are_a_time(tmp_path: Path) -> None:
+    """The time is from one date to another, in days or in years."""
+    days = _read(tmp_path, _contract(DATES), _ordinary_dates("2020-01-01,31.12.2020")).table
+    years = _read(tmp_path, _contract(DATES.replace("days", "years")), _ordinary_dates("2020-01-01,31.12.2020")).table
+
+    assert days.follow_up is not None
+    assert years.follow_up is not None
+    assert days.follow_up[0] == 365.0
+    np.testing.assert_allclose(years.follow_up * 365.25, days.follow_up)
+
+
+@pytest.mark.parametrize(
+    ("follow_up", "more", "cell", "words"),
+    [
+        (NUMBER, "", "-1", NEGATIVE.words),
+        (NUMBER, "", "0", ZERO.words),
+        (NUMBER, ", longest: 100", "101", "a time longer than 100 days"),
+        (NUMBER, "", "", "missing"),
+        (NUMBER, "", "soon", "text"),
+        (DATES, "", "2020-05-02,01.05.2020", REVERSED.words),
+        (DATES, "", "2020-05-01,01.05.2020", ZERO.words),
+        (DATES, ", end: 2020-12-31", "2020-05-01,01.01.2021", AFTER_END.words),
+        (DATES, "", "2020-05-01,31.02.2020", "pattern"),
+        (DATES, "", "2020-05-01,", "missing"),
+    ],
+)
+def test_a_wrong_time_is_a_mistake_with_its_row(
+    tmp_path: Path, follow_up: str, more: str, cell: str, words: str
+) -> None:
+    """Negative and zero times, dates in the wrong order and days after the end are found, each once."""
+    cells = (_ordinary_dates if follow_up is DATES else _ordinary)(cell)
+
+    (mistake,) = _read(tmp_path, _contract(follow_up, more), cells).mistakes
+
+    assert words in mistake.words
+    assert mistake.rows == (2,)
+
+
+@pytest.mark.parametrize(
+    ("follow_up", "more", "codes"),
+    [
+        (NUMBER, ", pattern: '%Y-%m-%d'", ""),
+        (NUMBER, ", end: 2020-12-31", ""),
+        (NUMBER, ", competing: [3]", ""),
+        (NUMBER, ", competing: [1]", ""),
+        (NUMBER, "}\n  - {name: weeks, role: follow-up, unit: weeks", ""),
+        (DATES.replace("since: start", "since: birth"), "", ""),
+        (DATES.replace("unit: days", "unit: weeks"), "", ""),
+    ],
+)
+def test_a_contract_that_leaves_the_event_open_is_refused(follow_up: str, more: str, codes: str) -> None:
+    """A follow-up by dates needs both dates, and competing codes are some of those without the event."""
+    with pytest.raises(ConfigurationError):
+        _contract(follow_up, more, codes)
+
+
+def test_both_codes_must_be_listed() -> None:
+    """Without `negative` every other code would silently be censored."""
+    text = f"format: {{header: true}}\ncolumns:\n  - {{name: age, role: feature, type: numeric}}\n  - {NUMBER % ''}\n"
+
+    with pytest.raises(ConfigurationError):
+        contract_from(f"{text}  - {{name: died, role: target, task: binary, positive: [2]}}\n")
+
+
+def test_other_times_are_another_table(tmp_path: Path) -> None:
+    """An approval of a table does not cover the table with one other time."""
+    one, other = (_read(tmp_path, _contract(NUMBER), _ordinary(cell)).table for cell in ("7", "8"))
+
+    assert table_digest(one) != table_digest(other)
+
+
+def test_new_rows_need_no_time(tmp_path: Path) -> None:
+    """A prediction is made before the follow-up, so the column may be absent."""
+    (tmp_path / "new.csv").write_text("age\n50\n")
+
+    assert survey_new_rows(tmp_path / "new.csv", _contract(NUMBER)).mistakes == ()
+
+
+@pytest.mark.parametrize(
+    ("more", "level"), [("", "warning"), (", competing: [0]", "note")], ids=["a second code", "declared"]
+)
+def test_a_second_code_without_the_event_is_asked(tmp_path: Path, more: str, level: str) -> None:
+    """Whether a code is a competing event is a warning until the contract says it."""
+    cells = [str(10 + row) for row in range(90)]
+    survey = _read(tmp_path, _contract(NUMBER, more, ", 0"), cells, codes=("0", "1", "2"))
+
+    found = examine(survey, Split(seed=0)).findings
+
+    assert {one.level for one in found if one.key == "competing:died"} == {level}
+
+
+def test_a_feature_that_is_a_time_of_follow_up_is_warned_about(tmp_path: Path) -> None:
+    """A model would read the future."""
+    columns = [f"{{name: {name}, role: feature, type: numeric}}" for name in ("age", "survival_days", "lifetime-dose")]
+    lines = "\n".join(f"  - {one}" for one in (*columns, TARGET % ""))
+    (tmp_path / "table.csv").write_text(
+        "\n".join(
+            ["age,survival_days,lifetime-dose,died", *(f"{row},{row % 7},{row % 5},{1 + row % 2}" for row in range(60))]
+        )
+    )
+    survey = survey_table(tmp_path / "table.csv", contract_from(f"format: {{header: true}}\ncolumns:\n{lines}\n"))
+
+    found = {one.key for one in examine(survey, Split(seed=0)).findings}
+
+    assert [key for key in found if key.startswith("follow-up:")] == ["follow-up:survival_days"]
+
+
+@pytest.mark.parametrize(
+    ("header", "codes", "is_asked"),
+    [("age,time,status", "12", True), ("age,futime,death", "01", False), ("age,os_months,event", "012", True)],
+)
+def test_a_draft_asks_which_code_is_the_event(tmp_path: Path, header: str, codes: str, is_asked: bool) -> None:
+    """A time beside a status is no feature. Codes 1 and 2, or three codes, are asked and not guessed."""
+    rows = [f"{40 + row % 37},{5 + 3 * row},{codes[row % len(codes)]}" for row in range(80)]
+    (tmp_path / "table.csv").write_text("\n".join([header, *rows]))
+
+    text = describe(tmp_path / "table.csv").text
+
+    time = header.split(",")[1]
+    assert f"{{name: {time}, role: follow-up, unit: {'months' if 'months' in time else 'days'}}}" in text
+    assert ("positive: []" in text) is is_asked
+    if is_asked:
+        with pytest.raises(ConfigurationError):
+            contract_from(text)
+    else:
+        assert contract_from(text).follow_up is not None
+
+
+def test_a_column_of_one_number_is_not_drafted_as_a_feature(tmp_path: Path) -> None:
+    """It says nothing, whether it is a number or a word."""
+    (tmp_path / "table.csv").write_text("\n".join(["age,site,died", *(f"{row},7,{row % 2}" for row in range(60))]))
+
+    assert "{name: site, role: ignore}" in describe(tmp_path / "table.csv").text
