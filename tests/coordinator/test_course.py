@@ -7,11 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.rounds.course import (
-    Course,
-    follow,
-    rounds_of,
-)
+from coordinator.rounds.course import Course, follow, rounds_of
 from protos.plan.manifest import LARGEST_LOSS, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
 from protos.plan.plan import Plan
 from tests.coordinator.totals import plan_of, sums_of
@@ -131,8 +127,7 @@ def test_training_ends_when_the_common_loss_does_not_fall(
 
 
 @pytest.mark.parametrize(
-    ("improving", "training_rounds"),
-    [([2, 1, 0], 5), ([0], 3), ([2, 2, 1, 1, 1], None), ([1, 0, 2], 4)],
+    ("improving", "training_rounds"), [([2, 1, 0], 5), ([0], 3), ([2, 2, 1, 1, 1], None), ([1, 0, 2], 4)]
 )
 def test_training_ends_when_no_site_improves(improving: list[int], training_rounds: int | None) -> None:
     """The sum of the sites that still improve is 0 once. Later rounds change nothing."""

@@ -11,22 +11,10 @@ import pytest
 
 from coordinator.storage.run_record import sha256_of
 from protos.plan.manifest import manifest_of
-from protos.wire.messages import (
-    Announcement,
-    CoordinatorMessage,
-    CoordinatorReason,
-    Farewell,
-    Join,
-    SiteMessage,
-)
+from protos.wire.messages import Announcement, CoordinatorMessage, CoordinatorReason, Farewell, Join, SiteMessage
 from tests.coordinator.in_memory import IDENTITIES, Stage, a_whole_run
 from tests.rehearsal.made_up_time import play
-from tests.rehearsal.study import (
-    MEAN,
-    THREE_CHUNKS,
-    BehavingSite,
-    plan_with,
-)
+from tests.rehearsal.study import MEAN, THREE_CHUNKS, BehavingSite, plan_with
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 7])

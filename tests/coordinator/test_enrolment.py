@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from pki.authority import Authority
 from pki.enrolment_decisions import enrolment_request, invite_site
 from pki.invitation import Invitation
 from pki.names import SiteName
-from pki.register import Register, SiteState
+from pki.register import Register
 from protos.wire.codec import decode_enrolment, encode_enrolment
 from protos.wire.upkeep_messages import EnrolmentReply, RenewalAsked
 from site_agent.agent.connection import CallEnded, call_enrol
@@ -88,26 +87,6 @@ def test_a_site_waits_until_a_person_has_compared_its_fingerprint(
     register.approve(SiteName("a"), keys.identity_fingerprint(), utc_now())
 
     assert answered(membership, raw).chain != b""
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_whatever_arrives_is_answered_with_a_refusal(
-    office: Office, register: Register, membership: Membership, tmp_path: Path, seed: int
-) -> None:
-    """Random bytes, and a good request with a few changed bits, get a reply without a certificate."""
-    generator = random.Random(seed)
-    raw = bytearray(request(invited(office, register), SiteKeys.create(tmp_path / "a")))
-    if seed % 3 == 0:
-        raw = bytearray(generator.randbytes(generator.randrange(0, 4000)))
-    else:
-        for _ in range(generator.randrange(1, 5)):
-            raw[generator.randrange(len(raw))] ^= 1 << generator.randrange(8)
-
-    reply = answered(membership, bytes(raw))
-
-    assert reply.chain == b""
-    assert reply.refusal != ""
-    assert register.site(SiteName("a")).state is SiteState.INVITED
 
 
 def test_a_register_that_cannot_be_written_is_told_as_a_matter_of_waiting(

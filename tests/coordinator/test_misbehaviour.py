@@ -14,27 +14,9 @@ import pytest
 from coordinator.network import service as service_module
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.messages import (
-    PROTOCOL_VERSION,
-    Bind,
-    Chunk,
-    CoordinatorReason,
-    Farewell,
-    Hello,
-    Join,
-    Ready,
-)
+from protos.wire.messages import PROTOCOL_VERSION, Bind, Chunk, CoordinatorReason, Farewell, Hello, Join, Ready
 from tests.coordinator.greetings import HELLO, announced_to, assert_right_bits
-from tests.rehearsal.federation import (
-    Caller,
-    Office,
-    Running,
-    as_channel,
-    calling,
-    eventually,
-    serving,
-    take_part,
-)
+from tests.rehearsal.federation import Caller, Office, Running, as_channel, calling, eventually, serving, take_part
 from tests.rehearsal.study import BehavingSite, contribution, plan_with
 
 Misbehaviour = Callable[[Caller, Plan], Awaitable[None]]
@@ -96,10 +78,7 @@ HOSTILE: dict[str, tuple[Misbehaviour, CoordinatorReason]] = {
     "garbage inside a known message": (saying(HELLO, b"\x0a\x05" + garbage(3)), CoordinatorReason.PROTOCOL_VIOLATED),
     "ready before joining": (saying(HELLO, Ready(0, 0)), CoordinatorReason.PROTOCOL_VIOLATED),
     "another plan": (join_with_other_digests, CoordinatorReason.NOT_ACCEPTED),
-    "a chunk that skips one": (
-        sending(lambda honest: Chunk(0, 0, 1, honest[1])),
-        CoordinatorReason.PROTOCOL_VIOLATED,
-    ),
+    "a chunk that skips one": (sending(lambda honest: Chunk(0, 0, 1, honest[1])), CoordinatorReason.PROTOCOL_VIOLATED),
     "a chunk that is too short": (
         sending(lambda honest: Chunk(0, 0, 0, honest[0][:-4])),
         CoordinatorReason.PROTOCOL_VIOLATED,
@@ -112,10 +91,7 @@ HOSTILE: dict[str, tuple[Misbehaviour, CoordinatorReason]] = {
         sending(lambda honest: Chunk(1, 0, 0, honest[0])),
         CoordinatorReason.PROTOCOL_VIOLATED,
     ),
-    "a chunk beyond the last": (
-        sending(lambda honest: Chunk(0, 0, 3, honest[0])),
-        CoordinatorReason.PROTOCOL_VIOLATED,
-    ),
+    "a chunk beyond the last": (sending(lambda honest: Chunk(0, 0, 3, honest[0])), CoordinatorReason.PROTOCOL_VIOLATED),
     "a chunk twice": (
         sending(lambda honest: Chunk(0, 0, 0, honest[0]), lambda honest: Chunk(0, 0, 0, honest[0])),
         CoordinatorReason.PROTOCOL_VIOLATED,

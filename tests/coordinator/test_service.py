@@ -16,16 +16,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from pki import certificates
 from pki.names import SiteName
 from protos.plan.plan import Plan
-from protos.wire.messages import CoordinatorReason, Farewell
-from tests.coordinator.greetings import HELLO, announced_to
-from tests.rehearsal.federation import (
-    Office,
-    as_channel,
-    calling,
-    serving,
-    utc_now,
-)
-from tests.rehearsal.study import plan_with
+from tests.coordinator.greetings import HELLO
+from tests.rehearsal.federation import Office, calling, serving, utc_now
 
 
 @pytest.fixture(scope="module")
@@ -104,31 +96,5 @@ def test_whoever_is_not_a_site_of_this_federation_now_is_refused(
                 grpc.StatusCode.INTERNAL,  # gRPC's client, where its greeting meets the end of the stream
             }
             assert not running.engine.status()["sites"]["a"]["connected"]
-
-    asyncio.run(scene())
-
-
-def test_a_register_that_changes_ends_open_streams(tmp_path: Path) -> None:
-    """An open stream of a revoked site ends with the reason when the register is asked again; others stay."""
-    office = Office.found(tmp_path / "office")
-    plan = plan_with(office.identities)
-
-    async def scene() -> None:
-        async with (
-            serving(office, plan, tmp_path / "state") as running,
-            calling(running.address, as_channel(office.credentials("a"))) as revoked,
-            calling(running.address, as_channel(office.credentials("b"))) as member,
-        ):
-            for caller in (revoked, member):
-                await caller.send(HELLO)
-                await announced_to(caller)
-            office.revoke("a")
-            running.service.recheck()
-
-            (farewell,) = await revoked.rest()
-            assert isinstance(farewell, Farewell)
-            assert farewell.reason is CoordinatorReason.NOT_ACCEPTED
-            sites = running.engine.status()["sites"]
-            assert (sites["a"]["connected"], sites["b"]["connected"]) == (False, True)
 
     asyncio.run(scene())

@@ -15,15 +15,7 @@ from coordinator.network.service import FederationService, unread_bytes
 from coordinator.network.turns import Turns
 from coordinator.rounds.engine import Engine
 from protos.wire.codec import decode_coordinator_message, decode_site_message, encode_site_message
-from protos.wire.messages import (
-    MOST_CHUNKS_AT_ONCE,
-    PROTOCOL_VERSION,
-    Bind,
-    Chunk,
-    Farewell,
-    Hello,
-    Ready,
-)
+from protos.wire.messages import MOST_CHUNKS_AT_ONCE, PROTOCOL_VERSION, Bind, Chunk, Farewell, Hello, Ready
 from tests.coordinator.greetings import WITHOUT_UPKEEP
 from tests.coordinator.in_memory import coordinator_log
 from tests.federation import clear_plan

@@ -12,14 +12,7 @@ import pytest
 from protos.wire.messages import Chunk, SiteMessage
 from tests.federation import Federation, masked_plan
 from tests.hostile.masking_coordinator import agree, agreed, collect, found, restart, total
-from tests.hostile.wrong_chunks import (
-    THREE_CHUNKS,
-    Meddle,
-    flipped,
-    swapped,
-    undisturbed,
-    wrong_masks,
-)
+from tests.hostile.wrong_chunks import THREE_CHUNKS, Meddle, flipped, swapped, undisturbed, wrong_masks
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import offer
 

@@ -216,10 +216,7 @@ def test_receivers_never_count_towards_the_smallest_set(seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("contributors", "receivers", "changes", "reason"),
-    [
-        ("abc", "d", {}, "but fewest_sites is 4"),
-        ("ab", "cde", {}, "sites must contribute"),
-    ],
+    [("abc", "d", {}, "but fewest_sites is 4"), ("ab", "cde", {}, "sites must contribute")],
 )
 def test_a_plan_cannot_fill_its_numbers_with_receivers(
     contributors: str, receivers: str, changes: dict[str, Any], reason: str

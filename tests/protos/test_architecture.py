@@ -62,10 +62,7 @@ def test_listed_tensors_are_all_body_and_in_their_order() -> None:
     specs = body_of(listed)
 
     assert specs == network_tensors(listed, columns=1, outputs=1)
-    assert specs == (
-        TensorSpec("b", (2, 3), Part.BODY, Uniform(0.5)),
-        TensorSpec("a", (), Part.BODY, Constant(0.0)),
-    )
+    assert specs == (TensorSpec("b", (2, 3), Part.BODY, Uniform(0.5)), TensorSpec("a", (), Part.BODY, Constant(0.0)))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.experiments import store
-from benchmarks.experiments.store import add_rows, read_rows
+from benchmarks.experiments.store import add_rows
 from benchmarks.experiments.variants import Row
 
 
@@ -17,17 +17,6 @@ def rows_of(variant: str, *seeds: int) -> list[Row]:
         Row(variant=variant, seed=seed, site="a, b", chosen_round=2, metrics={"auroc": 0.5, "tiny": 1.25e-9})
         for seed in seeds
     ]
-
-
-def test_what_is_appended_comes_back_in_order(tmp_path: Path) -> None:
-    """Rows are read in the order of variant, seed and site, with commas in names and small numbers whole."""
-    path = tmp_path / "folder" / "table.csv"
-
-    add_rows(path, rows_of("z", 1))
-    add_rows(path, rows_of("a", 10, 9))
-
-    assert read_rows(path) == [*rows_of("a", 9, 10), *rows_of("z", 1)]
-    assert read_rows(tmp_path / "none.csv") == []
 
 
 def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,12 +219,7 @@ def test_a_run_is_a_name_and_no_path(folder: Path, site_agent: Command, run: str
     """No command reads a report or a model from a folder that is not the site's own."""
     (folder / "evil.json").write_text("{}")
 
-    for words in (
-        ("report",),
-        ("adopt",),
-        ("card",),
-        ("export", "--output", "made"),
-    ):
+    for words in (("report",), ("adopt",), ("card",), ("export", "--output", "made")):
         status, said = site_agent(*words, "--run", run)
         assert (status, "A run's name has only letters" in said) == (2, True), (words, said)
 

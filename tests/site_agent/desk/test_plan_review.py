@@ -155,10 +155,7 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
     }
     frozen = plan_of_method({"name": "fedavg"}, architecture=OWN, columns=[], outputs=None, start=FILE)
     changed = plan_of_method(
-        {"name": "fedper"},
-        architecture=of_images | {"augmentation": [{"name": "flip"}]},
-        columns=[],
-        outputs=None,
+        {"name": "fedper"}, architecture=of_images | {"augmentation": [{"name": "flip"}]}, columns=[], outputs=None
     )
 
     assert (

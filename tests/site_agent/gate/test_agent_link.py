@@ -16,17 +16,7 @@ from site_agent import framed_messages
 from site_agent.framed_messages import FramedSocket
 from site_agent.gate import agent_link
 from site_agent.gate.agent_link import MOST_UNSENT, AgentLink, Stream
-from site_agent.gate_socket import (
-    FRAMING,
-    Down,
-    Look,
-    Message,
-    Opened,
-    Requested,
-    Shown,
-    Up,
-    largest_payload,
-)
+from site_agent.gate_socket import FRAMING, Down, Look, Message, Opened, Requested, Shown, Up, largest_payload
 
 
 class MadeUpAgents:

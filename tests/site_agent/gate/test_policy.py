@@ -80,11 +80,7 @@ def test_every_byte_of_every_round_counts(spare: int, is_refused: bool) -> None:
             "the policy requires masking (secure_aggregation), and the plan turns it off",
         ),
         ({}, {"smallest_sites": 4}, "the plan sums the updates of 3 sites, and the policy requires at least 4"),
-        (
-            {"masking": {"clipping_range": 16.0}},
-            {},
-            "the plan's clipping range is 16, and the policy allows 8",
-        ),
+        ({"masking": {"clipping_range": 16.0}}, {}, "the plan's clipping range is 16, and the policy allows 8"),
     ],
 )
 def test_the_first_rule_that_a_plan_breaks_is_the_answer(

@@ -9,12 +9,7 @@ import pytest
 from torch import nn
 
 from protos.numbers.fixed_point import round_rows
-from protos.plan.manifest import (
-    LARGEST_LOSS,
-    LOSS_SCALE,
-    SENSITIVITY_SCALE,
-    manifest_of,
-)
+from protos.plan.manifest import LARGEST_LOSS, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
 from protos.plan.plan import Plan
 from site_agent.trainer.choice import Choice, Measures
 from site_agent.trainer.training.flat_network import FlatNetwork

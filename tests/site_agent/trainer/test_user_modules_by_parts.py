@@ -191,19 +191,6 @@ def test_a_module_that_differs_from_what_is_declared_is_refused(
         federation_of(plan_for({"name": "perfcl"}, EXTRACTORS | declared), path)
 
 
-def test_buffers_stay_private_unless_the_plan_refuses_them(tmp_path: Path) -> None:
-    """Running means differ between sites after training, and none of them is in the list of what leaves."""
-    path = written(tmp_path, SOURCE.replace("nn.LayerNorm(4)", "nn.BatchNorm1d(4)"))
-    federation = federation_of(plan_for({"name": "fedavg"}, LAYERS), path)
-
-    for number in range(3):
-        federation.round(number)
-
-    one, other = (federation.own(site) for site in federation.studies)
-    assert not np.array_equal(one["scale.running_mean"], other["scale.running_mean"])
-    assert "scale.running_mean" not in {tensor.name for tensor in manifest_of(federation.plan).tensors}
-
-
 def test_frozen_and_trained_layers_start_from_the_file_that_the_plan_names(tmp_path: Path, module: Path) -> None:
     """The coordinator and every site start from it; frozen layers keep it, and all others start from the seed."""
     values = random_values({"trunk.weight": (5, 3), "trunk.bias": (5,), "first.weight": (4, 5), "first.bias": (4,)})
@@ -243,3 +230,15 @@ def test_a_private_layer_never_starts_from_the_file(method: str, layers: list[st
     else:
         with pytest.raises(ConfigurationError, match=words):
             manifest_of(plan)
+
+
+def test_a_buffer_of_integers_cannot_be_frozen(tmp_path: Path) -> None:
+    """It would silently become float32."""
+    text = SOURCE.replace(
+        "self.trunk =", 'self.register_buffer("steps", torch.zeros(2, dtype=torch.int64))\n        self.trunk ='
+    )
+    frozen = {"name": "steps", "shape": [2], "bound": 0.0, "frozen": True}
+    architecture = LAYERS | {"tensors": [*LAYERS["tensors"], frozen]}
+
+    with pytest.raises(ConfigurationError, match=r"freezes steps of the module in .* which has the type torch\.int64"):
+        federation_of(plan_for({"name": "fedavg"}, architecture), written(tmp_path, text))

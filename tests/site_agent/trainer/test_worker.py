@@ -84,17 +84,6 @@ def _refused(config: Path, *questions: Message) -> Failed:
     return answer
 
 
-def test_nothing_trains_without_approval(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Neither an unknown plan nor one that differs in a single number from the approved one."""
-    config = make_site(tmp_path)
-    approve_plan(config, make_plan(start={"seed": 1}))
-
-    answer = _refused(config, Prepare("law-1", make_plan(start={"seed": 2}).canonical))
-
-    assert answer == Failed(SiteReason.PLAN_NOT_APPROVED, 77)
-    assert "site-agent approve" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(
     "last",
     [

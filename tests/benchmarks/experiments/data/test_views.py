@@ -5,23 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.experiments.data.dealt import FAMILIES, breast_cancer
-from benchmarks.experiments.data.views import (
-    only_columns,
-    placebo,
-)
-from tests.for_each import for_each
-
-
-@for_each("seed", range(5))
-def test_every_patient_is_at_one_site(seed: int) -> None:
-    """569 patients, each in one part of one site. Each site has its own families of columns."""
-    sites = breast_cancer(seed)
-
-    counts = [len(part) for site in sites.values() for part in (site.training, site.validation, site.test)]
-    assert sum(counts) == 569
-    assert min(counts) > 10
-    assert [len(site.columns) for site in sites.values()] == [10 * len(families) for families in FAMILIES.values()]
+from benchmarks.experiments.data.dealt import breast_cancer
+from benchmarks.experiments.data.views import placebo
 
 
 @pytest.mark.parametrize("copies", [1, 2, 5])
@@ -40,18 +25,3 @@ def test_a_placebo_brings_nothing_new(copies: int) -> None:
         assert copy.validation is site.validation
         assert name == "itself" or not np.array_equal(copy.training.features, site.training.features)
     assert len({copy.digest for copy in sites.values()}) == copies + 1
-
-
-def test_a_site_with_fewer_columns_keeps_its_rows() -> None:
-    """The named columns in the named order, every part with all its rows; an unknown name is refused."""
-    site = breast_cancer(1)["ahus"]
-    names = (site.columns[4], site.columns[1])
-
-    found = only_columns(site, names)
-
-    assert found.columns == names
-    for part, whole in ((found.training, site.training), (found.validation, site.validation), (found.test, site.test)):
-        np.testing.assert_array_equal(part.features, whole.features[:, [4, 1]])
-        np.testing.assert_array_equal(part.targets, whole.targets)
-    with pytest.raises(ValueError, match="not in tuple"):
-        only_columns(site, ["age"])

@@ -128,12 +128,7 @@ def test_every_heart_study_meets_its_own_draft(file: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [
-        (b"", "no rows"),
-        (b"a,,b\n1,2,3\n", "no first row"),
-        (b"a,A\n1,2\n", "a name twice"),
-        (b"a,b\n1,\x00\n", "NUL"),
-    ],
+    [(b"", "no rows"), (b"a,,b\n1,2,3\n", "no first row"), (b"a,A\n1,2\n", "a name twice"), (b"a,b\n1,\x00\n", "NUL")],
 )
 def test_a_table_that_cannot_be_described_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
     """Empty, with a name twice, or damaged; a first row with an empty cell is taken for a patient's."""

@@ -109,11 +109,7 @@ def _one_identifier_for_two(table: Table) -> Table:
 
 
 CHANGES: dict[str, tuple[Change, str, str]] = {
-    "all missing": (
-        lambda t: _changed(t, chol=np.full(ROWS, np.nan)),
-        "error",
-        "error:chol",
-    ),
+    "all missing": (lambda t: _changed(t, chol=np.full(ROWS, np.nan)), "error", "error:chol"),
     "mostly missing": (
         lambda t: _changed(t, chol=_first(t.features["chol"], 130, np.nan)),
         "warning",

@@ -8,28 +8,8 @@ import pytest
 import torch
 
 from tests.for_each import for_each
-from tests.site_agent.trainer.methods.by_hand import (
-    Loss,
-    Values,
-    descended,
-    mean,
-    moved,
-    part,
-    risk,
-    slope,
-    tensors,
-)
-from tests.site_agent.trainer.methods.tiny import (
-    AHUS,
-    BERLIN,
-    DEEP,
-    LOGISTIC,
-    MLP,
-    STEPS,
-    Federation,
-    check,
-    tiny_plan,
-)
+from tests.site_agent.trainer.methods.by_hand import Loss, Values, descended, mean, moved, part, risk, slope, tensors
+from tests.site_agent.trainer.methods.tiny import AHUS, BERLIN, DEEP, LOGISTIC, MLP, STEPS, Federation, check, tiny_plan
 
 SITES: dict[str, Loss] = {"ahus": risk(AHUS), "berlin": risk(BERLIN)}
 by_network = pytest.mark.parametrize("network", [LOGISTIC, MLP], ids=["logistic", "mlp"])

@@ -9,12 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from protos.plan.learning_rates import CosineRate, ExponentialRate, RateSchedule, StepRate, rate_factor
-from protos.plan.optimisers import (
-    Adam,
-    AdamW,
-    Optimiser,
-    StochasticGradientDescent,
-)
+from protos.plan.optimisers import Adam, AdamW, Optimiser, StochasticGradientDescent
 from site_agent.trainer.training.training_model import (
     build_optimiser,
     load_optimiser_tensors,

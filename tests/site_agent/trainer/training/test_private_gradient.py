@@ -13,12 +13,7 @@ from torch.nn import functional
 
 from protos.plan.patient_privacy import SMALLEST_CLIP
 from protos.privacy.accounting import PRIVATE_SCALE
-from site_agent.trainer.training.private_gradient import (
-    Layer,
-    PrivateRows,
-    clipped_gradients,
-    drawn_rows,
-)
+from site_agent.trainer.training.private_gradient import Layer, PrivateRows, clipped_gradients, drawn_rows
 from tests.for_each import for_each
 
 WIDTHS = ((3, 1), (7, 5, 1), (17, 32, 1), (4, 9, 6, 1), (40, 3, 1))
