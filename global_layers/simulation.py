@@ -21,7 +21,7 @@ from protos.plan.prior_plan import PriorPlan
 from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.joining_models import fit_own_models
 from site_agent.desk.results.prior_report import joined_with
-from site_agent.desk.results.simple_models import best_simple_model, fit_simple_models
+from site_agent.desk.results.simple_models import best_simple_model, simple_scores
 from site_agent.hospital import Split
 from site_agent.trainer.data.dataset import Dataset, SplitRows, prepare_rows, split_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
@@ -92,9 +92,9 @@ def simulate(
 
 def _best_local(member: _Member, site: str, seed: int) -> float:
     seeds = Seeds.published(seed, site)
-    fits = dict(fit_simple_models(member.dataset, member.preprocessing, seeds.own("simple models")))
-    chosen = fits[best_simple_model(member.dataset, seeds.own("best local"))]
-    return member.auroc(chosen.test[:, -1] if chosen.test.ndim > 1 else chosen.test)
+    scores = dict(simple_scores(member.dataset, member.preprocessing, seeds.own("simple models")))
+    chosen = scores[best_simple_model(member.dataset, seeds.own("best local"))]
+    return member.auroc(chosen[:, -1] if chosen.ndim > 1 else chosen)
 
 
 def _of_prior(

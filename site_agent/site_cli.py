@@ -21,15 +21,13 @@ import click
 from host.command_line import extra, finish
 from host.log_lines import set_up_log
 from site_agent.commands.approval_commands import approve, fingerprints, refuse, review, withdraw
-from site_agent.commands.audit_commands import audit, restored
-from site_agent.commands.certificate_commands import renew
 from site_agent.commands.data_commands import data
 from site_agent.commands.init_command import init
-from site_agent.commands.model_commands import adopt, card, export, predict
+from site_agent.commands.model_commands import adopt, card, export, monitor, predict
 from site_agent.commands.site_doctor_command import doctor
 from site_agent.commands.site_options import config_option
 from site_agent.commands.site_page_commands import report
-from site_agent.commands.state_commands import privacy, status
+from site_agent.commands.state_commands import audit, privacy, renew, restored, status
 from site_agent.hospital import read_hospital
 from site_agent.trainer.isolation import give_up_network
 
@@ -134,7 +132,7 @@ def check(path: Path) -> None:
 
 
 for command in (
-    adopt, audit, restored, predict, report, export, card,
+    adopt, audit, restored, predict, report, export, card, monitor,
     data, doctor, fingerprints, init, privacy, status, review, approve, refuse,
     withdraw, renew,
 ):  # fmt: skip
@@ -143,10 +141,6 @@ with extra("site_agent.console"):
     from site_agent.console.console_command import console
 
     cli.add_command(console)
-with extra("site_agent.desk.drift"):
-    from site_agent.desk.drift.monitor_command import monitor
-
-    cli.add_command(monitor)
 
 
 def main() -> NoReturn:

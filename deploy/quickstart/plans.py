@@ -12,9 +12,9 @@ import yaml
 from pydantic import Field, TypeAdapter
 
 from protos.plan.architecture import Architecture, Part
-from protos.plan.augmentation import ImageSize
 from protos.plan.compatibility import agreed_sizes
 from protos.plan.documents import Document, parse_document
+from protos.plan.image_size import ImageSize
 from protos.plan.ingredients import (
     AllButNormalisation,
     ColumnByColumn,
@@ -151,9 +151,6 @@ def _image_network(method: Method, image: ImageSize, latent: int) -> dict[str, A
     """Return a convolutional network of three blocks and two linear layers, as in the paper of PLayer-FL."""
     read = {"image": image.model_dump(mode="json")}
     blocks = [latent // 4, latent // 2, latent // 2]
-    is_common = isinstance(method.federated, Parts) and Part.COMMON in method.federated.parts
-    if is_common or any(isinstance(penalty, ExtractorContrast) for penalty in method.penalties):
-        return read | {"name": "parallel-convolutional", "common": blocks[:2], "unique": blocks[:2]}
     has_normalisation = isinstance(method.federated, AllButNormalisation)
     hidden = {"blocks": blocks, "hidden": [latent // 2]}
     return read | hidden | {"name": "convolutional", "normalisation": has_normalisation}

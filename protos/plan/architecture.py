@@ -19,9 +19,8 @@ from pydantic import Field
 
 from protos.errors import ConfigurationError
 from protos.plan.networks.column_networks import ColumnsNetwork, ParallelNetwork
-from protos.plan.networks.convolutional_networks import ConvolutionalNetwork, ParallelConvolutionalNetwork
+from protos.plan.networks.convolutional_networks import ConvolutionalNetwork
 from protos.plan.networks.dense_networks import DenseNetwork
-from protos.plan.networks.efficient_networks import EfficientNetwork
 from protos.plan.networks.global_layers_networks import GlobalLayersNetwork
 from protos.plan.networks.network_tensors import (
     LARGEST_DIMENSION,
@@ -36,21 +35,15 @@ from protos.plan.networks.network_tensors import (
     TensorSpec,
     Uniform,
 )
-from protos.plan.networks.transformer_networks import FeatureTokensNetwork, NoteSize
-from protos.plan.networks.u_networks import UNetNetwork
+from protos.plan.networks.transformer_networks import FeatureTokensNetwork
 
 __all__ = [
     "LARGEST_DIMENSION", "LARGEST_NUMBER_COUNT", "TENSOR_NAME", "Architecture", "ColumnsNetwork", "Constant",
-    "ConvolutionalNetwork", "DenseNetwork", "EfficientNetwork", "FeatureTokensNetwork", "FromFile",
-    "GlobalLayersNetwork", "ImageNetwork", "Initial", "NamedTensor", "NamedTensors", "NoteSize",
-    "ParallelConvolutionalNetwork", "ParallelNetwork", "Part", "TensorSpec", "UNetNetwork", "Uniform",
-    "network_tensors", "note_columns",
+    "ConvolutionalNetwork", "DenseNetwork", "FeatureTokensNetwork", "FromFile", "GlobalLayersNetwork", "Initial",
+    "NamedTensor", "NamedTensors", "ParallelNetwork", "Part", "TensorSpec", "Uniform", "network_tensors",
 ]  # fmt: skip
 
 LARGEST_NUMBER_COUNT = 2**31
-
-# They read one image, and return logits of its classes.
-ImageNetwork = ConvolutionalNetwork | ParallelConvolutionalNetwork | EfficientNetwork
 
 Architecture = Annotated[
     GlobalLayersNetwork
@@ -58,8 +51,7 @@ Architecture = Annotated[
     | ParallelNetwork
     | ColumnsNetwork
     | FeatureTokensNetwork
-    | ImageNetwork
-    | UNetNetwork
+    | ConvolutionalNetwork
     | NamedTensors,
     Field(discriminator="name"),
 ]
@@ -98,12 +90,6 @@ def network_tensors(
             remedy="Choose smaller widths or fewer tensors in the plan.",
         )
     return found
-
-
-def note_columns(architecture: Architecture) -> int:
-    """Return how many input columns, the last ones of a network, contain a note's words in their order."""
-    note = architecture.note if isinstance(architecture, FeatureTokensNetwork) else None
-    return 0 if note is None else note.columns
 
 
 def _check_sizes(sizes: Sizes) -> None:

@@ -9,13 +9,10 @@ from protos.plan.architecture import (
     Architecture,
     ColumnsNetwork,
     DenseNetwork,
-    GlobalLayersNetwork,
     NamedTensors,
-    ParallelConvolutionalNetwork,
     ParallelNetwork,
     Part,
     network_tensors,
-    note_columns,
 )
 from protos.plan.ingredients import (
     AllButNormalisation,
@@ -39,7 +36,6 @@ from protos.plan.ingredients import (
     SensitivePrefix,
 )
 from protos.plan.learning_rates import ConstantRate
-from protos.plan.networks.convolutional_networks import flat_width
 from protos.plan.optimisers import Optimiser, is_plain_descent
 from protos.plan.schedules import Schedule
 from protos.plan.weighting import Weighting
@@ -64,7 +60,6 @@ def agreed_sizes(method: Method, architecture: Architecture) -> frozenset[Size]:
     parts, federated = method.federated_parts, method.federated
 
     def shapes(columns: int, outputs: int) -> list[tuple[int, ...]]:
-        columns += note_columns(architecture)
         network = network_tensors(architecture, columns=columns + 1, outputs=outputs, common=columns)
         if isinstance(federated, Layers):
             return [tensor.shape for tensor in network if tensor.layer in federated.names]
@@ -107,7 +102,7 @@ def _of_network(method: Method, network: Architecture) -> Iterator[str]:
     # This applies to the method local too: a site needs the plan's list to distinguish common columns from its own.
     if isinstance(network, ColumnsNetwork) != isinstance(method.procedure, ColumnByColumn):
         yield "a method that trains column by column (chfl) and the network columns can only be used together"
-    branches = isinstance(network, ParallelNetwork | ParallelConvolutionalNetwork | ColumnsNetwork)
+    branches = isinstance(network, ParallelNetwork | ColumnsNetwork)
     if isinstance(method.federated, SensitivePrefix | Prefix):
         if branches:
             yield (
@@ -128,12 +123,6 @@ def _of_network(method: Method, network: Architecture) -> Iterator[str]:
             )
     if isinstance(method.federated, Layers):
         yield from _of_named_layers(method.federated.names, network)
-    has_path = isinstance(network, GlobalLayersNetwork) and network.linear_path
-    if isinstance(method.federated, SensitivePrefix | Prefix) and has_path:
-        yield (
-            "the method shares the first layers, but with linear_path the inputs also reach the output without these "
-            "layers"
-        )
 
 
 def _of_named_layers(names: tuple[str, ...], network: Architecture) -> Iterator[str]:
@@ -225,12 +214,9 @@ def _of_penalties(method: Method, network: Architecture) -> Iterator[str]:
         if isinstance(network, NamedTensors):
             yield from _of_representations(penalty, network.representations)
         elif isinstance(penalty, ExtractorContrast):
-            if not isinstance(network, ParallelNetwork | ParallelConvolutionalNetwork):
-                yield (
-                    "the method compares two extractors, so the plan needs a network with two extractors (parallel "
-                    "or parallel-convolutional)"
-                )
-            elif _width(network, network.common) != _width(network, network.unique):
+            if not isinstance(network, ParallelNetwork):
+                yield "the method compares two extractors, so the plan needs a network with two extractors (parallel)"
+            elif network.common[-1] != network.unique[-1]:
                 yield (
                     "the method compares the two extractors of the network, so both extractors must have outputs of "
                     "the same width"
@@ -247,7 +233,3 @@ def _of_representations(penalty: Penalty, representations: int) -> Iterator[str]
             f"Set representations in the architecture to {needed}, and write the functions represent and decide in "
             "the module"
         )
-
-
-def _width(network: ParallelNetwork | ParallelConvolutionalNetwork, layers: tuple[int, ...]) -> int:
-    return layers[-1] if isinstance(network, ParallelNetwork) else flat_width(network.image, layers)

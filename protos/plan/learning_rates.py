@@ -14,7 +14,6 @@ from pydantic import Field
 from protos.plan.documents import Document
 
 _KeySessions: TypeAlias = Annotated[int, Field(ge=0, le=100_000)]
-_Factor: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 
 
 class ConstantRate(Document):
@@ -29,18 +28,7 @@ class StepRate(Document):
 
     name: Literal["step"]
     every_epochs: int = Field(ge=1, le=100_000)
-    factor: _Factor
-    warm_up_epochs: _KeySessions = 0
-
-
-class ExponentialRate(Document):
-    """The learning rate is multiplied by `factor` in each epoch, a little at each step.
-
-    At an epoch's start it equals torch's ExponentialLR.
-    """
-
-    name: Literal["exponential"]
-    factor: _Factor
+    factor: float = Field(gt=0, le=1)
     warm_up_epochs: _KeySessions = 0
 
 
@@ -52,7 +40,7 @@ class CosineRate(Document):
     warm_up_epochs: _KeySessions = 0
 
 
-RateSchedule: TypeAlias = Annotated[ConstantRate | StepRate | ExponentialRate | CosineRate, Field(discriminator="name")]
+RateSchedule: TypeAlias = Annotated[ConstantRate | StepRate | CosineRate, Field(discriminator="name")]
 
 
 def rate_factor(schedule: RateSchedule, step: int, steps: int, batches_per_epoch: int) -> float:
@@ -78,8 +66,6 @@ def rate_factor(schedule: RateSchedule, step: int, steps: int, batches_per_epoch
             return 1.0
         case StepRate(every_epochs=every, factor=factor):
             return float(factor ** (past // (every * batches_per_epoch)))
-        case ExponentialRate(factor=factor):
-            return float(factor ** (past / batches_per_epoch))
         case CosineRate(floor=floor):
             share = past / max(1, steps - warm_up)
             return floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * share))

@@ -14,7 +14,6 @@ from protos.plan.architecture import (
     ColumnsNetwork,
     DenseNetwork,
     network_tensors,
-    note_columns,
 )
 from protos.plan.compatibility import agreed_sizes, missing_parts, why_impossible
 from protos.plan.concepts import Concept, columns_of
@@ -29,7 +28,7 @@ from protos.plan.ingredients import (
     SensitivePrefix,
     federated_tensors,
 )
-from protos.plan.learning_rates import ExponentialRate, StepRate
+from protos.plan.learning_rates import StepRate
 from protos.plan.losses import Loss, TaskDefault
 from protos.plan.methods import MethodChoice, method_names
 from protos.plan.optimisers import Optimiser
@@ -150,7 +149,7 @@ class NetworkPlan(PlanHead):
         if isinstance(self.schedule, EpochSchedule):
             if rates.warm_up_epochs >= self.schedule.epochs:
                 yield "the warm-up of the learning rate must be shorter than the run"
-        elif rates.warm_up_epochs or isinstance(rates, StepRate | ExponentialRate):
+        elif rates.warm_up_epochs or isinstance(rates, StepRate):
             yield "with aggregate: every-steps, epochs differ between sites, so rate_schedule cannot use epochs"
 
     def _of_weighting(self) -> Iterator[str]:
@@ -171,9 +170,8 @@ class NetworkPlan(PlanHead):
         if missing_parts(self.ingredients, self.architecture):
             return  # the network does not fit the method, and that error is reported
         agreed = agreed_sizes(self.ingredients, self.architecture)
-        may_lack = {"columns"} if note_columns(self.architecture) else set()  # a note has its own columns
         for key, is_given in (("columns", bool(self.shared_columns)), ("outputs", self.outputs is not None)):
-            if key in agreed - may_lack and not is_given:
+            if key in agreed and not is_given:
                 instead = ", or list concepts" if key == "columns" else ""
                 sizes = f"shares layers whose size depends on {key}"
                 yield f"the method {self.method_in_words} {sizes}. List the {key} in the plan{instead}"
@@ -309,7 +307,7 @@ class NetworkPlan(PlanHead):
     @property
     def reads_concepts(self) -> bool:
         """Return whether every site must read the concepts' columns, for a shared layer or because of privacy."""
-        if self.columns or not self.concepts or note_columns(self.architecture):
+        if self.columns or not self.concepts:
             return False
         return self.privacy is not None or "columns" in agreed_sizes(self.ingredients, self.architecture)
 
@@ -332,5 +330,5 @@ class NetworkPlan(PlanHead):
     @property
     def placeholder_columns(self) -> int:
         """Return a number of columns with which the shared tensors can be listed. The private tensors may differ."""
-        shared = len(self.shared_columns) + note_columns(self.architecture)
+        shared = len(self.shared_columns)
         return shared + 1 if isinstance(self.architecture, ColumnsNetwork) else shared or 1

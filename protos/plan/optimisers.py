@@ -8,9 +8,9 @@ by 0 if a gradient is 0, as in a column that a site lacks.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from protos.plan.documents import Document
 from protos.plan.learning_rates import ConstantRate, RateSchedule
@@ -40,18 +40,16 @@ class _Moments(_Optimiser):
 
 
 class AdamW(_Moments):
-    """AdamW. Loshchilov and Hutter 2019, algorithm 2. With `amsgrad`, v never falls. Reddi et al. 2018."""
+    """AdamW. Loshchilov and Hutter 2019, algorithm 2."""
 
     name: Literal["adamw"]
     weight_decay: _WeightDecay = 0.01
-    amsgrad: bool = False
 
 
 class Adam(_Moments):
     """Adam. Kingma and Ba 2015, algorithm 1. `weight_decay` is added to the gradient, unlike in AdamW."""
 
     name: Literal["adam"]
-    amsgrad: bool = False
 
 
 class StochasticGradientDescent(_Optimiser):
@@ -60,13 +58,6 @@ class StochasticGradientDescent(_Optimiser):
     name: Literal["sgd"]
     momentum: _Kept = 0.0
     weight_decay: _WeightDecay = 0.0
-    nesterov: bool = False
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.nesterov and self.momentum == 0:
-            raise ValueError("with nesterov, momentum must be above 0")
-        return self
 
 
 Optimiser: TypeAlias = Annotated[AdamW | Adam | StochasticGradientDescent, Field(discriminator="name")]

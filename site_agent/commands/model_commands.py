@@ -1,7 +1,8 @@
-"""Contains `site-agent predict`, `adopt`, `export` and `card`, which use a model on this computer."""
+"""Contains `site-agent predict`, `adopt`, `export`, `card` and `monitor`, which use a model on this computer."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,8 +30,8 @@ _MOST_RUNS: Final = 5  # listed in one sentence
 def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None:
     """Predict the outcome for new rows of a table with the model in use. The command sends nothing.
 
-    The input file is CSV, Parquet or the format of the contract. The output is a new CSV file. Predicted image masks
-    are written to a new folder beside it. The exit status is 78 if no row was predicted.
+    The input file is CSV, Parquet or the format of the contract. The output is a new CSV file. The exit
+    status is 78 if no row was predicted.
 
     Example: site-agent predict --config hospital.yaml --input new.csv --output predictions.csv
     """
@@ -71,7 +72,7 @@ def adopt(path: Path, model: str | None, by: str | None, run_name: str | None) -
 
     A model stays in use until a person adopts another model. A new run does not change the model in use.
 
-    Example: site-agent adopt logistic_regression --config hospital.yaml --by "Anna Jones"
+    Example: site-agent adopt siloed --config hospital.yaml --by "Anna Jones"
     """
     hospital = read_hospital(path)
 
@@ -248,3 +249,29 @@ def card(path: Path, run_name: str | None, markdown: Path | None) -> None:
         click.echo(text, nl=False)
     else:
         write_result(markdown, text.encode())
+
+
+@click.command()
+@config_option
+@click.argument("table", type=PATH)
+@run_option
+@click.option("--json", "json_path", type=PATH, help="Output file for all numbers, as JSON.")
+def monitor(path: Path, table: Path, run_name: str | None, json_path: Path | None) -> None:
+    """Compare the new patients in TABLE with the training rows of the model.
+
+    If TABLE has the outcome, also compare the model's metrics with those on the test rows.
+
+    Example: site-agent monitor --config hospital.yaml new.csv --json drift.json
+    """
+    hospital = read_hospital(path)
+    give_up_network()  # before anything starts a thread
+
+    from site_agent.desk.monitoring import monitor_lines, monitor_table
+    from site_agent.desk.result_files import check_places, write_result
+
+    check_places((("--json", json_path),), hospital, [table, path])
+    facts = monitor_table(hospital, table, run_name)
+    for line in monitor_lines(facts):
+        click.echo(line)
+    if json_path is not None:
+        write_result(json_path, json.dumps(facts, indent=2, allow_nan=False).encode())

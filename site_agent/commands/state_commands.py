@@ -1,19 +1,23 @@
-"""Contains `site-agent status` and `privacy`, which show this site's state."""
+"""Contains `site-agent status`, `privacy`, `audit`, `restored` and `renew`: this site's state, log and certificate."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from host.command_line import json_option
+from host.command_line import account, by_option, json_option, person
+from host.log_commands import LogProgram, LogSource
+from host.secret_files import hold_directory
 from site_agent.commands.site_options import config_option, opened_log
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.state_folders import gate_folder, gate_store_path
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -157,3 +161,51 @@ def _facts(hospital: Hospital) -> dict[str, Any]:  # Any: JSON
         facts["studies"] = {study: standing(limits, study, payments, now).of_study for study in studies}
         facts["year"] = standing(limits, "", payments, now).of_year
     return facts
+
+
+def _source_of(path: Path) -> LogSource:
+    hospital = read_hospital(path)
+    return LogSource(gate_store_path(hospital.state_path), hospital.site)
+
+
+audit = LogProgram(command="site-agent", file="hospital.yaml", source_of=_source_of).group(
+    "Check, read and export the log of everything that this site sent and received.\n\n"
+    "With --config, run the command as the gate's user or as root. With --log, any user can check an exported log."
+)
+
+
+@click.command()
+@config_option
+@by_option
+@click.option("--because", required=True, help="Reason in a few words, written to the audit log.")
+def restored(path: Path, by: str, because: str) -> None:
+    """Declare that an older copy of this site's state folder is in use. The coordinator sees this declaration, and
+    accepts the older log. The privacy budget of one year counts as spent.
+
+    Example: site-agent restored --config hospital.yaml --by "Anna Jones" --because "disk failed"
+    """
+    hospital, by, because = read_hospital(path), person(by), person(because, "--because")
+    hold_directory(gate_folder(hospital.state_path), "site agent")
+    with closing(opened_log(hospital)) as log:
+        log.declare_restored(by=by, because=because, account=account())
+    click.echo("Recorded. Payments since that copy may be missing, so the privacy budget of one year counts as spent.")
+
+
+@click.command()
+@config_option
+def renew(path: Path) -> None:
+    """Replace this site's TLS key and certificate now. Stop this site's gate process first. The site also renews its
+    certificate by itself.
+
+    The command sends a request to the coordinator's enrolment port. The site's identity key does not change. If the
+    programs run as services, run this command as root.
+
+    Example: site-agent renew --config hospital.yaml
+    """
+    hospital = read_hospital(path)
+
+    from site_agent.service.joining import renew_now
+
+    ends = asyncio.run(renew_now(hospital, path.resolve())).expiry()
+    click.echo(f"The certificate of {hospital.site} is renewed, with a new key, until {ends:%Y-%m-%d %H:%M} UTC.")
+    click.echo("When `site-agent join` has connected with it, the coordinator refuses the previous certificate.")

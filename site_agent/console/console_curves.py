@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from site_agent.state_folders import live_curves_path
 
-_NAMES: Final = {"auroc": "AUROC", "rmse": "Root mean square error", "dice": "Dice coefficient"}
+_NAMES: Final = {"auroc": "AUROC", "rmse": "Root mean square error"}
 _MOST_LINES: Final = 20
 
 

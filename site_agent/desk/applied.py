@@ -18,12 +18,11 @@ from torch import Tensor, nn
 from protos.plan.manifest import manifest_of
 from protos.plan.network_plan import NetworkPlan
 from site_agent.desk.comparison.evaluation import Scores, scores_of
-from site_agent.desk.results.own_models import own_scores
 from site_agent.desk.results.saved_model import SavedModel, other_version
 from site_agent.hospital import Training
 from site_agent.trainer.data.dataset import place_columns
 from site_agent.trainer.site_network import SiteNetworks
-from site_agent.trainer.training.local import predict, rows_at_once
+from site_agent.trainer.training.local import predict
 
 _DRAWS: Final = 8
 
@@ -34,7 +33,7 @@ class AppliedModel:
     def __init__(self, model: SavedModel, run: str, training: Training) -> None:
         """Build the network and load its values. Raises ConfigurationError if they are of another network."""
         self.model = model
-        if model.joined is not None or model.own is not None:
+        if model.joined is not None:
             return
         assert isinstance(model.plan, NetworkPlan)
         networks = SiteNetworks(
@@ -57,16 +56,12 @@ class AppliedModel:
         """The model's neural network, ready to predict and not to train."""
         return self._flat.network.eval()
 
-    def rows_at_once(self, features: npt.NDArray[np.float32]) -> int:
-        """Return how many rows the network computes at once. The number does not change any row's result."""
-        return rows_at_once(self._flat, torch.from_numpy(features))
-
     def outputs(
         self, features: npt.NDArray[np.float32], compute: Callable[[Tensor], npt.NDArray[Any]] | None = None
     ) -> npt.NDArray[Any]:  # Any: float32, or the type of `compute`
         """Return the outputs, (rows, outputs), for encoded rows, float32 (rows, columns).
 
-        `compute` takes the place of the network; without it the result is float32. A simple model has no such outputs.
+        `compute` takes the place of the network; without it the result is float32.
         """
         model, compute = self.model, compute or (lambda rows: predict(self._flat, rows))
         if model.joined is not None:
@@ -90,7 +85,7 @@ class AppliedModel:
         result follows from the network and the number format, and not from this computer's order of sums. 0 for a model
         without a network.
         """
-        if self.model.joined is not None or self.model.own is not None:
+        if self.model.joined is not None:
             return 0.0
         generator, whole = torch.Generator().manual_seed(seed), copy.deepcopy(self.network).double()
 
@@ -114,12 +109,7 @@ class AppliedModel:
 
     def scores(self, features: npt.NDArray[np.float32]) -> Scores:
         """Return probabilities, or numbers in the outcome's unit. A row with an output that is not finite gets NaN."""
-        preprocessing, own = self.model.preprocessing, self.model.own
-        if own is not None:
-            task = preprocessing.contract.target.task
-            scores = own_scores(own, task, features)
-            return preprocessing.in_target_units(scores) if task == "regression" else scores
         outputs = self.outputs(features)
-        scores = scores_of(preprocessing, outputs)
+        scores = scores_of(self.model.preprocessing, outputs)
         scores[~np.isfinite(outputs).all(axis=1)] = np.nan
         return scores

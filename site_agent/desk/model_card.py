@@ -8,32 +8,21 @@ sites as numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from datetime import UTC, datetime
 from typing import Any, Final
 
-import numpy as np
-
-from host.audit_log import AuditLog
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.privacy_in_words import price_in_words
-from protos.wire.log_chain import LogHead
-from site_agent.desk.comparison.evaluation import HeldOutRows
 from site_agent.desk.comparison.gain import FEDERATED, MODEL_TITLES, SILOED
-from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.findings.clinical_parts import verdict
 from site_agent.desk.findings.facts import RECEIVING, prior_rounds, saved_facts
 from site_agent.desk.plan_review import network_terms
-from site_agent.desk.results.saved_model import versions
 from site_agent.desk.use.model_in_use import ModelInUse
 from site_agent.hospital import Hospital
-from site_agent.state_folders import gate_store_path
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.disk import Json
 
 SMALLEST_CELL: Final = 10
 SUPPRESSED: Final = f"fewer than {SMALLEST_CELL}"
-SUPPRESSED_CLASS: Final = "not told"
 _USE: Final = (
     "Research on patients like those of the training rows, at the hospital that trained this model. The model is not a"
     " medical device, not validated for decisions about patients, and not differentially private."
@@ -45,12 +34,12 @@ _NOT_FOR: Final = (
 
 
 def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
-    """Return the content of a model card, ready for JSON. Raises OperatorError if the run's scores were not stored."""
+    """Return the content of a model card, ready for JSON."""
     run, model, plan = used.run, used.model, used.model.plan
     contract = model.preprocessing.contract
     saved: dict[str, Any] = saved_facts(hospital.state_path, run)
     names = [site.name for site in plan.sites]
-    measured = _untested(saved) if RECEIVING in saved else _measured(hospital, used, saved)
+    measured = _untested(saved) if RECEIVING in saved else _measured(used, saved)
     return {
         "run": run,
         "model": used.name,
@@ -62,7 +51,7 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         "method": plan.method_in_words,
         "question": None if plan.question is None else plan.question.model_dump(mode="json"),
         "architecture": _built_of(used),
-        "network_terms": [*network_terms(plan)] if isinstance(plan, NetworkPlan) and not used.model.own else [],
+        "network_terms": [*network_terms(plan)] if isinstance(plan, NetworkPlan) else [],
         "rounds": plan.rounds,
         "rounds_made": _prior_rounds(saved),
         "privacy": None if plan.privacy is None else price_in_words(plan.privacy, plan.private_sums),
@@ -73,18 +62,14 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         "features": _features(contract),
         "rows": {part: count if count >= SMALLEST_CELL else SUPPRESSED for part, count in saved["rows"].items()},
         **measured,
-        **_audit_head(hospital),
-        "trained_with": saved.get("versions"),
-        "versions": dict[str, Json](versions()),
+        "versions": saved.get("versions"),
     }
 
 
-def _measured(hospital: Hospital, used: ModelInUse, saved: Mapping[str, Any]) -> dict[str, Json]:
-    kept = scored_rows(hospital.state_path, used.run)
-    reached = (saved["simple_models"] if used.model.own else saved)[used.name]
+def _measured(used: ModelInUse, saved: Mapping[str, Any]) -> dict[str, Json]:
+    reached = saved[used.name]
     return {
         "checkpoint_round": None if "prior" in saved else reached.get("checkpoint", {}).get("round"),
-        "test_rows_by_class": by_class(kept.test),
         "metrics": reached["metrics"],
         "intervals": reached["intervals"],
         "conclusion": _told(saved["gain"]) if used.name == FEDERATED else _beside_federated(saved, used.name),
@@ -94,7 +79,6 @@ def _measured(hospital: Hospital, used: ModelInUse, saved: Mapping[str, Any]) ->
 def _untested(saved: Mapping[str, Any]) -> dict[str, Json]:
     return {
         "checkpoint_round": None,
-        "test_rows_by_class": {},
         "metrics": {},
         "intervals": {},
         "conclusion": saved[RECEIVING]["sentence"],
@@ -112,39 +96,17 @@ def _features(contract: Contract) -> list[Json]:
     found += [] if contract.image is None else [f"{contract.image.name} (image of {contract.image.image})"]
     for one in contract.terms:
         kind = "list of codes" if one.type == "codes" else "note"
-        order = f", of which {one.longest} for words in their order" if one.longest else ""
-        found.append(f"{one.name} ({kind} in {len(one.encoded_columns)} columns{order})")
+        found.append(f"{one.name} ({kind} in {len(one.encoded_columns)} columns)")
     return found
 
 
 def _built_of(used: ModelInUse) -> str:
     if used.model.joined is not None and used.model.joined.weights[2] == 1.0:
         return "none: the other hospitals' score alone"
-    if used.model.own is not None:
-        return "none: a simple model that was fitted only to this site's own rows"
     if used.model.joined is not None:
         return "regression and forest" if used.name != FEDERATED else "regression, forest and the others' score"
     assert isinstance(used.model.plan, NetworkPlan)
     return used.model.plan.architecture.name
-
-
-def by_class(rows: HeldOutRows) -> dict[str, Json]:
-    """Return the number of rows of each class. If one of these numbers is small, all of them are hidden.
-
-    Several classes are codes of the hospital's table, so they are numbered instead.
-    """
-    if not rows.classes:
-        return {}
-    counts = np.bincount(rows.labels, minlength=len(rows.classes))
-    is_small, shown = bool((counts < SMALLEST_CELL).any()), _shown_classes(rows)
-    return {
-        shown[name]: SUPPRESSED_CLASS if is_small else int(count)
-        for name, count in zip(rows.classes, counts, strict=True)
-    }
-
-
-def _shown_classes(rows: HeldOutRows) -> dict[str, str]:
-    return {name: name if rows.task == "binary" else f"class {place + 1}" for place, name in enumerate(rows.classes)}
 
 
 def card_markdown(facts: Mapping[str, Any]) -> str:
@@ -173,16 +135,14 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
                 "outcome": f"{facts['target']} ({facts['task']})",
                 "features": ", ".join(facts["features"]),
                 "rows": ", ".join(f"{count} {part}" for part, count in facts["rows"].items()),
-                "test rows by class": ", ".join(f"{name} {n}" for name, n in facts["test_rows_by_class"].items())
-                or "-",
             }
         ),
-        f"Counts below {SMALLEST_CELL} are not shown. If any class has fewer test rows, no count by class is shown.",
+        f"Counts below {SMALLEST_CELL} are not shown.",
         "## How good it was on this site's test rows",
         "| metric | value | 95% interval |\n|---|---|---|\n" + "\n".join(_metric_lines(facts)),
         str(facts["conclusion"]),
-        "## Evidence",
-        _list(_evidence(facts)),
+        "## Software at the time of training",
+        _list(facts["versions"] or {}),
     ]
     return "\n\n".join(lines) + "\n"
 
@@ -240,29 +200,3 @@ def _beside_federated(saved: Mapping[str, Any], name: str) -> str:
     span = "" if interval is None else f", 95% interval {interval[0]:+.3f} to {interval[1]:+.3f}"
     words = verdict(metric, difference, interval)
     return f"Compared with the federated model: {words} ({metric} {difference:+.3f}{span})."
-
-
-def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the software versions and the position of the audit log, at the time of training and now."""
-    then, now = facts["trained_with"] or {}, facts["versions"]
-    found = {"audit log": facts["audit_hash"] or facts["audit_words"]}
-    if facts["audit_records"]:
-        found["audit records"] = facts["audit_records"]
-    for name, here in now.items():
-        trained = then.get(name)
-        is_same = trained in (None, here)
-        found[name] = here if is_same else f"trained with {trained}, this card is of {here}"
-    return found
-
-
-def _audit_head(hospital: Hospital) -> dict[str, Json]:
-    """Return the head of this site's audit log. Raises StoreError if the log was changed."""
-    path, head, words = gate_store_path(hospital.state_path), LogHead(), "no audit log"
-    try:
-        if path.exists():
-            with closing(AuditLog(path, site=hospital.site, now=lambda: datetime.now(UTC), exists=True)) as log:
-                head = log.head
-    except PermissionError:
-        # If the programs run as services, the owner of the log is not the owner of the reports.
-        words = "not readable by the user who made this card"
-    return {"audit_hash": head.hash if head.count else None, "audit_records": head.count, "audit_words": words}

@@ -15,8 +15,7 @@ from typing import Final
 from host.printed_page import Section as Part
 from host.printed_page import page, paragraph, table
 from protos.numbers.chunk_layout import Layout
-from protos.plan.architecture import ImageNetwork, NamedTensors, UNetNetwork
-from protos.plan.augmentation import augmentation_in_words
+from protos.plan.architecture import NamedTensors
 from protos.plan.ingredients import SensitivePrefix
 from protos.plan.manifest import ROWS, Manifest, Occasion, Scalar, most_bytes, rounds_with
 from protos.plan.network_plan import NetworkPlan
@@ -390,7 +389,7 @@ def _choices(plan: Plan) -> Iterator[str]:
 
 
 def network_terms(plan: NetworkPlan) -> Iterator[str]:
-    """Yield one sentence about each of a plan's starting parameters, frozen layers and image augmentation."""
+    """Yield one sentence about a plan's starting parameters, and one about its frozen layers."""
     if plan.starting_file is not None:
         yield plan.starting_file.words
     frozen = plan.architecture.frozen if isinstance(plan.architecture, NamedTensors) else ()
@@ -399,8 +398,6 @@ def network_terms(plan: NetworkPlan) -> Iterator[str]:
             "These layers of the model are frozen, so this plan does not train them and does not send them: "
             f"{', '.join(layers)}."
         )
-    if isinstance(plan.architecture, ImageNetwork | UNetNetwork) and plan.architecture.augmentation:
-        yield augmentation_in_words(plan.architecture.augmentation)
 
 
 def review_page(title: str, sections: Iterable[Section], *, signatures: int) -> str:

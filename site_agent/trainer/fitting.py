@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from protos.errors import ConfigurationError, OperatorError
-from protos.plan.architecture import FeatureTokensNetwork, ImageNetwork, NamedTensors, UNetNetwork, note_columns
+from protos.plan.architecture import ConvolutionalNetwork
 from protos.plan.network_plan import NetworkPlan
 from site_agent.trainer.data.dataset import Dataset, check_columns, input_columns
 from site_agent.trainer.failures import unfit
@@ -23,8 +23,6 @@ def check_fit(plan: NetworkPlan, dataset: Dataset, site: str) -> None:
     checks: tuple[Callable[[], None], ...] = (
         lambda: _check_outputs(plan, dataset),
         lambda: _check_images(plan, dataset),
-        lambda: _check_note(plan, dataset),
-        lambda: _check_masks(plan, dataset),
         lambda: check_columns(dataset.columns, (*input_columns(plan, dataset.columns)[0], *plan.unused_columns)),
         lambda: _check_recorded(plan, dataset, site),
         lambda: _check_private(plan, dataset),
@@ -79,7 +77,7 @@ def _check_recorded(plan: NetworkPlan, dataset: Dataset, site: str) -> None:
 
 def _check_images(plan: NetworkPlan, dataset: Dataset) -> None:
     network = plan.architecture
-    if not isinstance(network, ImageNetwork | UNetNetwork) or network.image == dataset.image:
+    if not isinstance(network, ConvolutionalNetwork) or network.image == dataset.image:
         return
     own = "a table without images" if dataset.image is None else f"images of {dataset.image}"
     raise unfit(
@@ -89,46 +87,6 @@ def _check_images(plan: NetworkPlan, dataset: Dataset) -> None:
             "image size."
         ),
     )
-
-
-def _check_note(plan: NetworkPlan, dataset: Dataset) -> None:
-    network = plan.architecture
-    wanted = network.note if isinstance(network, FeatureTokensNetwork) else None
-    if isinstance(network, NamedTensors):
-        return
-    if wanted == dataset.note:
-        _check_unlisted(plan, dataset.columns[len(dataset.columns) - note_columns(network) :])
-        return
-    reads = "no note in word order" if wanted is None else f"a note of {wanted}"
-    own = "none in word order" if dataset.note is None else f"a note of {dataset.note}"
-    raise unfit(
-        what=f"The plan's network {network.name} reads {reads}. This site has {own}.",
-        remedy="Give the note in contract.yaml the plan's `buckets` and `longest`, or ask for another plan.",
-    )
-
-
-def _check_unlisted(plan: NetworkPlan, own: Sequence[str]) -> None:
-    """Refuse a plan that lists the columns of a note, because the network defines these columns itself."""
-    listed = set(plan.column_names) & set(own)
-    if listed:
-        raise unfit(
-            what=f"The plan lists {min(listed)}. This column belongs to the note that the network reads in word order.",
-            remedy=(
-                "Ask the researcher to list only columns that do not belong to the note. The plan's key `note` has the "
-                "note's size."
-            ),
-        )
-
-
-def _check_masks(plan: NetworkPlan, dataset: Dataset) -> None:
-    draws, is_mask = isinstance(plan.architecture, UNetNetwork), dataset.task == "segmentation"
-    if draws != is_mask:
-        own = "a mask" if is_mask else "not a mask"
-        raise unfit(
-            what=f"The plan trains the network {plan.architecture.name}, but this site's outcome is {own}.",
-            remedy="Correct the task of the target in the contract, or ask the researcher for another network. Only "
-            "the network u-net can predict masks, and it cannot predict anything else.",
-        )
 
 
 def _check_outputs(plan: NetworkPlan, dataset: Dataset) -> None:

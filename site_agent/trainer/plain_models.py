@@ -31,14 +31,13 @@ _TINIEST: Final = float(np.finfo(np.float64).eps)
 def probabilities(task: Task, outputs: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
     """Return the probabilities, float64, that follow from a network's outputs. Very large outputs cause no overflow.
 
-    Outputs are logits of shape (rows,) or (rows, 1) for binary, (rows, classes) for multi-class, (rows, pixels) for
-    masks, or a regression's numbers (rows,) or (rows, 1), which are only flattened. The result has shape (rows,),
-    (rows, classes) for multi-class, or (rows, pixels) for masks.
+    Outputs are logits of shape (rows,) or (rows, 1) for binary, (rows, classes) for multi-class, or a regression's
+    numbers (rows,) or (rows, 1), which are only flattened. The result has shape (rows,), or (rows, classes).
     """
     values = outputs.astype(np.float64)
     match task:
-        case "binary" | "segmentation":
-            logits = values if task == "segmentation" else values.reshape(len(values))
+        case "binary":
+            logits = values.reshape(len(values))
             # The exponent is never positive, so nothing overflows.
             small = np.exp(-np.abs(logits))
             return np.asarray(np.where(logits >= 0, 1.0, small) / (1.0 + small))
@@ -202,7 +201,7 @@ def on_bounded_scale(task: Task, answers: npt.NDArray[np.float64]) -> npt.NDArra
             return np.asarray(np.log((answers + DISTANCE) / (1.0 - answers + DISTANCE)))
         case "multi-class":
             return np.asarray(np.log((answers + DISTANCE) / (1.0 + answers.shape[1] * DISTANCE)))
-        case "regression" | "segmentation":
+        case "regression":
             return answers
         case _:
             assert_never(task)

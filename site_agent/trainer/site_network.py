@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from protos.plan.architecture import ImageNetwork, NamedTensors, Part, TensorSpec, UNetNetwork, network_tensors
+from protos.plan.architecture import NamedTensors, Part, TensorSpec, network_tensors
 from protos.plan.canonical import digest, pack
 from protos.plan.ingredients import Method
 from protos.plan.manifest import Manifest, Starts, started
@@ -29,7 +29,7 @@ from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.failures import NetworkDiffers, unfit
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.models.user_module import build_user_module, check_batch, freeze_tensors
-from site_agent.trainer.training.batches import Augmenting, Batches, Rows, check_batches
+from site_agent.trainer.training.batches import Batches, Rows, check_batches
 from site_agent.trainer.training.flat_network import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining, Pace, predict, validation_loss
 from site_agent.trainer.training.procedures import build_procedure
@@ -254,7 +254,6 @@ def begin_training(
         batches=batches,
         pace=pace,
         dropout_seed=each[0].own("dropout"),
-        augmenting=_augmenting(plan, each),
     )
     return SiteTraining(flat=flat, local=local, recipe=recipe, rows=rows)
 
@@ -267,15 +266,6 @@ def _recipe(networks: SiteNetworks, federated: Sequence[TensorSpec], rows: SiteR
         loss=loss,
         optimiser=plan.optimiser,
     )
-
-
-def _augmenting(plan: NetworkPlan, seeds: Sequence[Seeds]) -> Augmenting | None:
-    network = plan.architecture
-    if not isinstance(network, ImageNetwork | UNetNetwork) or not network.augmentation:
-        return None
-    each = [own.own("augmentation") for own in seeds]
-    has_masks = isinstance(network, UNetNetwork)
-    return Augmenting(image=network.image, steps=network.augmentation, seeds=each, has_masks=has_masks)
 
 
 def rows_of(dataset: Dataset) -> SiteRows:

@@ -16,7 +16,6 @@ from tests.house.imports import HOUSE, ROOMS
 # Package of an extra -> the folder of its tests, and the command that goes with it.
 EXTRAS: Final = {
     "site_agent.console": ("tests/site_agent/console", "console"),
-    "site_agent.desk.drift": ("tests/site_agent/desk/drift", "monitor"),
     "benchmarks.experiments.tables": ("tests/benchmarks", ""),
 }
 GUARD: Final = 'with extra("{}"):'

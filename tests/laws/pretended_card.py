@@ -20,6 +20,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from protos.plan.ingredients import SensitivePrefix
 from protos.plan.losses import TaskDefault
+from site_agent.trainer.data.contract import Task
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.site_network import Seeds, SiteNetworks, begin_training, rows_of
 from site_agent.trainer.study import Study
@@ -68,14 +69,13 @@ def compute(kind: str, where: str = CARD) -> None:
     for seed in range(3):
         network = drawn(kind, seed)
         columns, outputs = network.columns, network.outputs
-        task = "segmentation" if kind == "u-net" else "multi-class" if outputs > 1 else "binary"
-        weights = TaskDefault(name="task-default", class_weights="none" if kind == "u-net" else "balanced")
+        task: Task = "multi-class" if outputs > 1 else "binary"
+        weights = TaskDefault(name="task-default", class_weights="balanced")
         with FakeTensorMode(allow_non_fake_inputs=True):
             with torch.device(CARD):
                 module = build_network(network.architecture, columns, outputs, network.common)
             flat = FlatNetwork(module, [], device=CARD)
-            shape = (5, outputs) if task == "segmentation" else (5,)
-            targets = torch.zeros(shape, dtype=torch.int64 if task == "multi-class" else torch.float32)
+            targets = torch.zeros(5, dtype=torch.int64 if task == "multi-class" else torch.float32)
             loss = build_loss(weights, task, outputs, targets)
             rows = torch.zeros(5, columns, device=where)
             torch.autograd.backward(loss(flat.network(rows), targets.to(CARD)))

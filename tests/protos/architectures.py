@@ -13,19 +13,14 @@ from protos.plan.architecture import (
     ColumnsNetwork,
     ConvolutionalNetwork,
     DenseNetwork,
-    EfficientNetwork,
     FeatureTokensNetwork,
     GlobalLayersNetwork,
-    ImageNetwork,
-    NoteSize,
-    ParallelConvolutionalNetwork,
     ParallelNetwork,
     Part,
     TensorSpec,
-    UNetNetwork,
     network_tensors,
 )
-from protos.plan.augmentation import ImageSize
+from protos.plan.image_size import ImageSize
 
 
 def body_of(architecture: Architecture, columns: int = 2, outputs: int = 1) -> tuple[TensorSpec, ...]:
@@ -68,7 +63,6 @@ def _global_layers(generator: np.random.Generator) -> Architecture:
         heads=heads,
         transformer_blocks=int(generator.integers(0, 3)) if entities else 0,
         entities=entities,
-        linear_path=bool(generator.integers(2)),
     )
 
 
@@ -102,11 +96,6 @@ def _feature_tokens(generator: np.random.Generator) -> Architecture:
     )
 
 
-def _words(generator: np.random.Generator) -> Architecture:
-    note = NoteSize(buckets=int(generator.integers(2, 6)), longest=int(generator.integers(2, 6)))
-    return FeatureTokensNetwork.model_validate(_feature_tokens(generator).model_dump() | {"note": note})
-
-
 def _image(generator: np.random.Generator) -> ImageSize:
     height, width = (int(side) for side in generator.integers(1, 9, 2))
     return ImageSize(height=height, width=width, channels=3 if generator.integers(2) else 1)
@@ -123,52 +112,13 @@ def _convolutional(generator: np.random.Generator) -> Architecture:
     )
 
 
-def _parallel_convolutional(generator: np.random.Generator) -> Architecture:
-    return ParallelConvolutionalNetwork(
-        name="parallel-convolutional",
-        image=_image(generator),
-        common=_widths(generator, 1),
-        unique=_widths(generator, 1),
-        normalisation=bool(generator.integers(2)),
-        activation=_activation(generator),
-    )
-
-
-def _efficient(generator: np.random.Generator) -> Architecture:
-    return EfficientNetwork(
-        name="efficientnet-b0",
-        image=_image(generator),
-        normalisation="image" if generator.integers(2) else "fixed",
-        width=float(generator.choice([0.1, 0.3])),
-        depth=float(generator.choice([0.25, 0.5])),
-        dropout=0.0,
-    )
-
-
-def _u_net(generator: np.random.Generator) -> Architecture:
-    levels = int(generator.integers(1, 4))
-    height, width = ((1 << levels) * int(side) for side in generator.integers(1, 4, 2))
-    return UNetNetwork(
-        name="u-net",
-        image=ImageSize(height=height, width=width, channels=3 if generator.integers(2) else 1),
-        width=int(generator.integers(1, 5)),
-        levels=levels,
-        normalisation=bool(generator.integers(2)),
-        activation=_activation(generator),
-    )
-
-
 KINDS: Final[dict[str, Callable[[np.random.Generator], Architecture]]] = {
     "global-layers-network": _global_layers,
     "dense": _dense,
     "parallel": _parallel,
     "columns": _columns,
     "feature-tokens": _feature_tokens,
-    "feature-tokens of words": _words,
     "convolutional": _convolutional,
-    "parallel-convolutional": _parallel_convolutional,
-    "efficientnet-b0": _efficient,
-    "u-net": _u_net,
 }
 
 
@@ -177,12 +127,8 @@ def drawn(kind: str, seed: int) -> Drawn:
     generator = np.random.default_rng(seed)
     architecture = KINDS[kind](generator)
     columns = int(generator.integers(2, 9))
-    if isinstance(architecture, ImageNetwork):
+    if isinstance(architecture, ConvolutionalNetwork):
         columns = architecture.image.numbers
         return Drawn(architecture, columns, int(generator.integers(1, 5)), columns)
-    if isinstance(architecture, UNetNetwork):
-        return Drawn(architecture, architecture.image.numbers, architecture.image.pixels, architecture.image.numbers)
-    if isinstance(architecture, FeatureTokensNetwork) and architecture.note is not None:
-        columns = architecture.note.columns + int(generator.integers(4))
     common = int(generator.integers(1, columns))
     return Drawn(architecture, columns, int(generator.integers(1, 5)), common)

@@ -53,20 +53,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "and the network columns can only be used together",
     ),
     "a prefix of two extractors": (of("player-fl"), {"architecture": TWO_EXTRACTORS}, "its layers have no order"),
-    "a prefix beside a linear path": (
-        of("player-fl"),
-        CHAIN
-        | {
-            "architecture": {
-                "name": "global-layers-network",
-                "latent": 8,
-                "gate": False,
-                "input_normalisation": False,
-                "linear_path": True,
-            }
-        },
-        "the inputs also reach the output without these layers",
-    ),
     "a layer that is not there": (
         of({"name": "global-layers", "layers": ["body.layer9"]}),
         {},

@@ -317,7 +317,6 @@ STEPS = {"aggregate": "every-steps", "rounds": 3, "steps_per_round": 5, "batch_r
     [
         (STEPS, {"name": "constant", "warm_up_epochs": 1}, "epochs differ between sites"),
         (STEPS, {"name": "step", "every_epochs": 2, "factor": 0.5}, "epochs differ between sites"),
-        (STEPS, {"name": "exponential", "factor": 0.9}, "epochs differ between sites"),
         (
             {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 4},
             {"name": "cosine", "warm_up_epochs": 2},

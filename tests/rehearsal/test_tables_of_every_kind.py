@@ -1,4 +1,4 @@
-"""Federations on notes, lists of codes, images and masks of images, beside columns or alone.
+"""Federations on notes, lists of codes and images, beside columns or alone.
 
 Contracts, readers, networks, training, gates, masks of sums and the engine are those of production, in one process and
 in made-up time. Only the sockets between the processes are missing.
@@ -18,10 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from sklearn.datasets import load_digits
-from sklearn.metrics import roc_auc_score
 
-from global_layers.one_process import run_rounds
 from protos.errors import ConfigurationError
 from protos.plan.manifest import manifest_of
 from protos.plan.methods import NETWORK_METHODS
@@ -30,62 +27,23 @@ from quickstart.dirichlet_shares import CONCENTRATION, FEWEST_OF_CLASS, deal
 from quickstart.hospitals import CONTRACTS, UCI_HEART, UCI_HOSPITALS, HospitalData, uci_hospitals
 from quickstart.image_hospitals import SIZE, digit_hospitals
 from quickstart.plans import plan_of, studies_of
-from site_agent.desk.comparison.evaluation import dice_of_images
 from site_agent.hospital import read_hospital
-from site_agent.trainer.data.contract import Contract, read_contract
+from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.run_table import table_for_run
 from site_agent.trainer.fitting import check_fit
-from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Study
 from tests.federation import Federation, identity_of
 from tests.for_each import for_each
 from tests.hostile.real_trainers import RealTrainer
 from tests.laws.masked_runs import decisions, unmasked
-from tests.mask_images import SIZE as MASK_SIZE
-from tests.mask_images import U_NET, mask_contract, put_table
 from tests.rehearsal.made_up_time import play
 from tests.site_agent.trainer.sites import LOOSE_POLICY, NAMES, fingerprint, make_plan, make_site, put_hospital
 
 Columns = list[dict[str, Any]]
 DENSE = {"name": "dense", "hidden": [16]}
 ADAMW = {"name": "adamw", "learning_rate": 0.01}
-# Notes: fever before rash, or rash before fever, with the same other words around them.
-WORDS = {"buckets": 64, "longest": 8}
-NOTE = {"name": "note", "role": "feature", "type": "text", **WORDS}
-COUNTED = NOTE | {"longest": None}
-ILL = {"name": "ill", "role": "target", "task": "binary", "positive": [1], "negative": [0]}
-AGE = {"name": "age", "role": "feature", "type": "numeric"}
-WARD = {"name": "ward", "role": "feature", "type": "categorical", "codes": ["1", "2"], "encoding": "one-hot"}
-TOKENS = {"name": "feature-tokens", "width": 16, "heads": 2, "blocks": 1, "hidden": 16, "note": WORDS}
-TOKENS |= {"attention_dropout": 0.0, "feedforward_dropout": 0.0}
-OTHER_WORDS = ("patient", "reports", "again", "today", "mild", "without", "since", "monday")
-
-
-def note_of(generator: np.random.Generator, is_ill: bool) -> str:
-    """A note with the two words in the order that decides."""
-    words = [*generator.choice(OTHER_WORDS, int(generator.integers(1, 6)), replace=False)]
-    places = sorted(generator.choice(len(words) + 1, 2))
-    first, then = ("Fever", "rash") if is_ill else ("Rash", "fever")
-    words.insert(places[1], then)
-    words.insert(places[0], first)
-    return " ".join(words)
-
-
-def put_notes(folder: Path, site: str, others: Columns | None = None, note: Any = NOTE, rows: int = 60) -> Path:
-    """A hospital with notes and other columns. With an age, old patients' notes are the reverse."""
-    folder.mkdir(parents=True)
-    generator = np.random.default_rng(NAMES.index(site))
-    names = [column["name"] for column in others or []]
-    with (folder / "table.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["note", *names, "ill"])
-        for row in range(rows):
-            ward, is_old = (int(generator.integers(2)) if name in names else 0 for name in ("ward", "age"))
-            cells = {"age": 30 + 40 * is_old + row % 20, "ward": 1 + ward}
-            writer.writerow([note_of(generator, row % 2 != is_old), *(cells[name] for name in names), row % 2])
-    return put_hospital(folder, site, [note, *(others or []), ILL])
 
 
 # Codes: four real heart clinics, whose coded columns become one list for each patient, and the kind of pain a note.
@@ -111,9 +69,8 @@ def put_clinic(folder: Path, clinic: str) -> Path:
     return put_hospital(folder, clinic, OF_CLINICS)
 
 
-# Images: scikit-learn's digits, and their strokes as masks.
+# Images: scikit-learn's digits.
 CONVOLUTIONAL = {"name": "convolutional", "image": SIZE, "blocks": [4, 4], "hidden": [8]}
-EFFICIENT = {"name": "efficientnet-b0", "image": SIZE, "normalisation": "image", "width": 0.1, "depth": 0.25}
 IMAGE_NAMES = tuple(f"hospital-{number}" for number in range(1, 4))
 
 
@@ -128,27 +85,15 @@ def put_images(folder: Path, hospital: HospitalData) -> Path:
     return folder / "hospital.yaml"
 
 
-def mask_hospitals(folder: Path, rows: int = 450) -> list[HospitalData]:
-    """The first digits dealt to three hospitals, with unequal shares of the digits."""
-    hospitals = []
-    dealt = deal(np.asarray(load_digits().target)[:rows], len(IMAGE_NAMES), np.random.default_rng(0))
-    for name, own in zip(IMAGE_NAMES, dealt, strict=True):
-        table, contract = folder / f"{name}.csv", folder / f"{name}.contract.yaml"
-        put_table(table, folder / name, own.tolist())
-        contract.write_text(yaml.safe_dump(mask_contract(name)))
-        hospitals.append(HospitalData(name, table, contract))
-    return hospitals
+Images = dict[str, HospitalData]
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, HospitalData]]:
-    """Hospitals with images, and hospitals with images and masks."""
-    digits = digit_hospitals(len(IMAGE_NAMES), tmp_path_factory.mktemp("digits"), seed=0)
-    masks = mask_hospitals(tmp_path_factory.mktemp("masks"))
-    return {kind: {one.name: one for one in found} for kind, found in (("digits", digits), ("masks", masks))}
+def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
+    """Hospitals with images."""
+    return {one.name: one for one in digit_hospitals(len(IMAGE_NAMES), tmp_path_factory.mktemp("digits"), seed=0)}
 
 
-Images = dict[str, dict[str, HospitalData]]
 Put = Callable[[Path, str, Images], Path]
 
 
@@ -180,43 +125,23 @@ def columns_of_clinics() -> tuple[str, ...]:
     return Contract.model_validate_json(content).encoded_columns
 
 
-def with_notes(keys: dict[str, Any], others: dict[str, Columns] | None = None) -> Kind:
-    """Notes in word order, each hospital with these other columns."""
-    put: Put = lambda folder, site, _: put_notes(folder, site, (others or {}).get(site))  # noqa: E731
-    return Kind(put, NAMES, {"architecture": TOKENS, "outputs": 1} | keys)
+def of_images(**keys: Any) -> Kind:
+    """Digits."""
+    return Kind(lambda folder, site, images: put_images(folder, images[site]), IMAGE_NAMES, keys)
 
 
-def of_images(kind: str, **keys: Any) -> Kind:
-    """Digits or masks."""
-    return Kind(lambda folder, site, images: put_images(folder, images[kind][site]), IMAGE_NAMES, keys)
-
-
-BESIDE = {"columns": ["age", "ward=1", "ward=2", "ward=unknown"]}
-DIGITS = of_images("digits", architecture=CONVOLUTIONAL, outputs=10)
-MASKS = of_images("masks", architecture=U_NET, optimiser={"name": "adamw", "learning_rate": 0.03})
+DIGITS = of_images(architecture=CONVOLUTIONAL, outputs=10)
 CLINICS = Kind(
     lambda folder, site, _: put_clinic(folder, site),
     tuple(UCI_HOSPITALS),
     {"architecture": DENSE, "outputs": 1, "columns": list(columns_of_clinics())},
 )
 KINDS = {
-    "notes": with_notes({}),
-    "notes beside columns": with_notes(BESIDE, {site: [AGE, WARD] for site in NAMES}),
-    "notes beside each hospital's own columns": with_notes(
-        {"method": {"name": "global-layers"}, "outputs": None}, {"ahus": [AGE, WARD], "berlin": [WARD]}
-    ),
     "codes and notes": CLINICS,
     "images": DIGITS,
     "images, some layers private": of_images(
-        "digits", architecture=CONVOLUTIONAL, outputs=10, method={"name": "player-fl"}
+        architecture=CONVOLUTIONAL, outputs=10, method={"name": "player-fl"}
     ),
-    "augmented images": of_images(
-        "digits", outputs=10,
-        architecture=CONVOLUTIONAL | {"augmentation": [{"name": "flip"}, {"name": "shift", "pixels": 1}]},
-    ),
-    "masks": MASKS,
-    "masks, some layers private": of_images("masks", architecture=U_NET, method={"name": "global-layers"}),
-    "images by an EfficientNet": of_images("digits", architecture=EFFICIENT, outputs=10),
 }  # fmt: skip
 
 
@@ -251,9 +176,7 @@ async def masks_change_no_bit(folder: Path, kind: Kind, plan: Plan, images: Imag
     assert len(models) == len(kind.names)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if "Efficient" in name else name for name in KINDS]
-)
+@pytest.mark.parametrize("name", KINDS)
 def test_tables_of_every_kind_are_trained_on_and_masks_change_no_bit(tmp_path: Path, name: str, images: Images) -> None:
     """Equal parameters, decisions and models at all hospitals, masked and unmasked."""
     play(masks_change_no_bit(tmp_path, KINDS[name], KINDS[name].plan(), images))
@@ -290,84 +213,28 @@ def test_nothing_that_a_coordinator_receives_has_a_code_or_a_word(tmp_path: Path
     play(scene())
 
 
-def auroc(folder: Path, others: Columns, note: dict[str, Any], **keys: Any) -> float:
-    """Of the test rows of all hospitals together, after thirty epochs."""
-    plan = with_notes({}).plan(epochs=30, masking={"required": False}, **keys)
-    studies = {}
-    for site in NAMES:
-        dataset, _ = read(put_notes(folder / site, site, others, note, rows=400))
-        studies[site] = Study(plan, dataset, seeds=Seeds.published(0, site))
-    run_rounds(plan, studies)
-    outputs = np.concatenate([study.conclude().test_outputs[:, 0] for study in studies.values()])
-    return float(roc_auc_score(np.concatenate([one.dataset.test.targets for one in studies.values()]), outputs))
-
-
-def test_word_order_is_learned_that_no_count_of_words_shows(tmp_path: Path) -> None:
-    """Ill patients have the fever first. In order the words decide; the same words counted are worth nothing."""
-    put_notes(tmp_path / "counted", "ahus", note=COUNTED)
-    columns = list(read_contract(tmp_path / "counted" / "contract.yaml").encoded_columns)
-
-    assert auroc(tmp_path / "order", [], NOTE) > 0.95
-    assert auroc(tmp_path / "count", [], COUNTED, architecture=DENSE, columns=columns) < 0.65
-
-
-def test_words_and_columns_are_learned_together_that_neither_shows_alone(tmp_path: Path) -> None:
-    """Ill young patients have the fever first, ill old ones the rash. Only order and age together decide."""
-    no_note, no_age = ({"name": name, "role": "ignore"} for name in ("note", "age"))
-
-    assert auroc(tmp_path / "both", [AGE], NOTE, columns=["age"]) > 0.95
-    assert auroc(tmp_path / "note", [no_age], NOTE) < 0.65
-    assert auroc(tmp_path / "age", [AGE], no_note, architecture=DENSE, columns=["age"]) < 0.65
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "epochs"), [("images", 30), ("masks", 10)])
-def test_hospitals_learn_from_images_that_they_never_see(
-    tmp_path: Path, name: str, epochs: int, images: Images
-) -> None:
-    """After masked FedAvg four of five test images are recognised, and the mean Dice of each hospital is above 0.85."""
+def test_hospitals_learn_from_images_that_they_never_see(tmp_path: Path, images: Images) -> None:
+    """After masked FedAvg four of five test images are recognised."""
 
     async def scene() -> None:
-        _, studies = await trained(tmp_path, KINDS[name], KINDS[name].plan(epochs), images)
-        outputs = {site: (study.own.test.targets, study.conclude().test_outputs) for site, study in studies.items()}
-        if name == "masks":
-            assert min(dice_of_images(targets, found >= 0).mean() for targets, found in outputs.values()) > 0.85
-        else:
-            right = [found.argmax(axis=1) == targets for targets, found in outputs.values()]
-            assert np.concatenate(right).mean() > 0.8
+        _, studies = await trained(tmp_path, DIGITS, DIGITS.plan(30), images)
+        right = [study.conclude().test_outputs.argmax(axis=1) == study.own.test.targets for study in studies.values()]
+        assert np.concatenate(right).mean() > 0.8
 
     play(scene())
 
 
 # Plans that do not fit a table
 
-OWN = {"name": "named-tensors", "tensors": [{"name": "last.weight", "shape": [1, 4], "bound": 0.1}]}
-OF_NOTES = KINDS["notes"]
-CLEAR = {"masking": {"required": False}}  # a column may then be at one hospital alone
-WITH_AGE = with_notes({"columns": ["weight", "age"]} | CLEAR, {"ahus": [AGE]})
-WITHOUT_AGE = with_notes({"columns": [{"name": "age", "recorded_by": []}]} | CLEAR, {"ahus": [AGE]})
 OF_COLUMNS = Kind(
     lambda folder, _, __: make_site(folder, columns=slice(0, 6)), NAMES, {"method": {"name": "global-layers"}}
 )
 FITTING: dict[str, tuple[Kind, dict[str, Any]]] = {
-    "a note of its size": (OF_NOTES, {}),
-    "a hospital's own network may read places": (OF_NOTES, {"architecture": OWN, "outputs": None}),
-    "a column beside the note": (WITH_AGE, {}),
-    "a column that the plan does not use": (WITHOUT_AGE, {}),
     "images of their size": (DIGITS, {}),
-    "masks of their size": (MASKS, {}),
     "a table of numbers": (OF_COLUMNS, {}),
 }
-LISTED = [f"note at place {place} of 8" for place in range(1, 9)]
 REFUSED: dict[str, tuple[Kind, dict[str, Any]]] = {
-    "a longer note": (OF_NOTES, {"architecture": TOKENS | {"note": WORDS | {"longest": 9}}}),
-    "another number of buckets": (OF_NOTES, {"architecture": TOKENS | {"note": WORDS | {"buckets": 65}}}),
-    "a network of columns": (OF_NOTES, {"architecture": DENSE, "columns": LISTED}),
-    "a note whose words are only counted": (
-        Kind(lambda folder, site, _: put_notes(folder, site, note=COUNTED), NAMES, OF_NOTES.keys), {},
-    ),
-    "a column that is not listed": (WITH_AGE, {"columns": []}),
-    "a listed place of the note": (WITH_AGE, {"columns": ["age", "weight", LISTED[1]]}),
     "images in colour": (DIGITS, {"architecture": CONVOLUTIONAL | {"image": SIZE | {"channels": 3}}}),
     "as many pixels in another shape": (
         DIGITS, {"architecture": CONVOLUTIONAL | {"image": {"height": 4, "width": 16}}},
@@ -375,18 +242,12 @@ REFUSED: dict[str, tuple[Kind, dict[str, Any]]] = {
     "images of a table without": (
         OF_COLUMNS, {"architecture": CONVOLUTIONAL | {"image": {"height": 2, "width": 3}}},
     ),
-    "classes for a mask": (
-        MASKS,
-        {"architecture": {"name": "convolutional", "image": MASK_SIZE, "blocks": [4], "hidden": []}, "outputs": 10},
-    ),
-    "columns for a mask": (MASKS, {"architecture": DENSE, "outputs": 1, "columns": ["x"]}),
-    "a mask of another shape": (MASKS, {"architecture": U_NET | {"image": {"height": 4, "width": 16}}}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [*FITTING, *REFUSED])
 def test_a_plan_for_another_table_is_refused(tmp_path: Path, name: str, images: Images) -> None:
-    """Sizes, shapes, columns and places of words must be those of the table."""
+    """Sizes, shapes and columns must be those of the table."""
     kind, changes = (FITTING | REFUSED)[name]
     site = kind.names[0]
     dataset = read(kind.put(tmp_path / "one", site, images))[0]
@@ -405,7 +266,6 @@ SETTINGS = {
     "fedprox": {"strength": 0.1}, "moon": {"strength": 1.0}, "ditto": {"strength": 0.1}, "apfl": {"share": 0.4},
     "pfedme": {"inner_steps": 2, "strength": 1.0, "rate": 0.5},
 }  # fmt: skip
-PARALLEL = {"name": "parallel-convolutional", "image": SIZE, "common": [4, 4], "unique": [4, 4]}
 
 
 def fitting(architecture: dict[str, Any], *outputs: int | None) -> set[str]:
@@ -422,25 +282,14 @@ def fitting(architecture: dict[str, Any], *outputs: int | None) -> set[str]:
 
 
 @pytest.mark.parametrize("has_normalisation", [False, True])
-def test_networks_of_images_have_the_same_methods(has_normalisation: bool) -> None:
-    """The layers have the same order and parts, so each method fits all or none. Only fedbn needs a normalisation."""
+def test_a_network_of_images_has_the_methods_of_one_chain(has_normalisation: bool) -> None:
+    """Its layers have one order. Only fedbn needs a normalisation."""
     normalised = {"normalisation": has_normalisation}
     found = fitting(CONVOLUTIONAL | normalised)
 
-    assert fitting({"name": "u-net", "image": SIZE, "width": 4} | normalised, None) == found
-    assert "fedavg" not in fitting({"name": "u-net", "image": SIZE, "width": 4} | normalised, 1)  # it has no outputs
     assert {"global-layers", "fedavg", "fedprox", "fedper", "player-fl"} <= found
     assert not {"chfl", "fenda-fl", "perfcl"} & found
     assert ("fedbn" in found) == has_normalisation
-    if has_normalisation:
-        assert fitting({"name": "efficientnet-b0", "image": SIZE, "normalisation": "fixed"}) == found
-
-
-def test_parallel_branches_of_images_have_their_own_methods() -> None:
-    """A method of layers in one order needs one chain, and perfcl needs branches of one width."""
-    assert {"fenda-fl", "perfcl"} <= fitting(PARALLEL)
-    assert not {"player-fl", "fedper"} & fitting(PARALLEL)
-    assert "perfcl" not in fitting(PARALLEL | {"unique": [4, 3]})
 
 
 @pytest.mark.parametrize("count", [2, 5, 12])

@@ -37,7 +37,7 @@ from site_agent.desk.comparison.evaluation import Scores, measure, scores_of
 from site_agent.desk.results.joined_model import JoinedModel, of_others
 from site_agent.desk.results.joining_models import fit_own_models
 from site_agent.desk.results.prior_report import joined_with
-from site_agent.desk.results.simple_models import best_simple_model, fit_simple_models
+from site_agent.desk.results.simple_models import best_simple_model, simple_scores
 from site_agent.trainer.data.dataset import Dataset, Examples, SplitRows, prepare_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.tables import Table
@@ -247,8 +247,8 @@ def _best_local(member: Member, seeds: Seeds) -> float:
 
 
 def _fitted(member: Member, wanted: str, seed: int) -> Scores:
-    fits = fit_simple_models(member.dataset, member.preprocessing, seed)
-    return next(fit.test for name, fit in fits if name == wanted)
+    every = simple_scores(member.dataset, member.preprocessing, seed)
+    return next(scores for name, scores in every if name == wanted)
 
 
 def _without_outcomes(sites: NaturalSites, members: Members, site: str, seed: int) -> dict[str, float]:

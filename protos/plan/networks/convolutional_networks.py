@@ -2,8 +2,7 @@
 
 Source: Elhussein and Gürsoy 2025, "PLayer-FL", table A.2: three convolutions and two linear layers for FashionMNIST and
 EMNIST. Each block is a convolution of 3 by 3 pixels with a border of zeros, a normalisation if the plan has it, the
-activation, and the largest of each 2 by 2 pixels while both sides are 2 pixels or longer. One network has two such
-extractors under one head.
+activation, and the largest of each 2 by 2 pixels while both sides are 2 pixels or longer.
 
 The size of the images is in the plan. So no tensor depends on a site's columns, and sites share every layer without a
 list of columns. A row of the network is one image: its channels, in each its pixels row by row.
@@ -17,7 +16,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, StrictBool, StrictInt
 
-from protos.plan.augmentation import ImageNetworkSettings, ImageSize
+from protos.plan.documents import Document
+from protos.plan.image_size import ImageSize
 from protos.plan.networks.dense_networks import ActivationName, Widths
 from protos.plan.networks.network_tensors import Rate, Sizes, TensorSpec, Uniform, linear, normalisation, spec
 
@@ -27,7 +27,7 @@ Channels: TypeAlias = Annotated[StrictInt, Field(ge=1, le=4096)]
 Blocks: TypeAlias = Annotated[tuple[Channels, ...], Field(min_length=1, max_length=16)]
 
 
-class ConvolutionalNetwork(ImageNetworkSettings):
+class ConvolutionalNetwork(Document):
     """Channels of each block, then hidden widths of the linear layers between the blocks and the outputs.
 
     `normalisation` gives each block mean 0 and variance 1 over one image (Wu and He 2018, with one group), then scale
@@ -35,6 +35,7 @@ class ConvolutionalNetwork(ImageNetworkSettings):
     """
 
     name: Literal["convolutional"]
+    image: ImageSize
     blocks: Blocks = (32, 64, 64)
     hidden: Widths = (64,)
     normalisation: StrictBool = False
@@ -50,28 +51,6 @@ class ConvolutionalNetwork(ImageNetworkSettings):
         for number, (inner, outer) in enumerate(pairwise(widths), start=len(self.blocks) + 1):
             yield from linear(f"body.layer{number}", inner, outer, bias=True)
         yield from linear("head.output", widths[-1], sizes.outputs, bias=True)
-
-
-class ParallelConvolutionalNetwork(ImageNetworkSettings):
-    """Channels of the blocks in the common and the unique extractor. The head is a linear map of both outputs.
-
-    Source: Tavakoli et al. 2024, "FENDA-FL", section 3. Both extractors read the whole image.
-    """
-
-    name: Literal["parallel-convolutional"]
-    common: Blocks = (32, 64)
-    unique: Blocks = (32, 64)
-    normalisation: StrictBool = False
-    activation: ActivationName = "relu"
-    dropout: Rate = 0.0
-
-    def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:
-        """Yield every tensor in the order of the network's parameters."""
-        for part, blocks in (("common", self.common), ("unique", self.unique)):
-            for number, (inner, outer) in enumerate(pairwise((self.image.channels, *blocks)), start=1):
-                yield from block_tensors(f"{part}.block{number}", inner, outer, self.normalisation)
-        both = sum(flat_width(self.image, blocks) for blocks in (self.common, self.unique))
-        yield from linear("head.output", both, sizes.outputs, bias=True)
 
 
 def sides_after(image: ImageSize, blocks: int) -> tuple[int, int]:

@@ -15,7 +15,6 @@ and a bias; (n) counts its channels:
     body   layer4         normalisation (2s), inner 2s -> s/2, [gate], outer s/2 -> 2s
     head   layer5         normalisation (2s), linear 2s -> s                     4s + 2s² + s
     head   output         normalisation (s), linear s -> C                       2s + sC + C
-    unique path           linear d -> C with bias, only with linear_path                   dC + C
 
 The body has 18s² + 29.5s numbers without gate and 23s² + 29.5s with it. The inner and outer maps of the body have
 biases, the gates and the transformer's maps have none. Without entities layer 1 maps the d columns themselves:
@@ -31,16 +30,13 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, StrictInt, model_validator
 
 from protos.plan.documents import Document
-from protos.plan.networks.network_tensors import Constant, Rate, Sizes, TensorSpec, Uniform, linear, normalisation, spec
+from protos.plan.networks.network_tensors import Rate, Sizes, TensorSpec, Uniform, linear, normalisation, spec
 
 
 class GlobalLayersNetwork(Document):
     """The Global Layers paper's network: entities, transformer blocks, five layers. Widths are multiples of `latent`.
 
-    `dropout` acts inside the layers and keeps SELU's mean and variance; `input_dropout` sets encoded inputs to 0.
-    `linear_path` adds W·x + b to the logits. The path starts at 0 and depends on columns and outputs, so it belongs to
-    the part unique. Every method that shares inner layers keeps the path private.
-    """
+    `dropout` acts inside the layers and keeps SELU's mean and variance; `input_dropout` sets encoded inputs to 0."""
 
     name: Literal["global-layers-network"]
     latent: Annotated[StrictInt, Field(ge=8, le=65_536, multiple_of=8)]
@@ -53,7 +49,6 @@ class GlobalLayersNetwork(Document):
     dropout: Rate = 0.0
     input_dropout: Rate = 0.0
     entities: StrictBool = True
-    linear_path: StrictBool = False
 
     @model_validator(mode="after")
     def _heads_share_the_width_evenly(self) -> GlobalLayersNetwork:
@@ -75,10 +70,6 @@ class GlobalLayersNetwork(Document):
         yield from _feedforward("body.layer4", middle, middle, latent // 2, gate=gate, bias=True)
         yield from _fully_connected("head.layer5", middle, latent)
         yield from _fully_connected("head.output", latent, sizes.outputs)
-        if self.linear_path:
-            # The path starts at 0, so the network begins like one without the path.
-            yield spec("unique.path.weight", (sizes.outputs, sizes.columns), Constant(0.0))
-            yield spec("unique.path.bias", (sizes.outputs,), Constant(0.0))
 
 
 def _input(network: GlobalLayersNetwork, columns: int) -> Iterator[TensorSpec]:

@@ -203,8 +203,6 @@ def resampled_metrics(rows: HeldOutRows, scores: Scores) -> Resampled:
     """
     if rows.task == "regression":
         return _numbers(rows.targets.astype(np.float64), scores)
-    if rows.task == "segmentation":
-        return lambda counts: {"dice": counts @ scores / counts.sum(axis=1)}
     labels = rows.labels
     ones, is_right = np.ones(len(labels)), (predicted_classes(scores) == labels).astype(np.float64)
     losses = np.stack([ones, is_right, brier_of_rows(labels, scores), log_loss_of_rows(labels, scores)], axis=1)

@@ -38,7 +38,7 @@ def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]
     """Return by class how well the predicted probabilities are calibrated. A binary outcome has one entry.
 
     Returns:
-        an empty mapping for regression and segmentation.
+        an empty mapping for regression.
     """
     return {name: calibration(happened, said) for name, happened, said in rows.outcomes(scores)}
 

@@ -1,8 +1,7 @@
 """Computes metrics of a model's predictions on rows that were not used for training, with scikit-learn.
 
 A metric that is undefined is None, such as AUROC with test rows of one class. It is never NaN or 0.5, which somebody
-would average. The experiment of the paper's authors cut the logit at 0.5; here the probability is cut at 0.5. A mask
-has one score for each image, its Dice, so no pixel of a patient is stored.
+would average. The experiment of the paper's authors cut the logit at 0.5; here the probability is cut at 0.5.
 """
 
 from __future__ import annotations
@@ -34,9 +33,7 @@ METRIC_NAMES: Final = {
     "rmse": "root mean square error",
     "mae": "mean absolute error",
     "r2": "R²",
-    "dice": "Dice coefficient",
 }
-_HEADLINES: Final[dict[Task, str]] = {"regression": "rmse", "segmentation": "dice"}
 _OVER_CLASSES: Final = ("balanced_accuracy", "macro_f1")
 
 
@@ -46,9 +43,8 @@ class HeldOutRows:
 
     Attributes:
         task: the kind of prediction.
-        targets: shape (rows,): 0 and 1, indices of `classes`, numbers in the target's own unit, or the share of the
-            pixels that the mask covers.
-        classes: the names of the classes by index; empty for regression and segmentation.
+        targets: shape (rows,): 0 and 1, indices of `classes`, or numbers in the target's own unit.
+        classes: the names of the classes by index; empty for regression.
         patients: int64 of shape (rows,), equal for rows of one patient; None if every row is a patient.
         unit: of a regression's target, if the contract names it.
     """
@@ -94,7 +90,7 @@ class HeldOutRows:
     def outcomes(self, scores: Scores) -> Iterator[tuple[str, npt.NDArray[np.bool_], Scores]]:
         """Yield for each class its name, which rows have this class, and its predicted probabilities: (rows,) each.
 
-        A binary outcome has only the positive class. Regression and segmentation have no class.
+        A binary outcome has only the positive class. Regression has no class.
         """
         if self.task == "binary":
             yield self.classes[1], self.labels == 1, scores
@@ -110,36 +106,15 @@ class HeldOutRows:
 def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) -> Scores:
     """Convert a model's outputs (rows, outputs) to probabilities, or to numbers in the outcome's own unit.
 
-    The result is float64 of shape (rows,), (rows, classes) for multi-class, or (rows, pixels) for masks.
+    The result is float64 of shape (rows,), or (rows, classes) for multi-class.
     """
     task = preprocessing.contract.target.task
     scores = probabilities(task, outputs)
     return preprocessing.in_target_units(scores) if task == "regression" else scores
 
 
-def judged(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic], targets: Targets) -> Scores:
-    """Convert a model's outputs (rows, outputs) to the scores that `measure` reads, such as probabilities."""
-    if preprocessing.contract.target.task == "segmentation":
-        return dice_of_images(targets, outputs.astype(np.float32) >= 0)  # a logit of 0 is a probability of 0.5
-    return scores_of(preprocessing, outputs)
-
-
-def dice_of_images(masks: npt.NDArray[np.generic], predicted: npt.NDArray[np.bool_]) -> Scores:
-    """Return each image's Dice coefficient, float64 (rows,) from 0 to 1: twice the common pixels by both masks' pixels.
-
-    Source: Dice 1945. If both masks are empty the coefficient is 1, because the prediction is right. `masks` has 0 and
-    1. `predicted` is whether a pixel's probability is at least 0.5. Both are of shape (rows, pixels).
-    """
-    is_inside = masks.astype(bool)
-    both = is_inside.sum(axis=1) + predicted.sum(axis=1)
-    common = (is_inside & predicted).sum(axis=1)
-    return np.where(both > 0, 2.0 * common / np.maximum(both, 1), 1.0)
-
-
 def targets_of(preprocessing: Preprocessing, targets: Targets) -> Targets:
-    """Convert encoded targets to shape (rows,): numbers in their own unit, or the fraction of pixels in each mask."""
-    if preprocessing.contract.target.task == "segmentation":
-        return np.asarray(targets.mean(axis=1), dtype=np.float64)
+    """Convert encoded targets (rows,) to the unit of the outcome."""
     is_number = preprocessing.contract.target.task == "regression"
     return preprocessing.in_target_units(targets.astype(np.float64)) if is_number else targets
 
@@ -164,7 +139,7 @@ def validation_rows(dataset: Dataset, preprocessing: Preprocessing) -> HeldOutRo
 
 def headline_metric(task: Task) -> str:
     """Return the main metric for a task. Reports give the gain from joining in this metric."""
-    return _HEADLINES.get(task, "auroc")
+    return "rmse" if task == "regression" else "auroc"
 
 
 def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classes: Sequence[str]) -> Metrics:
@@ -172,15 +147,14 @@ def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classe
 
     Args:
         targets: shape (rows,): 0 and 1, indices of `classes`, or numbers in the target's unit.
-        scores: probabilities from `probabilities`, numbers in the target's unit, or for masks the Dice of each image
-            from `judged`; finite.
+        scores: probabilities from `probabilities`, or numbers in the target's unit; finite.
         classes: the names of the classes, by index. Only their number is used here.
 
     Returns:
         binary and multi-class: auroc, auprc (average precision), accuracy, balanced_accuracy, macro_f1, where a
         probability of at least 0.5 (or the largest) decides; brier and log_loss as the means of `brier_of_rows` and
         `log_loss_of_rows`. With several classes auroc and auprc are one against the rest. All means over classes are
-        over those present in `targets`. Regression: rmse, mae, r2. Segmentation: dice, the mean over images.
+        over those present in `targets`. Regression: rmse, mae, r2.
     """
     if not len(targets) or len(targets) != len(scores) or not np.isfinite(scores).all():
         raise ValueError("as many finite scores as targets are needed, and at least one")
@@ -191,8 +165,6 @@ def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classe
             return _measure_classes(targets.astype(np.int64), scores)
         case "regression":
             return _measure_numbers(targets.astype(np.float64), scores)
-        case "segmentation":
-            return {"dice": float(scores.mean())}
         case _:
             assert_never(task)
 

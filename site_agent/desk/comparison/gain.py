@@ -68,7 +68,7 @@ class Gain:
     """The comparison of the federated model with the best local model, in the task's headline metric.
 
     Attributes:
-        metric: auroc, dice, or rmse, where less is better.
+        metric: auroc, or rmse, where less is better.
         federated, siloed: the metric of these models; None if undefined, or if there is no such model.
         best_local: the name of the best local model; None if there is none.
         difference: federated minus the best local model with its paired interval.
@@ -221,10 +221,6 @@ def _figures(rows: HeldOutRows, difference: Difference, other: str) -> Iterator[
         unit = f" {rows.unit}" if rows.unit else ""
         yield f"The root mean square error of the federated model is {first:.4g}{unit}."
         yield f"{other} has an error of {second:.4g}{unit}."
-        return
-    if difference.metric == "dice":
-        yield f"The mean Dice coefficient of the federated model's masks is {first:.3f}."
-        yield f"{other} reaches {second:.3f}."
         return
     noun = _noun(rows)
     pairs = (

@@ -60,13 +60,6 @@ def column_findings(table: Table, unread: Container[str | None]) -> Iterator[Fin
         counts = table.terms[column.name]
         if column.name not in unread and counts.any():
             yield from _mostly_missing(column.name, float((~counts.any(axis=1)).mean()), "code or word")
-        if column.longest:
-            is_cut = counts[:, : column.counted].sum(axis=1) > column.longest
-            words = (
-                f"column {column.name}: {is_cut.mean():.0%} of the notes have more than {column.longest} words; the "
-                f"model reads only the first {column.longest} words in order"
-            )
-            yield from row_warning(table, f"cut:{column.name}", words, is_cut)
     target = table.contract.target
     if isinstance(target, MultiClassTarget) and table.target is not None:
         yield from _spellings(table, target.name, target.classes, table.target)

@@ -92,7 +92,7 @@ def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
         rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_ROWS, replace=False))
     outcome, declared, found = target[rows], table.contract.target, dict[str, float]()
     is_number = isinstance(declared, RegressionTarget)
-    if declared.task == "segmentation" or len(rows) < 2 * _FEWEST:
+    if len(rows) < 2 * _FEWEST:
         return {}
     places = range(1 if len(declared.classes) == 2 else 0, len(declared.classes))
     happened = [(outcome == place) for place in places]

@@ -106,7 +106,6 @@ def rule_facts(rule: NumberRule | CodeRule | DateRule | TermsRule) -> dict[str, 
                 "separator": rule.separator,
                 "codes": None if rule.codes is None else list(rule.codes),
                 "buckets": rule.buckets,
-                "longest": rule.longest,
             }
         case _:
             assert_never(rule)

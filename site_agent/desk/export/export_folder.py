@@ -6,8 +6,8 @@ limits. No file has code of a hospital. The rules:
 
 * before a file is written, model.onnx must predict the same as the model for made-up rows. The allowed difference
   follows from the model and the number format: see `tolerance`;
-* an export includes values learnt from the training rows: means and deviations, with some encodings quantiles, with a
-  simple model the thresholds of trees. So an export is for this hospital only, until its data protection officer
+* an export includes values learnt from the training rows: means and deviations, with some encodings quantiles, with
+  federated-prior the thresholds of trees. So an export is for this hospital only, until its data protection officer
   allows more.
 """
 
@@ -153,7 +153,7 @@ def tolerance(applied: AppliedModel, features: npt.NDArray[np.float32]) -> float
 def scoring_module(applied: AppliedModel) -> ScoringModule:
     """Return the model as one module. It has its own copy of the network."""
     model = applied.model
-    network = None if model.joined is not None or model.own is not None else copy.deepcopy(applied.network)
+    network = None if model.joined is not None else copy.deepcopy(applied.network)
     return ScoringModule(model, network).eval()
 
 

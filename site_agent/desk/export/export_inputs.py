@@ -100,10 +100,6 @@ def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed:
         is_missing[0] = feature.missing != "refuse"
         columns.append(np.where(is_missing, np.nan, drawn))
     counts = [generator.poisson(0.3, (rows, len(listed.encoded_columns))) for listed in contract.terms]
-    for listed, drawn_terms in zip(contract.terms, counts, strict=True):
-        if listed.note_size is not None:
-            words = generator.integers(0, listed.note_size.buckets + 1, (rows, listed.note_size.longest))
-            drawn_terms[:, listed.counted :] = words
     for drawn_counts in counts:
         drawn_counts[0] = 0
     return np.concatenate([np.reshape([*columns, *days], (-1, rows)).T, *counts], axis=1, dtype=np.float64)

@@ -9,8 +9,8 @@ datetime.date, or a number: days since 1970-01-01. An image is a list of its int
 by channel, and in each channel row by row. Nested lists are allowed. Its size, already turned and stretched, is in
 model.json under `image`.
 
-`predict` returns an entry for each row: the probability of the positive class, a list with one for each class, a number
-in the target's unit, or for a mask a list with the probability of each pixel. The entry is None if a column or a value
+`predict` returns an entry for each row: the probability of the positive class, a list with one for each class, or a
+number in the target's unit. The entry is None if a column or a value
 is missing, the contract does not allow a value, or a number is beyond the limits of the training rows. `why(rows)`
 returns the reasons. model.onnx alone predicts for every row. Research software: not a medical device.
 """
@@ -67,7 +67,6 @@ def terms_rule_of(facts: Mapping[str, Any]) -> TermsRule:
         separator=facts["separator"],
         codes=facts["codes"],
         buckets=facts["buckets"],
-        longest=facts["longest"],
     )
 
 

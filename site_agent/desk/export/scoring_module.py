@@ -1,6 +1,6 @@
 """One PyTorch module from a patient's values to the saved model's answer. An export is this module in ONNX.
 
-It computes the encoding, the network or a simple model, and the outcome's unit. The network is
+It computes the encoding, the network or the joined model, and the outcome's unit. The network is
 the trained module itself, so no network is described a second time. Inputs: float64 of shape (rows, inputs), see
 export_inputs.py. Result: float64 of shape (rows, 1) or (rows, classes).
 """
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from site_agent.desk.export.export_inputs import input_names, other_day
 from site_agent.desk.results.joined_model import JoinedModel
-from site_agent.desk.results.own_models import BoostedTrees, OwnModel
 from site_agent.desk.results.saved_model import SavedModel
 from site_agent.trainer.data.cells import interval_rule
 from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, Feature
@@ -63,7 +62,6 @@ class ScoringModule(_Part):
         self.encoding = _Encoding(preprocessing)
         self.concepts = None if model.concepts is None else _Concepts(model.concepts, preprocessing.contract)
         self.joined = None if model.joined is None else _Joined(model.joined)
-        self.simple = None if model.own is None else _Simple(model.own)
         self.network, self._places = network, _places(model)
 
     def forward(self, values: Tensor) -> Tensor:
@@ -74,9 +72,6 @@ class ScoringModule(_Part):
         return scores
 
     def _scores(self, values: Tensor, own: Tensor) -> Tensor:
-        if self.simple is not None:
-            outputs: Tensor = self.simple(own)
-            return outputs if self.simple.are_scores else _scores(self._task, outputs)
         shared = [] if self.concepts is None else [self.concepts(values)]
         if self.joined is not None:
             return _scores(self._task, self.joined(own, *shared))
@@ -103,7 +98,7 @@ def _places(model: SavedModel) -> list[int] | None:
 def _scores(task: Task, outputs: Tensor) -> Tensor:
     """Convert outputs (rows, outputs) to probabilities. The outputs of a regression stay unchanged."""
     match task:
-        case "binary" | "segmentation":
+        case "binary":
             return outputs.sigmoid()
         case "multi-class":
             return outputs.softmax(1)
@@ -127,7 +122,7 @@ class _Encoding(nn.Module):
         place = len(input_names(contract))
         for column, weights in zip(contract.terms, preprocessing.term_weights, strict=True):
             end = place + len(column.encoded_columns)
-            parts.append(_Terms(place, place + column.counted, end, weights, column.buckets or 1))
+            parts.append(_Terms(place, end, weights))
             place = end
         if contract.image is not None:
             parts.append(_Pixels(preprocessing))
@@ -228,21 +223,20 @@ class _Measured(_Part):
 
 
 class _Terms(_Part):
-    """`terms.weighted` for counts of terms, and `terms.in_order` for the words of a note."""
+    """`preprocessing.weighted` for counts of terms."""
 
     rarity: Tensor
     largest: Tensor
 
-    def __init__(self, start: int, counted: int, end: int, weights: TermWeights, buckets: int) -> None:
+    def __init__(self, start: int, end: int, weights: TermWeights) -> None:
         super().__init__()
-        self._start, self._counted, self._end, self._buckets = start, counted, end, buckets
+        self._start, self._end = start, end
         self.constant("rarity", weights.rarity)
         self.constant("largest", weights.largest)
 
     def forward(self, values: Tensor) -> Tensor:
-        rare = values[:, self._start : self._counted] * self.rarity
-        length = (rare * rare).sum(1, keepdim=True).sqrt().clamp(min=1.0)
-        return torch.cat([rare / length / self.largest, values[:, self._counted : self._end] / self._buckets], dim=1)
+        rare = values[:, self._start : self._end] * self.rarity
+        return rare / (rare * rare).sum(1, keepdim=True).sqrt().clamp(min=1.0) / self.largest
 
 
 class _Pixels(_Part):
@@ -370,23 +364,6 @@ class _Forest(_Part):
             above = features.gather(1, self.columns[at]) > self.thresholds[at]
             at = self.branches[2 * at + above.long()]
         return self.values[at].mean(1)
-
-
-class _Simple(_Part):
-    """A simple model. `are_scores` is whether its outputs are already probabilities, or numbers."""
-
-    starts: Tensor
-
-    def __init__(self, model: OwnModel) -> None:
-        super().__init__()
-        self.are_scores = isinstance(model, Forest)
-        forest = model.forest if isinstance(model, BoostedTrees) else model
-        self.inner: nn.Module = _Lines(forest) if isinstance(forest, Lines) else _Forest(forest)
-        self.constant("starts", model.starts if isinstance(model, BoostedTrees) else 0.0)
-
-    def forward(self, own: Tensor) -> Tensor:
-        outputs: Tensor = self.inner(own) + self.starts
-        return outputs
 
 
 class _Joined(_Part):

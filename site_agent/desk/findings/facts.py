@@ -36,7 +36,7 @@ from site_agent.hospital import Hospital
 from site_agent.state_folders import require_run_name
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.columns import UNKNOWN
-from site_agent.trainer.data.contract import BinaryTarget, Contract, MaskTarget, MultiClassTarget, RegressionTarget
+from site_agent.trainer.data.contract import BinaryTarget, Contract, MultiClassTarget, RegressionTarget
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import Json
 
@@ -162,8 +162,6 @@ def _curves(kept: ScoredRows) -> dict[str, Json]:
         said = kept.scores[FEDERATED][few]
         points: Json = {"xs": [float(x) for x in said], "ys": [float(y) for y in kept.test.targets[few].astype(float)]}
         return {"curves": {}, "treat_all": {}, "predicted_and_observed": points}
-    if kept.test.task == "segmentation":
-        return {"curves": {}, "treat_all": {}}
     outcomes = kept.test.outcomes(kept.scores[FEDERATED])
     curves: dict[str, Json] = {
         name: {outcome: _of_outcome(happened, said) for outcome, happened, said in kept.test.outcomes(scores)}
@@ -214,8 +212,6 @@ def _outcome(contract: Contract) -> str:
             return f"{target.positive_name}: {target.name} is {codes}. {target.negative_name}: it is {others}.{note}"
         case MultiClassTarget():
             return f"{target.name} is one of {', '.join(map(str, target.codes))}.{note}"
-        case MaskTarget():
-            return f"The mask {target.name} of a structure in each image.{note}"
         case RegressionTarget():
             unit = f" in {target.unit}" if target.unit else ""
             return f"The number {target.name}{unit}.{note}"

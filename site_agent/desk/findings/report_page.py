@@ -36,9 +36,6 @@ _READING: Final = (
     "AUROC: take all pairs of one row with the outcome and one row without it. AUROC is the fraction of these pairs "
     "that the model ranks correctly. Brier score and log loss: the distance between the predicted probabilities and "
     "the observed outcomes. A lower Brier score or log loss is better.",
-    "Dice coefficient of an image: twice the number of pixels in both masks, divided by the sum of the pixels of the "
-    "predicted mask and of the drawn mask. The Dice coefficient is 1 for two equal masks and 0 for two masks without a "
-    "common pixel.",
     "Calibration: if the predicted probability is 20%, 20 of 100 such rows should have the outcome.",
     "Decision curve: the net benefit of treating every patient whose predicted probability is at or above the "
     "threshold, in true positives per row. A model is useful at a threshold if the model's line is above the two lines "

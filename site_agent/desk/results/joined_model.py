@@ -7,14 +7,13 @@ exported and read without unpickling.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.desk.results.stored_arrays import FOREST_ARRAYS, Arrays, forest_arrays, forest_from, has_types
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.plain_models import Forest, Lines, on_bounded_scale
 
@@ -22,7 +21,8 @@ Float32: TypeAlias = npt.NDArray[np.float32]
 Float64: TypeAlias = npt.NDArray[np.float64]
 MODELS: Final = ("own regression", "own forest", "others")
 _LINES: Final = ("own slopes", "own starts", "others slopes", "others starts", "weights")
-_TYPES: Final = {**dict.fromkeys(_LINES, "<f8"), **FOREST_ARRAYS}
+_FOREST: Final = {"roots": "<i4", "columns": "<i4", "children": "<i4", "thresholds": "<f8", "values": "<f8"}
+_TYPES: Final = {**dict.fromkeys(_LINES, "<f8"), **_FOREST}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -60,18 +60,20 @@ class JoinedModel:
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return all arrays that a file must store so that `joined_model_of` can build this model again."""
         lines = (self.own.slopes, self.own.starts, self.others.slopes, self.others.starts, self.weights)
-        return {**dict(zip(_LINES, lines, strict=True)), **forest_arrays(self.forest)}
+        forest = {name: np.asarray(getattr(self.forest, name)) for name in _FOREST}
+        return {**dict(zip(_LINES, lines, strict=True)), **forest}
 
 
-def joined_model_of(task: Task, arrays: Arrays) -> JoinedModel:
+def joined_model_of(task: Task, arrays: Mapping[str, npt.NDArray[np.generic]]) -> JoinedModel:
     """Build a joined model from its arrays. Raises ValueError if they are not those of a joined model."""
-    if not has_types(arrays, _TYPES):
+    if {name: array.dtype.str for name, array in arrays.items()} != _TYPES:
         raise ValueError("other arrays than a joined model's")
-    numbers = {name: np.asarray(arrays[name], dtype=np.float64) for name in _LINES}
+    numbers = {name: np.asarray(arrays[name], dtype=np.float64) for name in (*_LINES, "thresholds", "values")}
+    nodes = {name: np.asarray(arrays[name], dtype=np.int32) for name in ("roots", "columns", "children")}
     return JoinedModel(
         task=task,
         own=Lines(slopes=numbers["own slopes"], starts=numbers["own starts"]),
-        forest=forest_from(arrays),
+        forest=Forest(**nodes, thresholds=numbers["thresholds"], values=numbers["values"]),
         others=Lines(slopes=numbers["others slopes"], starts=numbers["others starts"]),
         weights=numbers["weights"],
     )

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from host.durable import make_folder
-from site_agent.desk.comparison.evaluation import HeldOutRows, headline_metric, judged, validation_rows
+from site_agent.desk.comparison.evaluation import HeldOutRows, headline_metric, scores_of, validation_rows
 from site_agent.state_folders import live_curves_path
 from site_agent.trainer.choice import Choice
 from site_agent.trainer.data.dataset import Dataset
@@ -43,7 +43,6 @@ class LiveCurves:
         """Begin or continue the curves of a run. `state` is the site's folder; `clock` returns monotonic seconds."""
         self._path, self._clock, self._preprocessing = live_curves_path(state, run), clock, preprocessing
         self._rows: HeldOutRows = validation_rows(dataset, preprocessing)
-        self._targets = dataset.validation.targets
         self._metric = headline_metric(dataset.task)
         self._facts: dict[str, Any] = {"run": run, "metric": self._metric, "training": [], "values": []}
         self._began: float | None = None
@@ -70,8 +69,7 @@ class LiveCurves:
         outputs = predict(flat, training.rows.validation.features)
         value = None
         if np.isfinite(outputs).all():
-            scores = judged(self._preprocessing, outputs, self._targets)
-            value = self._rows.evaluate(scores)[self._metric]
+            value = self._rows.evaluate(scores_of(self._preprocessing, outputs))[self._metric]
         self._keep("values", number, math.nan if value is None else value)
         self._write(self._facts | {"validation": losses, "measured": len(choice.curve)})
         self._spent_seconds += self._clock() - began

@@ -59,7 +59,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
     save_model(hospital.state_path, run, replace(saved, joined=join.alone), SILOED)
     ended = Ended(
         dataset=study.own,
-        like=replace(saved, joined=None, concepts=None),
+        preprocessing=preprocessing,
         seeds=seeds,
         models=models,
         choices={FEDERATED: choice, SILOED: choice},

@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 import structlog
 
 from protos.plan.patient_privacy import Privacy
-from site_agent.desk.comparison.evaluation import Scores, held_out_rows, judged
+from site_agent.desk.comparison.evaluation import Scores, held_out_rows, scores_of
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Assessment, Baselines, Gain, assess
 from site_agent.desk.comparison.scored_rows import ScoredRows, keep_scored_rows
 from site_agent.desk.results.network_baselines import train_alone, train_placebo
 from site_agent.desk.results.saved_model import SavedModel, save_model, versions
-from site_agent.desk.results.simple_models import best_simple_model, fit_simple_models, reads_simply
+from site_agent.desk.results.simple_models import best_simple_model, reads_simply, simple_scores
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.column_profile import profile_in
 from site_agent.trainer.data.dataset import Dataset
@@ -46,7 +46,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)
     if study.plan.privacy is not None:
         facts["privacy"] = promise_facts(study.plan.privacy, study.own)
-    models, choices = {FEDERATED: _judged(study, preprocessing, outcome)}, {FEDERATED: outcome.choice}
+    models, choices = {FEDERATED: scores_of(preprocessing, outcome.test_outputs)}, {FEDERATED: outcome.choice}
     metrics = rows.evaluate(models[FEDERATED])
     reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": outcome.choice}}
     saved = _saved(study, preprocessing, outcome, facts | reached)
@@ -57,7 +57,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
         facts[SILOED] = {"metrics": dict.fromkeys(metrics)}
         alone = train_alone(study)
         if alone is not None:
-            models[SILOED], choices[SILOED] = _judged(study, preprocessing, alone), alone.choice
+            models[SILOED], choices[SILOED] = scores_of(preprocessing, alone.test_outputs), alone.choice
             # The network that was trained alone reads the site's own columns, unless the network treats shared columns
             # separately.
             read = None if study.networks.common is None else saved.concepts
@@ -65,10 +65,10 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
             save_model(hospital.state_path, run, kept, SILOED)
     placebo = train_placebo(study) if hospital.training.placebo_baseline else None
     if placebo is not None:
-        models[PLACEBO], choices[PLACEBO] = _judged(study, preprocessing, placebo), placebo.choice
+        models[PLACEBO], choices[PLACEBO] = scores_of(preprocessing, placebo.test_outputs), placebo.choice
     ended = Ended(
         dataset=study.own,
-        like=replace(saved, values={}, concepts=None),
+        preprocessing=preprocessing,
         seeds=seeds,
         models=models,
         choices=choices,
@@ -81,13 +81,13 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
 class Ended:
     """The result of a study, from which `written_report` makes the report.
 
-    `dataset` is the site's own rows. `like` is a saved model without a network, the template for each simple model.
-    `models` has scores of the test rows. `choices` is the evidence for each checkpoint.
+    `dataset` is the site's own rows. `models` has scores of the test rows. `choices` is the evidence for each
+    checkpoint.
     The best simple model is added to the baselines.
     """
 
     dataset: Dataset
-    like: SavedModel
+    preprocessing: Preprocessing
     seeds: Seeds
     models: Mapping[str, Scores]
     choices: Mapping[str, Json]
@@ -102,11 +102,11 @@ def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: 
     Raises:
         OperatorError: the result cannot be written to the disk.
     """
-    dataset, preprocessing, seeds = ended.dataset, ended.like.preprocessing, ended.seeds
+    dataset, preprocessing, seeds = ended.dataset, ended.preprocessing, ended.seeds
     models = dict(ended.models)
     best: str | None = None
     if hospital.training.simple_models and reads_simply(dataset):
-        models |= save_simple_models(hospital, run, ended.like, dataset, seeds.own("simple models"))
+        models |= simple_scores(dataset, preprocessing, seeds.own("simple models"))
         best = facts["best_local"] = best_simple_model(dataset, seeds.own("best local"))
     kept = ScoredRows(
         test=held_out_rows(dataset, preprocessing),
@@ -125,11 +125,6 @@ def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: 
     return facts
 
 
-def _judged(study: Study, preprocessing: Preprocessing, outcome: Outcome) -> Scores:
-    """Return a model's scores of the test rows."""
-    return judged(preprocessing, outcome.test_outputs, study.own.test.targets)
-
-
 def _saved(study: Study, preprocessing: Preprocessing, outcome: Outcome, reached: Json) -> SavedModel:
     return SavedModel(
         plan=study.plan,
@@ -139,26 +134,6 @@ def _saved(study: Study, preprocessing: Preprocessing, outcome: Outcome, reached
         concepts=None if study.inputs is None else study.inputs.encoding,
         profile=profile_in(study.own),
     )
-
-
-def save_simple_models(
-    hospital: Hospital, run: str, like: SavedModel, dataset: Dataset, seed: int
-) -> dict[str, Scores]:
-    """Fit each simple model, and save it so that a person can adopt it.
-
-    Args:
-        like: a saved model of the run without a network, the template for each.
-        seed: of forests and ties, not negative.
-
-    Returns:
-        scores of the test rows by name.
-    """
-    test = {}
-    for name, fit in fit_simple_models(dataset, like.preprocessing, seed):
-        test[name] = fit.test
-        if fit.kept is not None:
-            save_model(hospital.state_path, run, replace(like, own=fit.kept), name)
-    return test
 
 
 def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[str, Json]:

@@ -1,8 +1,8 @@
 """Saves and loads a model with everything that a prediction needs: the network, the plan and the preprocessing.
 
-A run saves several models: the federated one, the site's own network and simple models. Each has the name that it has
-in the report. The preprocessing includes its contract, so a changed contract file has no effect on a saved model.
-Everything stays at the site.
+A run saves the federated model, and the model without the other hospitals. Each has the name that it has in the report.
+The preprocessing includes its contract, so a changed contract file has no effect on a saved model. Everything stays at
+the site.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from protos.plan.plan import Plan, plan_from_wire
 from protos.plan.prior_plan import PriorPlan
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.results.joined_model import JoinedModel, joined_model_of
-from site_agent.desk.results.own_models import OwnModel, arrays_of, own_model_of
 from site_agent.desk.results.saved_preprocessing import preprocessing_of
 from site_agent.state_folders import FEDERATED_FILE, require_run_name, saved_runs
 from site_agent.trainer.data.column_profile import Profile
@@ -34,8 +33,7 @@ from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import Json, Tensors, load, save
 from site_agent.trainer.prior.concept_columns import ConceptEncoding, read_columns, read_places, shared_count
 
-_JOINED: Final = "joined "
-_OWN: Final = "own "  # no tensor of a network has a blank in its name
+_JOINED: Final = "joined "  # no tensor of a network has a blank in its name
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,7 +48,6 @@ class SavedModel:
         joined: the model of federated-prior, which has no network and no other values.
         concepts: the common columns that it reads, for federated-prior or a network on concepts.
         profile: of the training rows; None in a model that was saved before there were profiles.
-        own: a simple model, which has no network and no other values.
         is_alone: whether the network was trained alone, on the site's own columns unless it has separate common
             columns.
         digest: of its file, in hexadecimal; None for a model that was not read from a file.
@@ -63,7 +60,6 @@ class SavedModel:
     joined: JoinedModel | None = None
     concepts: ConceptEncoding | None = None
     profile: Profile | None = None
-    own: OwnModel | None = None
     is_alone: bool = False
     digest: str | None = None
 
@@ -99,10 +95,8 @@ class SavedModel:
 
     @property
     def outputs(self) -> int:
-        """The number of the model's outputs: one, one for each of several classes, or one for each pixel of a mask."""
-        target, mask = self.preprocessing.contract.target, self.preprocessing.contract.mask
-        if mask is not None:
-            return mask.image.pixels
+        """The number of the model's outputs: one, or one for each of several classes."""
+        target = self.preprocessing.contract.target
         return len(target.classes) if target.task == "multi-class" else 1
 
 
@@ -118,11 +112,8 @@ def save_model(state: Path, run: str, model: SavedModel, name: str = FEDERATED) 
         "concepts": None if model.concepts is None else model.concepts.model_dump_json(),
         "is_alone": model.is_alone,
     }
-    parts = {
-        _JOINED: {} if model.joined is None else model.joined.arrays(),
-        _OWN: {} if model.own is None else arrays_of(model.own),
-    }
-    beside = {f"{kind}{name}": array for kind, arrays in parts.items() for name, array in arrays.items()}
+    arrays = {} if model.joined is None else model.joined.arrays()
+    beside = {f"{_JOINED}{name}": array for name, array in arrays.items()}
     return save(_folder(state, run), _file(name), {**model.values, **beside}, facts)
 
 
@@ -139,18 +130,16 @@ def load_model(state: Path, run: str, name: str = FEDERATED) -> SavedModel:
     try:
         plan = plan_from_wire(str(facts["plan"]).encode())
         preprocessing = preprocessing_of(str(facts["preprocessing"]))
-        task, own = preprocessing.contract.target.task, _under(_OWN, tensors)
+        task, joined = preprocessing.contract.target.task, _under(_JOINED, tensors)
         profile, concepts = facts.get("profile"), facts.get("concepts")
-        has_join = isinstance(plan, PriorPlan) and not own
         return SavedModel(
             plan=plan,
             preprocessing=preprocessing,
-            values={name: one for name, one in tensors.items() if not name.startswith((_JOINED, _OWN))},
+            values={name: one for name, one in tensors.items() if not name.startswith(_JOINED)},
             report=facts["report"],
-            joined=joined_model_of(task, _under(_JOINED, tensors)) if has_join else None,
+            joined=joined_model_of(task, joined) if isinstance(plan, PriorPlan) else None,
             concepts=None if concepts is None else ConceptEncoding.model_validate_json(str(concepts)),
             profile=None if profile is None else Profile.model_validate_json(str(profile)),
-            own=own_model_of(own) if own else None,
             is_alone=facts.get("is_alone") is True,
             digest=checkpoint.digest,
         )

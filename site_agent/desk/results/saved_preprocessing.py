@@ -36,7 +36,7 @@ def _fits(loaded: Preprocessing) -> bool:
     features = loaded.contract.features
     kinds = ["numeric" if item.encoding == "standard" else item.encoding for item in features]
     regression = isinstance(loaded.contract.target, RegressionTarget)
-    terms = [item.counted for item in loaded.contract.terms]
+    terms = [len(item.encoded_columns) for item in loaded.contract.terms]
     return (
         terms == [len(item.rarity) for item in loaded.term_weights]
         and terms == [len(item.largest) for item in loaded.term_weights]

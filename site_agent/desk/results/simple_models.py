@@ -6,7 +6,7 @@ site's report compares the network with them. The rules:
 * they read the site's own columns as its preprocessing encodes them, and no validation or test row;
 * equal rows and an equal seed give equal scores. The forest has one thread, because several threads add its trees in
   varying order, which changes the last bits;
-* each is fitted, tested and stored as plain numbers before the next one, so that a person can adopt it;
+* each is fitted, tested and dropped before the next one;
 * only training rows decide which of them a statistician would have chosen, before any test row is read;
 * time is bounded: see `MOST_ROWS`.
 """
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -25,7 +24,6 @@ from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from site_agent.desk.comparison.evaluation import Scores
-from site_agent.desk.results.own_models import OwnModel, kept_model
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.preprocessing import Preprocessing
 
@@ -68,19 +66,8 @@ class _Model(Protocol):
     def predict_proba(self, features: _Matrix) -> _Matrix: ...
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class SimpleFit:
-    """One fitted simple model: its scores of the test rows, in the form for `evaluate`.
-
-    `kept` is the content of a saved model; None for the guess.
-    """
-
-    test: Scores
-    kept: OwnModel | None
-
-
-def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int) -> Iterator[tuple[str, SimpleFit]]:
-    """Yield every fitted simple model with its name: the models of `TITLES`, and a constant guess that reads no column.
+def simple_scores(dataset: Dataset, preprocessing: Preprocessing, seed: int) -> Iterator[tuple[str, Scores]]:
+    """Fit each simple model of `TITLES`, and a constant guess that reads no column. Yield name and scores of test rows.
 
     Linear model: logistic regression with C = 0.1, or ridge regression with the same penalty (10). Forest: 500 trees,
     at least 3 rows in a leaf. Boosting: scikit-learn's default. `majority_guess`: the shares of the classes in
@@ -91,17 +78,14 @@ def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int)
     for name, model in _unfitted(dataset, len(features), seed % _SEEDS):
         model.fit(features, targets)
         if dataset.task == "regression":
-            scores = preprocessing.in_target_units(model.predict(tested).astype(np.float64))
+            yield name, preprocessing.in_target_units(model.predict(tested).astype(np.float64))
         else:
-            scores = _scores_of_classes(model, tested, dataset)
-        kept = kept_model(model, dataset.task, dataset.outputs)
-        yield name, SimpleFit(test=scores, kept=kept)
+            yield name, _scores_of_classes(model, tested, dataset)
 
 
 def reads_simply(dataset: Dataset) -> bool:
-    """Return whether simple models can be fitted. They cannot be fitted to masks or very large images."""
-    is_large = dataset.image is not None and dataset.training.features.size > MOST_NUMBERS
-    return dataset.task != "segmentation" and not is_large
+    """Return whether simple models can be fitted. They cannot be fitted to very large images."""
+    return dataset.image is None or dataset.training.features.size <= MOST_NUMBERS
 
 
 def best_simple_model(dataset: Dataset, seed: int) -> str:

@@ -219,9 +219,6 @@ class TermsRule:
     Each declared code has a place, and one place is for all others. Without declared codes a term's BLAKE2b hash gives
     its place, so two sites need no common list: Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask
     Learning", section 2, without the sign. scikit-learn's hash would require that library in every export.
-
-    With `longest`, that many further places follow: the buckets of the note's first words in their order. Buckets count
-    from 1 here, and places after the last word are 0.
     """
 
     def __init__(
@@ -232,24 +229,18 @@ class TermsRule:
         separator: str | None,
         codes: Sequence[str] | None,
         buckets: int | None,
-        longest: int | None = None,
     ) -> None:
         """Store the rule. Without `separator`, cells are read as words. Terms are `codes`, or `buckets` of hashes."""
         self.markers = frozenset(markers)
         self.missing: Counter[int] | Flaw = MISSING if refuses_missing else Counter()
-        self.separator, self.codes, self.buckets, self.longest = separator, codes, buckets, longest
+        self.separator, self.codes, self.buckets = separator, codes, buckets
         self._declared = None if codes is None else {folded(code): place for place, code in enumerate(codes)}
         self._places: dict[str, int] = {}
 
     @property
-    def counted(self) -> int:
+    def width(self) -> int:
         """The number of counts of terms for each cell of this column."""
         return (self.buckets or 0) if self.codes is None else len(self.codes) + 1
-
-    @property
-    def width(self) -> int:
-        """The number of values for each cell of this column: the counts of terms, then the words in their order."""
-        return self.counted + (self.longest or 0)
 
     def read(self, cell: str) -> Counter[int] | Flaw:
         """Count how often each term occurs in a cell. Return a flaw (the reason) if the cell is not allowed."""
@@ -265,9 +256,7 @@ class TermsRule:
         if len(text) > LONGEST_CELL:  # some letters become three
             return TOO_LONG
         terms = _WORD.findall(text) if self.separator is None else map(str.strip, text.split(self.separator))
-        places = [self._place(term) for term in terms if term]
-        first = enumerate(places[: self.longest or 0], start=self.counted)
-        return Counter(places) + Counter({at: place + 1 for at, place in first})
+        return Counter(self._place(term) for term in terms if term)
 
     def _place(self, term: str) -> int:
         if self._declared is not None:
@@ -275,7 +264,7 @@ class TermsRule:
         place = self._places.get(term)
         if place is None:
             digest = hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-            place = int.from_bytes(digest, "little") % self.counted
+            place = int.from_bytes(digest, "little") % self.width
             if len(term) <= _LONGEST_REMEMBERED and len(self._places) < _REMEMBERED_TERMS:
                 self._places[term] = place
         return place

@@ -38,7 +38,7 @@ from site_agent.trainer.data.columns import (
     TermsFeature,
     patterns_of,
 )
-from site_agent.trainer.data.contract import BinaryTarget, CellTarget, Contract, MultiClassTarget, RegressionTarget
+from site_agent.trainer.data.contract import BinaryTarget, Contract, MultiClassTarget, RegressionTarget, Target
 from site_agent.trainer.data.mistakes import Mistakes, unusable
 
 DAYS_PER_YEAR: Final = 365.25
@@ -106,7 +106,7 @@ def _positions(codes: Sequence[str]) -> dict[str, float]:
     return {code: float(place) for place, code in enumerate(codes)}
 
 
-def target_parser(target: CellTarget, spelling: Spelling) -> BlockParser:
+def target_parser(target: Target, spelling: Spelling) -> BlockParser:
     """Return a function that reads outcomes as 0 and 1, class numbers or numbers. A missing outcome is a flaw."""
     markers = {"", *spelling.markers}
     match target:

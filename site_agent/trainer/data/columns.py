@@ -18,10 +18,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictFloat, StrictInt, StringConstraints, model_validator
 
-from protos.plan.augmentation import ImageSize
 from protos.plan.concepts import ConceptName
 from protos.plan.documents import Document
-from protos.plan.networks.transformer_networks import LONGEST_NOTE, NoteSize
+from protos.plan.image_size import ImageSize
 from site_agent.trainer.data.cell_rules import TermsRule, canonical_code, folded
 
 UNKNOWN: Final = "unknown"
@@ -93,7 +92,6 @@ class TermsFeature(TableColumn):
         separator: the character between two codes of a list.
         codes: the declared codes of a list. Each has a column, and one column counts all others.
         buckets: the number of columns of hashed terms. A list has either codes or buckets. A note has buckets.
-        longest: how many words of a note are also read in their order. Without this key words are only counted.
         missing: `empty` counts a missing value as a list without a code; `refuse` makes it an error.
     """
 
@@ -102,7 +100,6 @@ class TermsFeature(TableColumn):
     separator: Literal[";", "|", ",", " "] = ";"
     codes: tuple[Term, ...] | None = None
     buckets: int | None = Field(default=None, ge=2, le=2048)
-    longest: int | None = Field(default=None, ge=2, le=LONGEST_NOTE)
     missing: Literal["empty", "refuse"] = "refuse"
     missing_markers: tuple[Code, ...] = ()
     required: bool = True
@@ -113,8 +110,6 @@ class TermsFeature(TableColumn):
             raise ValueError("a list has either codes or buckets, and a note has buckets")
         if self.type == "text" and (self.codes is not None or self.separator != ";"):
             raise ValueError("a note has words: codes and separator are for a list, with type: codes")
-        if self.type == "codes" and self.longest is not None:
-            raise ValueError("the codes of a list have no order: longest is for a note, with type: text")
         if self.codes is not None:
             check_codes(self.codes, fewest=1)
             check_distinct([folded(code) for code in self.codes], "these codes differ only in capital letters")
@@ -134,22 +129,7 @@ class TermsFeature(TableColumn):
         name = self.name.lower()
         if self.codes is not None:
             return tuple(f"{name}={code}" for code in (*self.codes, UNKNOWN))
-        return (
-            *(f"{name} in bucket {place} of {self.buckets}" for place in range(1, (self.buckets or 0) + 1)),
-            *(f"{name} at place {place} of {self.longest}" for place in range(1, (self.longest or 0) + 1)),
-        )
-
-    @property
-    def counted(self) -> int:
-        """The number of columns that count terms. Columns for words in order come after these columns."""
-        return len(self.encoded_columns) - (self.longest or 0)
-
-    @property
-    def note_size(self) -> NoteSize | None:
-        """The size limits of this note if a neural network reads it in word order. Otherwise None."""
-        if self.buckets is None or self.longest is None:
-            return None
-        return NoteSize(buckets=self.buckets, longest=self.longest)
+        return tuple(f"{name} in bucket {place} of {self.buckets}" for place in range(1, (self.buckets or 0) + 1))
 
     def rule(self, markers: tuple[str, ...]) -> TermsRule:
         """Return the rule for reading a cell of this column. `markers` are texts that mean a missing value."""
@@ -159,7 +139,6 @@ class TermsFeature(TableColumn):
             separator=self.separator if self.type == "codes" else None,
             codes=self.codes,
             buckets=self.buckets,
-            longest=self.longest,
         )
 
 
@@ -176,7 +155,6 @@ def _beside_the_table(folder: str) -> str:
 
 Folder = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_beside_the_table)]
 Intensity = StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)]
-Plane = Literal["axial", "coronal", "sagittal"]
 
 
 class DicomFiles(Document):
@@ -184,41 +162,25 @@ class DicomFiles(Document):
 
     Attributes:
         modality: the required modality, such as CT; None accepts any.
-        plane: turns each image to the usual view of this plane; None uses the pixels as they are stored.
         burned_in: `refuse-yes` refuses files with YES in BurnedInAnnotation. `require-no` also refuses files without
             NO.
     """
 
     kind: Literal["dicom"]
     modality: Annotated[str, Field(pattern=r"^[A-Z]{2,16}$")] | None = None
-    plane: Plane | None = None
     burned_in: Literal["refuse-yes", "require-no"] = "refuse-yes"
 
 
-class NiftiFiles(Document):
-    """One slice of a NIfTI volume for each row: the declared slice, or the slice whose number follows `#` in the path.
-
-    Attributes:
-        plane: the slice's plane. Slices are counted from the feet to the head, from the front to the back, or from the
-            patient's right to the left.
-        at: the slice's place between the first (0) and the last (1), if the path has no number. Numbers start from 1.
-    """
-
-    kind: Literal["nifti"]
-    plane: Plane
-    at: float = Field(default=0.5, ge=0, le=1)
-
-
 class ImageColumn(TableColumn):
-    """A column with the path of one image for each row, in a folder next to the table: PNG, JPEG, DICOM or NIfTI.
+    """A column with the path of one image for each row, in a folder next to the table: PNG, JPEG or DICOM.
 
     Attributes:
         folder: the path of the images' folder, from the table's folder.
         image: the size that the network reads; the plan's `architecture.image` must be equal.
         files: None for PNG and JPEG.
         bits: the bits of one channel of a pixel in the files; 16 is for grey PNG files.
-        window: the intensities that become 0 and 1, others in between; None uses all that `bits` allows. DICOM and
-            NIfTI need a window, in the unit of the files after their slope and intercept.
+        window: the intensities that become 0 and 1, others in between; None uses all that `bits` allows. DICOM files
+            need a window, in the unit of the files after their slope and intercept.
         orientation: for PNG and JPEG; `exif` turns an image as its EXIF entry requires; `stored` ignores the entry.
         resize: `refuse` requires files of exactly this size; `stretch` gives each file this size.
     """
@@ -226,7 +188,7 @@ class ImageColumn(TableColumn):
     role: Literal["image"]
     folder: Folder
     image: ImageSize
-    files: Annotated[DicomFiles | NiftiFiles, Field(discriminator="kind")] | None = None
+    files: DicomFiles | None = None
     bits: Literal[8, 16] = 8
     window: tuple[Intensity, Intensity] | None = None
     orientation: Literal["exif", "stored"] = "exif"
@@ -240,9 +202,7 @@ class ImageColumn(TableColumn):
             between = f"between {self.lowest} and {self.highest}"
             raise ValueError(f"window is the lowest and the highest intensity, {between}")
         if self.files is not None and (self.window is None or self.bits != 8 or self.orientation != "exif"):
-            raise ValueError("DICOM and NIfTI files need a window; bits and orientation are for PNG and JPEG")
-        if isinstance(self.files, NiftiFiles) and self.image.channels != 1:
-            raise ValueError("a slice of a NIfTI volume is grey, with channels: 1")
+            raise ValueError("DICOM files need a window; bits and orientation are for PNG and JPEG")
         if self.bits == 16 and self.image.channels != 1:
             raise ValueError("bits: 16 is for grey images, with channels: 1")
         return self

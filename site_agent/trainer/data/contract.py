@@ -22,17 +22,14 @@ from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Ta
 from protos.errors import ConfigurationError, UnavailableError
 from protos.plan.concepts import Answers
 from protos.plan.documents import Document, read_document
-from protos.plan.networks.transformer_networks import NoteSize
 from protos.plan.plan import Plan
 from site_agent.trainer.data.columns import (
     CategoricalFeature,
     Code,
     DateFeature,
     DayColumn,
-    DicomFiles,
     Feature,
     FeatureChoice,
-    Folder,
     FollowUpColumn,
     GroupColumn,
     IgnoredColumn,
@@ -137,23 +134,21 @@ Format = Annotated[
 ]
 
 
-Task = Literal["binary", "multi-class", "regression", "segmentation"]
+Task = Literal["binary", "multi-class", "regression"]
 
 
 class _Target(TableColumn):
-    """The column of the outcome. `answers` is how it relates to a plan's question."""
+    """The column of the outcome. `answers` is how it relates to a plan's question.
+
+    `missing: drop` skips rows without an outcome. They are counted and shown.
+    """
 
     role: Literal["target"]
     answers: Answers = "same"
-
-
-class _CellTarget(_Target):
-    """An outcome in the cell. `missing: drop` skips rows without an outcome. They are counted and shown."""
-
     missing: Literal["refuse", "drop"] = "refuse"
 
 
-class BinaryTarget(_CellTarget):
+class BinaryTarget(_Target):
     """A target column with yes or no. Codes not in `positive` are negative, or only those in `negative` if given."""
 
     task: Literal["binary"]
@@ -177,7 +172,7 @@ class BinaryTarget(_CellTarget):
         return (self.negative_name, self.positive_name)
 
 
-class MultiClassTarget(_CellTarget):
+class MultiClassTarget(_Target):
     """A target column whose cells each contain one of several declared codes. The code's index is the class."""
 
     task: Literal["multi-class"]
@@ -196,7 +191,7 @@ class MultiClassTarget(_CellTarget):
         return self.codes
 
 
-class RegressionTarget(_CellTarget):
+class RegressionTarget(_Target):
     """A target column with a number."""
 
     task: Literal["regression"]
@@ -211,17 +206,7 @@ class RegressionTarget(_CellTarget):
         return self
 
 
-class MaskTarget(_Target):
-    """A target column with masks: for each image a grey PNG file of the same size, 255 inside and 0 outside."""
-
-    task: Literal["segmentation"]
-    classes: ClassVar[tuple[str, ...]] = ()
-    folder: Folder
-    missing: Literal["refuse"] = "refuse"
-
-
-CellTarget = BinaryTarget | MultiClassTarget | RegressionTarget
-Target = CellTarget | MaskTarget
+Target = BinaryTarget | MultiClassTarget | RegressionTarget
 Column = Annotated[
     FeatureChoice
     | Annotated[Target, Field(discriminator="task")]
@@ -259,10 +244,6 @@ class Contract(Document):
             raise ValueError("at least one column has the role feature or image")
         if has_features and self.image is not None:
             raise ValueError("a model for images reads no other column; give the features the role group or ignore")
-        if sum(column.longest is not None for column in self.terms) > 1:
-            raise ValueError("at most one note can have longest: the network reads one note in word order")
-        if isinstance(self.target, MaskTarget):
-            self._check_mask()
         if self.follow_up is not None:
             self._check_follow_up(self.follow_up)
         check_distinct(self.encoded_columns, "these names are the same after encoding, in lower case")
@@ -286,13 +267,6 @@ class Contract(Document):
         if follow_up.since is not None and follow_up.since not in self.dates:
             raise ValueError(f"{follow_up.name}: since must name a date column, with the role date or feature")
 
-    def _check_mask(self) -> None:
-        if self.image is None:
-            raise ValueError("task: segmentation needs a column with the role image")
-        files = self.image.files
-        if files is not None and not (isinstance(files, DicomFiles) and files.plane is None):
-            raise ValueError("task: segmentation reads PNG, JPEG, and DICOM without plane: other images are turned")
-
     def _check_interval(self, feature: DateFeature) -> None:
         if feature.other in self.dates and feature.other != feature.name:
             return
@@ -311,14 +285,8 @@ class Contract(Document):
 
     @property
     def terms(self) -> tuple[TermsFeature, ...]:
-        """The columns with lists or notes, in the order of the contract. A note that is read in word order is last."""
-        listed = [column for column in self.columns if isinstance(column, TermsFeature)]
-        return tuple(sorted(listed, key=lambda column: column.longest is not None))
-
-    @property
-    def note(self) -> NoteSize | None:
-        """The size limits of the note whose words the model reads in their order, or None without such a note."""
-        return next((column.note_size for column in self.terms if column.note_size is not None), None)
+        """The columns with lists or notes, in the order of the contract."""
+        return tuple(column for column in self.columns if isinstance(column, TermsFeature))
 
     @property
     def target(self) -> Target:
@@ -339,16 +307,6 @@ class Contract(Document):
     def image(self) -> ImageColumn | None:
         """The column with the path of each row's image, if the model reads images."""
         return next((column for column in self.columns if isinstance(column, ImageColumn)), None)
-
-    @property
-    def mask(self) -> ImageColumn | None:
-        """The column with the path of each row's mask, as a column of images, if the outcome is a mask."""
-        if self.image is None or not isinstance(self.target, MaskTarget):
-            return None
-        size = self.image.image.model_copy(update={"channels": 1})
-        turned = "stored" if self.image.files is not None else self.image.orientation
-        named = {"name": self.target.name, "role": "image", "folder": self.target.folder}
-        return ImageColumn.model_validate(named | {"image": size, "orientation": turned})
 
     @property
     def groups(self) -> tuple[GroupColumn | CategoricalFeature, ...]:

@@ -23,16 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import ConfigurationError, DataError
-from protos.plan.architecture import ColumnsNetwork, ParallelNetwork, note_columns
-from protos.plan.augmentation import ImageSize
-from protos.plan.compatibility import agreed_sizes
+from protos.plan.architecture import ColumnsNetwork, ParallelNetwork
 from protos.plan.documents import Document, nearest_name
+from protos.plan.image_size import ImageSize
 from protos.plan.network_plan import NetworkPlan
-from protos.plan.networks.transformer_networks import NoteSize
 from protos.plan.plan import Plan
 from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract, SqlFormat, Task
-from site_agent.trainer.data.image_folder import blocks, reserved
 from site_agent.trainer.data.preprocessing import Features, Preprocessing, Rows, Targets, fit
 from site_agent.trainer.data.tables import Table, read_table
 from site_agent.trainer.disk import array_digest
@@ -166,7 +163,7 @@ class Examples:
 
     Attributes:
         features: float32, shape (rows, columns), C-contiguous.
-        targets: shape (rows,): float32 of 0 and 1, int64, or float64, by task; masks have shape (rows, pixels).
+        targets: shape (rows,): float32 of 0 and 1, int64, or float64, by task.
     """
 
     features: Features
@@ -185,13 +182,12 @@ class Dataset:
     """The encoded rows of a site for training, validation and test.
 
     Attributes:
-        classes: empty for regression and segmentation.
+        classes: empty for regression.
         training_patients, validation_patients, test_patients: int64 of shape (rows,), equal for rows of one patient;
             None if the contract declares no patient column.
         profile: the desk's summary of the training rows, which is saved with the model.
         rows_without_outcome: the number of rows that are in no part, because the contract has `missing: drop`.
         image: the size of the images whose pixels are the columns.
-        note: the size of the note whose words in order are the last columns.
     """
 
     training: Examples
@@ -206,13 +202,10 @@ class Dataset:
     profile: Document | None = None
     rows_without_outcome: int = 0
     image: ImageSize | None = None
-    note: NoteSize | None = None
 
     @property
     def outputs(self) -> int:
-        """The number of outputs of a model: one, or one for each of several classes, or one for each mask pixel."""
-        if self.task == "segmentation" and self.image is not None:
-            return self.image.pixels
+        """The number of outputs of a model: one, or one for each of several classes."""
         return len(self.classes) if self.task == "multi-class" else 1
 
     @cached_property
@@ -255,7 +248,7 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
             ),
         )
     training, validation, test = (
-        Examples(features=preprocessing.encode(table, part), targets=_targets_of(table, targets, part))
+        Examples(features=preprocessing.encode(table, part), targets=targets[part])
         for part in (rows.training, rows.validation, rows.test)
     )
     dataset = Dataset(
@@ -270,18 +263,8 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         test_patients=_patients(table, rows.test),
         rows_without_outcome=len(table.dropped),
         image=None if table.contract.image is None else table.contract.image.image,
-        note=table.contract.note,
     )
     return dataset, preprocessing
-
-
-def _targets_of(table: Table, targets: Targets, rows: Rows) -> Targets:
-    if targets.ndim == 1:
-        return targets[rows]
-    chosen = reserved(table.scratch, len(rows), targets.shape[1])
-    for block in blocks(len(rows), targets.shape[1]):
-        chosen[block] = targets[rows[block]]
-    return chosen
 
 
 def _patients(table: Table, rows: Rows) -> npt.NDArray[np.int64] | None:
@@ -294,15 +277,9 @@ def _patients(table: Table, rows: Rows) -> npt.NDArray[np.int64] | None:
 def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
     """Return the columns that a plan's network reads at this site, and how many of them all sites have.
 
-    The number is None if the network treats all columns alike. The columns of a note in word order follow those that
-    the plan lists. They have the site's own names.
+    The number is None if the network treats all columns alike.
     """
-    if not isinstance(plan, NetworkPlan):
-        return tuple(own), None
-    words = note_columns(plan.architecture)
-    if words and "columns" in agreed_sizes(plan.ingredients, plan.architecture):
-        return (*plan.column_names, *own[-words:]), None
-    if not plan.columns:
+    if not isinstance(plan, NetworkPlan) or not plan.columns:
         return tuple(own), None
     if not isinstance(plan.architecture, ParallelNetwork | ColumnsNetwork):
         return plan.column_names, None

@@ -22,7 +22,7 @@ import stat
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,12 +31,8 @@ from host.durable import MODELS_RESERVE_BYTES, make_folder, require_room
 from protos.errors import ConfigurationError, UnavailableError, to_install
 from site_agent.trainer.data import image_formats
 from site_agent.trainer.data.cell_rules import MISSING, Flaw
-from site_agent.trainer.data.columns import DicomFiles, ImageColumn, NiftiFiles
+from site_agent.trainer.data.columns import ImageColumn
 from site_agent.trainer.data.mistakes import unusable
-
-if TYPE_CHECKING:
-    pass
-
 
 Pixels: TypeAlias = npt.NDArray[np.float32]
 
@@ -157,9 +153,6 @@ _NO_FILE: Final = frozenset(
 )
 
 
-_PNG: Final = b"\x89PNG\r\n\x1a\n"
-
-
 class ImageFolder:
     """The folder of a table's images, and the pixels that were read from its files."""
 
@@ -169,13 +162,12 @@ class ImageFolder:
         table: Path,
         markers: Sequence[str],
         *,
-        has_masks: bool = False,
         scratch: Path | None = None,
     ) -> None:
         """Check that the images' folder exists and that the needed libraries are installed.
 
-        `markers` mean a missing value in the whole table. With `has_masks` every intensity must be 0 or 1. `scratch` is
-        the folder of the file with the pixels; None keeps them in memory.
+        `markers` mean a missing value in the whole table. `scratch` is the folder of the file with the pixels; None
+        keeps them in memory.
 
         Raises:
             DataError: the folder cannot be read.
@@ -184,7 +176,7 @@ class ImageFolder:
         """
         self._column, self._root = column, table.parent / column.folder
         self._markers = {"", *markers, *column.missing_markers}
-        self._has_masks, self._is_in_memory = has_masks, scratch is None
+        self._is_in_memory = scratch is None
         self._read, self._pixels = 0, GrowingPixels(scratch, column.image.numbers)
         if not self._root.is_dir():
             raise unusable(
@@ -229,12 +221,7 @@ class ImageFolder:
         if self._column.files is not None and (found := _NUMBERED.fullmatch(cell)):
             path, number = found[1], int(found[2])
         content = _content(self._root, path)
-        if self._has_masks and not isinstance(content, Flaw) and not content.startswith(_PNG):
-            return image_formats.MASK_NOT_PNG
-        image = content if isinstance(content, Flaw) else image_formats.pixels_of(content, self._column, number)
-        if self._has_masks and not isinstance(image, Flaw) and not np.isin(image, (0.0, 1.0)).all():
-            return image_formats.NOT_A_MASK
-        return image
+        return content if isinstance(content, Flaw) else image_formats.pixels_of(content, self._column, number)
 
 
 def _require_libraries(column: ImageColumn) -> None:
@@ -243,17 +230,9 @@ def _require_libraries(column: ImageColumn) -> None:
     try:
         import PIL.Image  # noqa: F401
 
-        match column.files:
-            case DicomFiles():
-                package, extra = "pydicom", "site,imaging"
-                import pydicom  # noqa: F401
-            case NiftiFiles():
-                package, extra = "nibabel", "site,imaging"
-                import nibabel  # noqa: F401
-            case None:
-                pass
-            case _:
-                assert_never(column.files)
+        if column.files is not None:
+            package, extra = "pydicom", "site,imaging"
+            import pydicom  # noqa: F401
     except ImportError as cause:
         raise ConfigurationError(
             what=f"The package {package} is not installed, but it is needed to read the images of this table.",

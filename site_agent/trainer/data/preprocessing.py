@@ -27,7 +27,7 @@ from site_agent.trainer.data.columns import (
     Feature,
     MeasuredFeature,
 )
-from site_agent.trainer.data.contract import BinaryTarget, Contract, MaskTarget, MultiClassTarget, RegressionTarget
+from site_agent.trainer.data.contract import BinaryTarget, Contract, MultiClassTarget, RegressionTarget
 from site_agent.trainer.data.image_folder import blocks, reserved
 from site_agent.trainer.data.mistakes import unusable
 from site_agent.trainer.data.tables import Table
@@ -214,14 +214,6 @@ def weighted(counts: Counts, weights: TermWeights) -> npt.NDArray[np.float32]:
     return found
 
 
-def in_order(codes: Counts, buckets: int) -> npt.NDArray[np.float32]:
-    """Return the hash buckets of a note's words as fractions, 0 to 1, in word order: float32 of the shape of `codes`.
-
-    As shares they are no larger than other columns, for models that read them as numbers. 0 means no word.
-    """
-    return codes.astype(np.float32) / np.float32(buckets)
-
-
 Rows: TypeAlias = npt.NDArray[np.int64]
 Features: TypeAlias = npt.NDArray[np.float32]
 Targets: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.int64] | npt.NDArray[np.float64]
@@ -270,11 +262,8 @@ class Preprocessing(Document):
             place += width
         for column, weights in zip(self.contract.terms, self.term_weights, strict=True):
             counts = table.terms[column.name] if rows is None else table.terms[column.name][rows]
-            width, counted = counts.shape[1], len(weights.rarity)
-            encoded[:, place : place + counted] = weighted(counts[:, :counted], weights)
-            if column.buckets is not None:
-                encoded[:, place + counted : place + width] = in_order(counts[:, counted:], column.buckets)
-            place += width
+            encoded[:, place : place + counts.shape[1]] = weighted(counts, weights)
+            place += counts.shape[1]
         if table.images is not None:
             self._encode_images(table.images, np.arange(count) if rows is None else rows, encoded[:, place:])
         if too_far:
@@ -299,13 +288,10 @@ class Preprocessing(Document):
                 place[:] = (part - np.float32(scale.mean)) / np.float32(scale.deviation)
 
     def targets(self, table: Table) -> Targets:
-        """Return targets: float32 0 and 1, (rows,), or (rows, pixels) for masks; int64 classes; float64 z-scores."""
+        """Return targets, (rows,): float32 0 and 1, int64 classes, or float64 z-scores."""
         if table.target is None:
             raise ValueError("a table read for prediction has no targets")
         match self.contract.target:
-            case MaskTarget():
-                assert table.masks is not None
-                return table.masks
             case BinaryTarget():
                 return table.target.astype(np.float32)
             case MultiClassTarget():
@@ -370,9 +356,7 @@ def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
         encodings=tuple(encodings),
         target_scale=fit_scale(table.target[training_rows]) if has_scale and table.target is not None else None,
         pixel_scales=_pixel_scales(contract, table, training_rows),
-        term_weights=tuple(
-            fit_terms(table.terms[column.name][training_rows, : column.counted]) for column in contract.terms
-        ),
+        term_weights=tuple(fit_terms(table.terms[column.name][training_rows]) for column in contract.terms),
     )
 
 

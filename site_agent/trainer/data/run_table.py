@@ -151,8 +151,6 @@ def table_digest(table: Table) -> str:
     if table.images is not None:
         arrays.append(("images", table.images))
     arrays += [(f"terms {name}", counts) for name, counts in table.terms.items()]
-    if table.masks is not None:
-        arrays.append(("masks", table.masks))
     patients = "\0".join(table.patients or ()).encode("utf-8", "surrogatepass")
     arrays.append(("patients", np.frombuffer(patients, dtype=np.uint8)))
     return array_digest(f"global-layers table 1 {table.contract.digest}", arrays)

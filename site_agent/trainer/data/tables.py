@@ -53,7 +53,7 @@ from site_agent.trainer.data.columns import (
     NumericFeature,
     TermsFeature,
 )
-from site_agent.trainer.data.contract import Column, Contract, MaskTarget
+from site_agent.trainer.data.contract import Column, Contract
 from site_agent.trainer.data.follow_up import follow_up_parser, times_of
 from site_agent.trainer.data.image_folder import ImageFolder, Pixels
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
@@ -80,8 +80,8 @@ class Table:
     Attributes:
         features: for each declared name one float64 array of shape (rows,). Numeric: the value, NaN if missing. Date:
             the interval in its unit, NaN if missing. Categorical: the position among the declared codes, -1 if unknown.
-        target: float64 of shape (rows,): 0 and 1, the index of the class, the number, or the share of the pixels
-            that the mask covers; None in a table for prediction.
+        target: float64 of shape (rows,): 0 and 1, the index of the class, or the number; None in a table for
+            prediction.
         images: float32 of shape (rows, numbers of an image), each in [0, 1]; None if the contract has no images.
         terms: for each list or note, uint16 of shape (rows, columns): how often each term occurs.
         patients: one identifier per row, None if the table has no such column.
@@ -90,8 +90,7 @@ class Table:
         group_positions: for each column of role group, positions as for categorical features.
         row_numbers: int64 of shape (rows,), as a spreadsheet counts; None for a table that was made up.
         dropped: the numbers of the rows that were left out, because they have no outcome and the contract drops those.
-        masks: float32 of shape (rows, pixels), 0 and 1, if the outcome is a mask and was read.
-        scratch: the folder of the files with images, masks and their encoded values; None for memory.
+        scratch: the folder of the files with images and their encoded values; None for memory.
     """
 
     contract: Contract
@@ -105,7 +104,6 @@ class Table:
     dropped: tuple[int, ...] = ()
     images: Pixels | None = None
     terms: Mapping[str, Counts] = field(default_factory=lambda: MappingProxyType({}))
-    masks: Pixels | None = None
     scratch: Path | None = None
 
     def __repr__(self) -> str:
@@ -228,7 +226,7 @@ class _Reading:
         self.rows: list[npt.NDArray[np.int64]] = []
         self.drops = not for_prediction and contract.target.missing == "drop"
         self.dropped: list[int] = []
-        self.folders: dict[str, ImageFolder] = {}
+        self.folder: ImageFolder | None = None
         self.terms = TermsReader(contract.terms, contract.missing_markers)
 
     def run(self, path: Path) -> Table:
@@ -242,15 +240,11 @@ class _Reading:
                 width = len(positions)
             self.mistakes.stop_if_any()
             parsers = self._parsers(positions)
-            patient, mask = self.contract.patient, self.contract.mask if self.reads_outcome else None
-            for column in (self.contract.image, mask):
-                if column is not None and column.name in positions:
-                    markers, is_mask = self.contract.missing_markers, column is mask
-                    self.folders[column.name] = ImageFolder(
-                        column, path, markers, has_masks=is_mask, scratch=self.scratch
-                    )
-            others = (patient, *self.contract.terms)
-            read = {*parsers, *self.folders, *(column.name for column in others if column and column.name in positions)}
+            image = self.contract.image
+            if image is not None and image.name in positions:
+                self.folder = ImageFolder(image, path, self.contract.missing_markers, scratch=self.scratch)
+            others = (self.contract.patient, image, *self.contract.terms)
+            read = {*parsers, *(column.name for column in others if column and column.name in positions)}
             places = sorted({*(positions[name] for name in read), *self.other_places.values()})
             self.parsed = {name: [np.empty(0)] for name in parsers if not self._is_day(name)}
             rows = rows if self.contract.format.header else itertools.chain([first], rows)
@@ -336,7 +330,7 @@ class _Reading:
             elif isinstance(column, FollowUpColumn):
                 if not self.for_prediction:
                     parsers[column.name] = follow_up_parser(column, spelling, self.today)
-            elif column.role == "target" and self.reads_outcome and not isinstance(column, MaskTarget):
+            elif column.role == "target" and self.reads_outcome:
                 parsers[column.name] = target_parser(column, spelling)
         return parsers
 
@@ -406,12 +400,12 @@ class _Reading:
                 self.terms.take(column.name, [cells[place] for place in used], block.rows[used], self.mistakes)
 
     def _take_images(self, block: Block, positions: Mapping[str, int], is_used: npt.NDArray[np.bool_]) -> None:
-        used = np.flatnonzero(is_used)
-        for name, folder in self.folders.items():
-            cells = block.columns[positions[name]]
-            for words, places in folder.read([cells[place] for place in used]).items():
-                found = used[list(places)]
-                self.mistakes.add(words, block.rows[found].tolist(), column=name)
+        if self.folder is None or self.contract.image is None:
+            return
+        used, name = np.flatnonzero(is_used), self.contract.image.name
+        cells = block.columns[positions[name]]
+        for words, places in self.folder.read([cells[place] for place in used]).items():
+            self.mistakes.add(words, block.rows[used[list(places)]].tolist(), column=name)
 
     def _used_rows(
         self, block: Block, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]
@@ -428,10 +422,6 @@ class _Reading:
         columns = {name: np.concatenate(self.parsed.pop(name)) for name in list(self.parsed)}
         rows = np.concatenate([np.empty(0, np.int64), *self.rows])
         self._fill(columns, len(rows), positions)
-        has_masks = self.contract.target.name in self.folders
-        masks = self._all_images(self.contract.mask, len(rows)) if has_masks else None
-        if masks is not None:
-            columns[self.contract.target.name] = masks.mean(axis=1, dtype=np.float64)
         for values in (*columns.values(), rows):
             values.flags.writeable = False
         for name in self.absent:
@@ -459,7 +449,6 @@ class _Reading:
             dropped=tuple(self.dropped),
             images=self._all_images(self.contract.image, len(rows)),
             terms=MappingProxyType(self.terms.counts(len(rows))),
-            masks=masks,
             scratch=self.scratch,
         )
 
@@ -478,8 +467,8 @@ class _Reading:
     def _all_images(self, column: ImageColumn | None, rows: int) -> Pixels | None:
         if column is None:
             return None
-        if column.name in self.folders:
-            return self.folders[column.name].images()
+        if self.folder is not None:
+            return self.folder.images()
         images = np.full((rows, column.image.numbers), np.nan, dtype=np.float32)
         images.flags.writeable = False
         return images
@@ -509,8 +498,6 @@ class _Reading:
         target = self.contract.target
         if rows < FEWEST_ROWS:
             self.mistakes.add(f"too few rows: at least {FEWEST_ROWS} are needed, {rows} are there")
-        if isinstance(target, MaskTarget) and values is not None and not values.any():
-            self.mistakes.add("all masks are empty, so there is nothing to learn", column=target.name)
         if values is None or not target.classes:
             return
         counts = np.bincount(values.astype(np.int64), minlength=len(target.classes))

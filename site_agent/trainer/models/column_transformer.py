@@ -1,10 +1,8 @@
-"""Defines a transformer with a token for each column, a token for each word of a note, and a token for the output.
+"""Defines a transformer with a token for each column, and a token for the output.
 
 Source: Gorishniy et al. 2021. `protos.plan.networks.transformer_networks` describes the computation. Parameters are
 those of `protos.plan.architecture.network_tensors`, and there are no buffers. A new network contains NaN. Tokens are
-(B, d + 1, w) with the output token first, or (S, B, d + 1, w) if parameters have a stack axis. With a note, d is the
-number of other columns and of the note's places. Places are the last columns of a row; see
-`site_agent.trainer.data.columns.in_order`.
+(B, d + 1, w) with the output token first, or (S, B, d + 1, w) if parameters have a stack axis.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from protos.plan.architecture import FeatureTokensNetwork, NoteSize
+from protos.plan.architecture import FeatureTokensNetwork
 from site_agent.trainer.models.layers import LayerNormalisation, Linear, Network, parameter
 
 
@@ -24,9 +22,8 @@ class FeatureTokens(Network):
 
     def __init__(self, architecture: FeatureTokensNetwork, columns: int, outputs: int) -> None:
         super().__init__()
-        width, note = architecture.width, architecture.note
-        tokenizer = Tokenizer(columns, width) if note is None else WordTokenizer(note, columns - note.columns, width)
-        self.input = nn.ModuleDict({"tokenizer": tokenizer})
+        width = architecture.width
+        self.input = nn.ModuleDict({"tokenizer": Tokenizer(columns, width)})
         blocks = range(1, architecture.blocks + 1)
         self.body = nn.ModuleDict({f"block{number}": Block(architecture) for number in blocks})
         normalisation, linear = LayerNormalisation(width), Linear(width, outputs, bias=True)
@@ -35,9 +32,9 @@ class FeatureTokens(Network):
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
         """Return the network's representation, (B, w), of a batch of rows, (B, d)."""
-        tokens, is_word = self.input["tokenizer"](rows)
+        tokens = self.input["tokenizer"](rows)
         for block in self.body.values():
-            tokens = block(tokens, is_word)
+            tokens = block(tokens)
         return (tokens[..., 0, :],)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
@@ -56,53 +53,11 @@ class Tokenizer(nn.Module):
         self.bias = parameter(columns, width)
         self.decision = parameter(width)
 
-    def forward(self, rows: Tensor) -> tuple[Tensor, None]:
-        """Return a token for each column and for the output, (B, d + 1, w). All tokens take part in attention."""
-        return _decided(self.decision, _of_columns(rows, self.weight, self.bias)), None
-
-
-class WordTokenizer(nn.Module):
-    """Computes a token W[c_j] + b_j for the word at place j of a note, where c_j is the word's bucket.
-
-    The tokens of the output and of other columns come first.
-    """
-
-    def __init__(self, note: NoteSize, others: int, width: int) -> None:
-        """Create the embedding tables. `others` is the number of columns before the note's columns."""
-        super().__init__()
-        self._buckets, self._longest, self._others = note.buckets, note.longest, max(others, 0)
-        self.weight = parameter(note.buckets, width)
-        self.bias = parameter(note.longest, width)
-        self.decision = parameter(width)
-        if self._others:
-            self.column_weight = parameter(self._others, width)
-            self.column_bias = parameter(self._others, width)
-
-    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return tokens (B, n, w) of rows (B, d), and whether each token takes part in attention, (B, 1, 1, n)."""
-        codes = (rows[..., -self._longest :] * self._buckets + 0.5).clamp(0, self._buckets).long()
-        places = (codes - 1).clamp(min=0)
-        if self.weight.dim() == 3:  # the tables of all copies in a stack are joined into one long table
-            places = places + torch.arange(len(self.weight), device=rows.device)[:, None, None] * self._buckets
-        words = functional.embedding(places, self.weight.reshape(-1, self.weight.shape[-1]))
-        tokens = words + self.bias.unsqueeze(-3)
-        if self._others:
-            of_columns = _of_columns(rows[..., : self._others], self.column_weight, self.column_bias)
-            tokens = torch.cat((of_columns, tokens), dim=-2)
-        always = codes.new_ones((*codes.shape[:-1], self._others + 1))
-        is_word = torch.cat((always, codes), dim=-1) > 0
-        return _decided(self.decision, tokens), is_word[..., None, None, :]
-
-
-def _of_columns(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return x_j·W_j + b_j for each column j: (B, d) to (B, d, w)."""
-    # The batch is between the stack axis, if there is one, and the parameter's own axes.
-    return torch.addcmul(bias.unsqueeze(-3), rows.unsqueeze(-1), weight.unsqueeze(-3))
-
-
-def _decided(decision: Tensor, tokens: Tensor) -> Tensor:
-    """Put the output token before the other tokens."""
-    return torch.cat((decision[..., None, None, :].expand(*tokens.shape[:-2], 1, -1), tokens), dim=-2)
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return a token for the output and for each column, (B, d + 1, w)."""
+        # The batch is between the stack axis, if there is one, and the parameter's own axes.
+        tokens = torch.addcmul(self.bias.unsqueeze(-3), rows.unsqueeze(-1), self.weight.unsqueeze(-3))
+        return torch.cat((self.decision[..., None, None, :].expand(*tokens.shape[:-2], 1, -1), tokens), dim=-2)
 
 
 class Block(nn.Module):
@@ -114,9 +69,9 @@ class Block(nn.Module):
         self.attention = Attention(architecture)
         self.feedforward = TokenFeedForward(architecture)
 
-    def forward(self, tokens: Tensor, is_word: Tensor | None) -> Tensor:
+    def forward(self, tokens: Tensor) -> Tensor:
         """Apply the layer to tokens, (B, tokens, w). The shape stays the same."""
-        tokens = tokens + functional.dropout(self.attention(tokens, is_word), self._dropout, self.training)
+        tokens = tokens + functional.dropout(self.attention(tokens), self._dropout, self.training)
         return tokens + functional.dropout(self.feedforward(tokens), self._dropout, self.training)
 
 
@@ -130,14 +85,14 @@ class Attention(nn.Module):
         self.projections = Linear(architecture.width, 3 * architecture.width, bias=True)
         self.output = Linear(architecture.width, architecture.width, bias=True)
 
-    def forward(self, tokens: Tensor, is_word: Tensor | None) -> Tensor:
-        """Apply the layer to tokens (B, tokens, w). The mask (B, 1, 1, tokens) excludes tokens without a word."""
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Apply the layer to tokens, (B, tokens, w). The shape stays the same."""
         projections = self.projections(self.normalisation(tokens))
         # (..., tokens, 3·w) to three of (..., heads, tokens, w / heads)
         by_head = projections.unflatten(-1, (3, self._heads, -1)).movedim(-4, -2)
         queries, keys, values = by_head.unbind(-4)
         dropout = self._dropout if self.training else 0.0
-        attended = functional.scaled_dot_product_attention(queries, keys, values, is_word, dropout)
+        attended = functional.scaled_dot_product_attention(queries, keys, values, None, dropout)
         output: Tensor = self.output(attended.transpose(-3, -2).flatten(-2))
         return output
 

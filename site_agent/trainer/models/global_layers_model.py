@@ -20,15 +20,14 @@ from torch.nn import functional
 
 from protos.plan.architecture import GlobalLayersNetwork
 from site_agent.trainer.models.layers import FeedForward, FullyConnected, Linear, Network, Normalisation, parameter
-from site_agent.trainer.models.transformer import TransformerBlock, transform
+from site_agent.trainer.models.transformer import TransformerBlock
 
 
 class GlobalLayers(Network):
-    """The complete network: `input`, then `body`, then `head`, with an optional linear path.
+    """The complete network: `input`, then `body`, then `head`.
 
     Source: Obeidi, "Global Layers", with batch normalisation as an affine map, as in the authors'
-    experiment. `input` maps (B, d) to (B, 4s), `body` to (B, 2s), `head` to (B, C). The linear path
-    adds its own (B, C) from the same rows.
+    experiment. `input` maps (B, d) to (B, 4s), `body` to (B, 2s), `head` to (B, C).
     """
 
     def __init__(self, architecture: GlobalLayersNetwork, columns: int, outputs: int) -> None:
@@ -37,20 +36,17 @@ class GlobalLayers(Network):
         self.input = InputPart(architecture, columns)
         self.body = BodyPart(architecture)
         self.head = HeadPart(architecture, outputs)
-        has_path = architecture.linear_path
-        self.unique = nn.ModuleDict({"path": Linear(columns, outputs, bias=True)}) if has_path else None
 
-    def represent(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return the body's result (B, 2s) for rows (B, d), and the linear path's part of the logits, if any."""
+    def represent(self, rows: Tensor) -> tuple[Tensor]:
+        """Return the body's result (B, 2s) for rows (B, d)."""
         if self._input_dropout:
             rows = functional.dropout(rows, self._input_dropout, self.training)
-        inner: Tensor = self.body(self.input(rows))
-        return (inner,) if self.unique is None else (inner, self.unique["path"](rows))
+        return (self.body(self.input(rows)),)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
         """Return logits (B, C) from the result of `represent`."""
         logits: Tensor = self.head(representations[0])
-        return logits if self.unique is None else logits + representations[1]
+        return logits
 
 
 class InputPart(nn.Module):
@@ -58,7 +54,6 @@ class InputPart(nn.Module):
 
     def __init__(self, architecture: GlobalLayersNetwork, columns: int) -> None:
         super().__init__()
-        self._heads, self._dropout = architecture.heads, architecture.dropout
         self.normalisation = Normalisation(columns) if architecture.input_normalisation else None
         width = architecture.entity_width if architecture.entities else 1
         self.embedding = Embedding(columns, width) if architecture.entities else None
@@ -76,8 +71,9 @@ class InputPart(nn.Module):
     def _transformed(self, embedding: Embedding, rows: Tensor) -> Tensor:
         """Map rows (B, d) to the output of the last transformer block, side by side for all columns: (B, d·e)."""
         tokens: Tensor = embedding(rows.mT.contiguous())
-        blocks = [block.tensors() for block in self.children() if isinstance(block, TransformerBlock)]
-        tokens = transform(tokens, blocks, self._heads, self._dropout if self.training else 0.0)
+        for block in self.children():
+            if isinstance(block, TransformerBlock):
+                tokens = block(tokens)
         return tokens.transpose(-3, -1).flatten(-2)
 
 

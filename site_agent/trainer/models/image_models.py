@@ -1,42 +1,28 @@
-"""Defines networks of images: convolutional networks, U-Net, which draws masks, and EfficientNet-B0.
+"""Defines the convolutional network of images.
 
 Parameters are those of `protos.plan.networks`, in names, order and shapes, and there are no buffers. First values are
 NaN. Rows are flat images: (B, channels * height * width), or (S, B, ...) if parameters have a stack axis. A stack is
-one convolution with S groups, so its copies do not mix. The library torchvision computes EfficientNet, except for its
-normalisation, and without leaving out blocks at random. It is loaded when the network is built, because it is in an
-extra. It has no stacks, so torch maps each copy with its own parameters (`vmap`).
+one convolution with S groups, so its copies do not mix.
 """
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import partial
-from importlib.machinery import PathFinder
-from importlib.util import find_spec
 from itertools import pairwise
-from types import ModuleType
 from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 from torch.nn import functional
 
-from protos.errors import to_install
-from protos.plan.augmentation import ImageSize
+from protos.plan.image_size import ImageSize
 from protos.plan.networks.convolutional_networks import (
     KERNEL,
     ConvolutionalNetwork,
-    ParallelConvolutionalNetwork,
     flat_width,
     is_halved,
     sides_after,
 )
-from protos.plan.networks.efficient_networks import FIRST_KERNEL, EfficientNetwork, ImageNormalisationName
-from protos.plan.networks.u_networks import UNetNetwork
-from site_agent.trainer.failures import unfit
 from site_agent.trainer.models.layers import (
     NORMALISATION_EPSILON,
     Activation,
@@ -70,19 +56,16 @@ class Convolution(nn.Module):
 
 
 class ImageNormalisation(nn.Module):
-    """Scales each image to mean 0 and variance 1 (not for the kind `fixed`), then computes γ·x + β."""
+    """Scales each image to mean 0 and variance 1, then computes γ·x + β."""
 
-    def __init__(self, channels: int, kind: ImageNormalisationName = "image") -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self._kind = kind
         self.weight = parameter(channels)
         self.bias = parameter(channels)
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalise images (B, channels, height, width). The channels of several copies are side by side."""
         weight, bias = self.weight.reshape(-1), self.bias.reshape(-1)
-        if self._kind == "fixed":
-            return torch.addcmul(bias.view(-1, 1, 1), images, weight.view(-1, 1, 1))
         copies = self.weight.shape[0] if self.weight.dim() == 2 else 1
         return functional.group_norm(images, copies, weight, bias, NORMALISATION_EPSILON)
 
@@ -96,14 +79,10 @@ class Block(nn.Module):
         self.convolution = Convolution(inner, outer)
         self.normalisation = ImageNormalisation(outer) if has_normalisation else None
 
-    def convolved(self, images: Tensor) -> Tensor:
-        """Apply the convolution: (B, inner, height, width) to (B, outer, height, width). Copies share the channels."""
-        images = self.convolution(images)
-        return self._activation(images if self.normalisation is None else self.normalisation(images))
-
     def forward(self, images: Tensor) -> Tensor:
         """Apply the block: (B, inner, height, width) to (B, outer, ...). Height and width are halved if possible."""
-        images = self.convolved(images)
+        images = self.convolution(images)
+        images = self._activation(images if self.normalisation is None else self.normalisation(images))
         return functional.max_pool2d(images, 2) if is_halved(*images.shape[-2:]) else images
 
 
@@ -140,34 +119,7 @@ class Convolutional(Network):
         return logits
 
 
-class ParallelConvolutional(Network):
-    """A network with two extractors of the same image and one head. Tavakoli et al. 2024, "FENDA-FL", section 3."""
-
-    def __init__(self, architecture: ParallelConvolutionalNetwork, outputs: int) -> None:
-        super().__init__()
-        image, self._image, self._dropout = architecture.image, architecture.image, architecture.dropout
-        both = (architecture.common, architecture.unique)
-        self.numbers_per_row = sum(_numbers_per_row(image, blocks) for blocks in both)
-        self.common = _blocks((image.channels, *architecture.common), architecture)
-        self.unique = _blocks((image.channels, *architecture.unique), architecture)
-        width = sum(flat_width(image, blocks) for blocks in both)
-        self.head = nn.ModuleDict({"output": Linear(width, outputs, bias=True)})
-
-    def represent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the results of the common and the unique extractor, (B, width of each), for images (B, pixels)."""
-        images, copies = as_images(rows, self._image)
-        return as_rows(self.common(images), copies), as_rows(self.unique(images), copies)
-
-    def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Return the logits, (B, C): join both extractors' results, then apply dropout and the last layers."""
-        together = functional.dropout(torch.cat(representations, dim=-1), self._dropout, self.training)
-        logits: Tensor = self.head["output"](together)
-        return logits
-
-
-def _blocks(
-    channels: Sequence[int], architecture: ConvolutionalNetwork | ParallelConvolutionalNetwork, first: int = 1
-) -> nn.Sequential:
+def _blocks(channels: Sequence[int], architecture: ConvolutionalNetwork, first: int = 1) -> nn.Sequential:
     """Return a block between each two neighbouring numbers of channels. The blocks are numbered from `first`."""
     activation, has_normalisation = activation_of(architecture.activation), architecture.normalisation
     pairs = enumerate(pairwise(channels), start=first)
@@ -199,175 +151,3 @@ def _numbers_per_row(image: ImageSize, blocks: Sequence[int]) -> int:
         for number, channels in enumerate(blocks)
         for height, width in [sides_after(image, number)]
     )
-
-
-class Pair(nn.Module):
-    """Two convolutions in sequence, which keep height and width."""
-
-    def __init__(self, inner: int, outer: int, architecture: UNetNetwork) -> None:
-        super().__init__()
-        activation, has_normalisation = activation_of(architecture.activation), architecture.normalisation
-        self.first = Block(inner, outer, activation, has_normalisation=has_normalisation)
-        self.second = Block(outer, outer, activation, has_normalisation=has_normalisation)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Apply the block's two convolutions: (B, inner, height, width) to (B, outer, height, width)."""
-        return self.second.convolved(self.first.convolved(images))
-
-
-class UNet(Network):
-    """The complete U-Net: levels of falling size, levels of rising size, and a linear map of each pixel's channels.
-
-    The outputs are logits of the pixels, row by row: (B, height * width), or (S, B, ...) with a stack axis.
-    """
-
-    def __init__(self, architecture: UNetNetwork) -> None:
-        super().__init__()
-        self._image, self._width, self._levels = architecture.image, architecture.width, architecture.levels
-        down, up = architecture.ways
-        # The largest count of numbers in memory for an image: both results of each block, and the joined inputs of the
-        # rising levels.
-        pixels = architecture.image.pixels
-        of_levels = [2 * outer * pixels >> 2 * level for level, (_, outer) in enumerate(down)]
-        joined = [(inner + 2 * outer) * pixels >> 2 * level for level, (inner, outer) in enumerate(up[::-1])]
-        self.numbers_per_row = sum(of_levels) + sum(joined)
-        self.input = nn.ModuleDict({"block1": Pair(*down[0], architecture)})
-        pairs = {f"block{number}": Pair(*both, architecture) for number, both in enumerate((*down[1:], *up), start=2)}
-        self.body = nn.ModuleDict(pairs)
-        self.head = nn.ModuleDict({"output": Linear(architecture.width, 1, bias=True)})
-
-    def represent(self, rows: Tensor) -> tuple[Tensor]:
-        """Return the channels of each pixel, (B, width * pixels), for images (B, pixels and channels)."""
-        images, copies = as_images(rows, self._image)
-        blocks, kept = list(self.body.values()), [self.input["block1"](images)]
-        for block in blocks[: self._levels]:
-            kept.append(block(functional.max_pool2d(kept[-1], 2)))
-        value = kept.pop()
-        for block in blocks[self._levels :]:
-            value = block(_beside(_doubled(value), kept.pop(), copies or 1))
-        return (as_rows(value, copies),)
-
-    def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Return a logit for each pixel, (B, pixels), from the result of `represent`, (B, width * pixels)."""
-        values = representations[0]
-        pixels = values.reshape(*values.shape[:-1], self._width, -1).transpose(-1, -2)
-        logits: Tensor = self.head["output"](pixels)
-        return logits.squeeze(-1)
-
-
-def _doubled(images: Tensor) -> Tensor:
-    """Repeat each pixel four times. On a graphics card, the gradient of torch's interpolate is not reproducible."""
-    count, channels, height, width = images.shape
-    wide = images[:, :, :, None, :, None].expand(count, channels, height, 2, width, 2)
-    return wide.reshape(count, channels, 2 * height, 2 * width)
-
-
-def _beside(images: Tensor, others: Tensor, copies: int) -> Tensor:
-    """Join two batches of images along their channels, separately for each copy of a stack."""
-    count, _, height, width = images.shape
-    both = [one.reshape(count, copies, -1, height, width) for one in (images, others)]
-    return torch.cat(both, dim=2).reshape(count, -1, height, width)
-
-
-class Efficient(Network):
-    """The complete network: a first convolution, stages, the mean of each channel, and a linear map of the means."""
-
-    def __init__(self, architecture: EfficientNetwork, outputs: int) -> None:
-        super().__init__()
-        self._image = architecture.image
-        self.numbers_per_row = _efficient_numbers(architecture)
-        features, classifier = _layers_of_torchvision(architecture, outputs)
-        self.input = nn.ModuleDict({"features": features[:1]})
-        self.body = nn.ModuleDict({"features": features[1:]})
-        self.head = nn.ModuleDict({"classifier": classifier})
-
-    def represent(self, rows: Tensor) -> tuple[Tensor]:
-        """Return the means of the last channels, (B, channels), for images (B, pixels and channels), before dropout."""
-        is_stack, size = rows.dim() == 3, (self._image.channels, self._image.height, self._image.width)
-        images = _mapped(self.input["features"], rows.reshape(*rows.shape[:-1], *size), is_stack=is_stack)
-        return (_mapped(self.body["features"], images, is_stack=is_stack).mean((-2, -1)),)
-
-    def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Apply the last layer after dropout: (B, channels) to (B, C)."""
-        (values,) = representations
-        return _mapped(self.head["classifier"], values, is_stack=values.dim() == 3)
-
-
-def load_torchvision() -> ModuleType:
-    """Return the library torchvision. Raise ConfigurationError if it is missing or made for another PyTorch."""
-    try:
-        _declare_operators()
-        from torchvision.models import efficientnet
-    except (ImportError, RuntimeError) as cause:
-        is_missing = isinstance(cause, ImportError)
-        state = "is not installed" if is_missing else f"does not fit PyTorch {torch.__version__}"
-        raise unfit(
-            what=f"The package torchvision {state}. The neural network efficientnet-b0 needs this package.",
-            remedy=to_install("site,torchvision"),
-        ) from cause
-    found: ModuleType = efficientnet
-    return found
-
-
-def _declare_operators() -> None:
-    """Declare two operators of torchvision's compiled library if this computer cannot load the library.
-
-    The library needs a PyTorch for graphics cards. Without the library `import torchvision` stops, because it registers
-    rules for these two names. No network computes with them.
-    """
-    if hasattr(torch.ops.torchvision, "nms"):
-        return  # loaded or declared before
-    package = find_spec("torchvision")
-    library = package and PathFinder.find_spec("_C", package.submodule_search_locations)
-    if library is None or library.origin is None:
-        return  # not installed, or built without its library
-    try:
-        torch.ops.load_library(library.origin)  # type: ignore[no-untyped-call]  # torch has no types for it
-    except OSError:
-        for name in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{name}", "(Tensor boxes, Tensor scores, float threshold) -> Tensor")
-
-
-def _layers_of_torchvision(architecture: EfficientNetwork, outputs: int) -> tuple[nn.Sequential, nn.Sequential]:
-    """Return torchvision's `features` and `classifier` for a network of this size, filled with NaN."""
-    library, stages = load_torchvision(), []
-    for blocks in architecture.stages:
-        first = blocks[0]
-        sizes = (first.hidden // first.inner, first.kernel, first.stride, first.inner, first.outer)
-        stages.append(library.MBConvConfig(*sizes, len(blocks)))
-    with torch.random.fork_rng(devices=[]):  # torchvision draws first values
-        whole = library.EfficientNet(
-            stages,
-            dropout=architecture.dropout,
-            stochastic_depth_prob=0.0,
-            num_classes=outputs,
-            norm_layer=partial(ImageNormalisation, kind=architecture.normalisation),
-        )
-        # torchvision's first convolution reads three channels. Grey images have one.
-        channels, border = architecture.image.channels, FIRST_KERNEL // 2
-        whole.features[0][0] = nn.Conv2d(channels, architecture.first, FIRST_KERNEL, 2, border, bias=False)
-    # Dropout in place would change the representation, which penalties read later.
-    whole.classifier[0].inplace = False
-    for values in whole.parameters():
-        nn.init.constant_(values, math.nan)
-    return whole.features, whole.classifier
-
-
-def _mapped(part: nn.Module, values: Tensor, *, is_stack: bool) -> Tensor:
-    """Apply a part of the network. In a stack, apply each copy's parameters to the copy's own values."""
-    if not is_stack:
-        mapped: Tensor = part(values)
-        return mapped
-    copies = dict(part.named_parameters())
-    found: Tensor = vmap(lambda own, one: functional_call(part, own, (one,)), randomness="different")(copies, values)
-    return found
-
-
-def _efficient_numbers(architecture: EfficientNetwork) -> int:
-    height, width = (-(-side // 2) for side in (architecture.image.height, architecture.image.width))
-    numbers = architecture.first * height * width
-    for block in (block for blocks in architecture.stages for block in blocks):
-        numbers += block.hidden * height * width
-        height, width = (-(-side // block.stride) for side in (height, width))
-        numbers += (block.hidden + block.outer) * height * width
-    return 2 * (numbers + architecture.last * height * width)

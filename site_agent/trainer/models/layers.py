@@ -113,7 +113,7 @@ class FeedForward(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Apply the feed-forward layer to a batch, (B, width). The shape stays the same."""
-        hidden = functional.selu(self.inner(_dropped(self.normalisation(values), self._dropout, self.training)))
+        hidden = functional.selu(self.inner(dropped(self.normalisation(values), self._dropout, self.training)))
         if self.gate is not None:
             hidden = hidden * self.gate(values)
         outer: Tensor = self.outer(hidden)
@@ -131,7 +131,7 @@ class FullyConnected(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Apply the layer to a batch: (B, inputs) to (B, outputs)."""
-        return _dropped(functional.selu(self.linear(self.normalisation(values))), self._dropout, self.training)
+        return dropped(functional.selu(self.linear(self.normalisation(values))), self._dropout, self.training)
 
 
 def affine(values: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ def affine(values: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     if scale.dim() == 2:
         own = (len(scale), 1, -1) + (1,) * (values.dim() - 3)
         return torch.addcmul(shift.view(own), values, scale.view(own) * NORMALISATION_FACTOR)
-    mean, variance = standard_statistics(scale)
+    mean, variance = _standard_statistics(scale)
     # This needs one kernel forward and one kernel backward, and is the fastest way that we know.
     return torch.batch_norm(values, scale, shift, mean, variance, False, 0.0, NORMALISATION_EPSILON, False)
 
@@ -199,7 +199,7 @@ def activation_of(name: ActivationName) -> Activation:
             assert_never(name)
 
 
-def standard_statistics(scale: Tensor) -> tuple[Tensor, Tensor]:
+def _standard_statistics(scale: Tensor) -> tuple[Tensor, Tensor]:
     """Return for each channel a mean of 0 and a variance of 1, with the type and device of `scale`."""
     return _statistics(scale.shape[0], scale.dtype, scale.device)
 
@@ -212,7 +212,7 @@ def _statistics(channels: int, dtype: torch.dtype, device: torch.device) -> tupl
         return torch.zeros(channels, dtype=dtype, device=device), torch.ones(channels, dtype=dtype, device=device)
 
 
-def dropout_terms(values: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+def _dropout_terms(values: Tensor, rate: float) -> tuple[Tensor, Tensor]:
     """Draw the factor and the shift of AlphaDropout, which computes factor·x + shift, in the shape of `values`.
 
     Source: Klambauer et al. 2017, section 3: a dropped value becomes SELU's lowest result, then an affine map restores
@@ -224,10 +224,11 @@ def dropout_terms(values: Tensor, rate: float) -> tuple[Tensor, Tensor]:
     return kept * scale, (1.0 - rate - kept) * (scale * _DROPPED_VALUE)
 
 
-def _dropped(values: Tensor, rate: float, is_training: bool) -> Tensor:
+def dropped(values: Tensor, rate: float, is_training: bool) -> Tensor:
+    """Apply AlphaDropout in training. `rate` is the probability of dropping one value, in [0, 1)."""
     if rate == 0.0 or not is_training:
         return values
-    factor, shift = dropout_terms(values, rate)
+    factor, shift = _dropout_terms(values, rate)
     return torch.addcmul(shift, values, factor)
 
 

@@ -17,20 +17,17 @@ from protos.plan.architecture import (
     ColumnsNetwork,
     ConvolutionalNetwork,
     DenseNetwork,
-    EfficientNetwork,
     FeatureTokensNetwork,
     GlobalLayersNetwork,
     NamedTensors,
-    ParallelConvolutionalNetwork,
     ParallelNetwork,
-    UNetNetwork,
     network_tensors,
 )
 from site_agent.trainer.failures import unfit
 from site_agent.trainer.models.column_transformer import FeatureTokens
 from site_agent.trainer.models.dense_models import Columns, Dense, Parallel
 from site_agent.trainer.models.global_layers_model import GlobalLayers
-from site_agent.trainer.models.image_models import Convolutional, Efficient, ParallelConvolutional, UNet
+from site_agent.trainer.models.image_models import Convolutional
 
 
 def build_network(architecture: Architecture, columns: int, outputs: int, common: int | None = None) -> nn.Module:
@@ -58,12 +55,6 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
             return FeatureTokens(architecture, columns, outputs)
         case ConvolutionalNetwork():
             return Convolutional(architecture, outputs)
-        case ParallelConvolutionalNetwork():
-            return ParallelConvolutional(architecture, outputs)
-        case EfficientNetwork():
-            return Efficient(architecture, outputs)
-        case UNetNetwork():
-            return UNet(architecture)
         case NamedTensors():
             raise unfit(
                 what=(

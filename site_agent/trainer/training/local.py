@@ -24,7 +24,7 @@ from protos.plan.architecture import TensorSpec
 from protos.plan.learning_rates import RateSchedule, rate_factor
 from site_agent.trainer.models.image_models import ReadsImages
 from site_agent.trainer.pulse import PULSE
-from site_agent.trainer.training.batches import Augmenting, Batches, Rows
+from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.flat_network import FlatNetwork, State, part_of, prefixed
 from site_agent.trainer.training.procedures import Phase, Procedure
 from site_agent.trainer.training.torch_losses import LossFunction
@@ -56,10 +56,8 @@ class LocalTraining:
         batches: Batches,
         pace: Pace,
         dropout_seed: int,
-        augmenting: Augmenting | None = None,
     ) -> None:
         self._procedure, self._rows, self._batches, self._pace = procedure, rows, batches, pace
-        self._augmenting = augmenting
         self._device = procedure.evaluated().device
         self._dropout = self._first_draw(dropout_seed)
         self.steps_made = 0
@@ -129,11 +127,7 @@ class LocalTraining:
                 PULSE.beat()
 
     def _batch(self) -> Rows:
-        rows = self._batches.draw()
-        batch = self._rows.select(rows)
-        if self._augmenting is not None:
-            batch = self._augmenting.changed(batch, rows, self._batches.epoch)
-        return batch.to(self._device)
+        return self._rows.select(self._batches.draw()).to(self._device)
 
     @contextmanager
     def _own_dropout(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Computes the loss of a batch: cross-entropy, focal loss, squared error or soft Dice, with class weights.
+"""Computes the loss of a batch: cross-entropy, focal loss or squared error, with class weights.
 
 One callable serves training, validation and distillation. The rules:
 
@@ -7,14 +7,13 @@ One callable serves training, validation and distillation. The rules:
 * a target can be a share of each class (a probability, such as a teacher's). The row then counts as that many rows of
   each class. Torch divides weighted shares by the number of rows instead;
 * a loss and its gradient are finite for any logit up to 1e4 in size;
-* with masks each image has its own loss, the soft Dice loss plus the mean cross-entropy of its pixels;
 * the loss of a stack of S copies is the sum of their S means, so each copy has its own gradient.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import assert_never
 
 import torch
 from torch import Tensor
@@ -24,8 +23,6 @@ from protos.plan.losses import ClassWeights, Focal, Loss, TaskDefault
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.failures import unfit
 
-_NOUNS: Final[dict[Task, str]] = {"regression": "number", "segmentation": "mask"}
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LossFunction:
@@ -34,7 +31,7 @@ class LossFunction:
     Outputs are floats of shape (rows, 1) for binary and regression, (rows, classes) logits for multi-class, or of shape
     (S, rows, ...) for a stack. Targets are floats (rows,) from 0 to 1, int64 (rows,) class numbers or float (rows,
     classes) shares, or float (rows,) values. For a stack they are (S, rows, ...), or as for one copy if all copies have
-    the same. For masks both are floats of shape (rows, pixels), or (S, rows, pixels). `gamma` is the focal loss's
+    the same. `gamma` is the focal loss's
     exponent, 0 for none. `weights` are float32 (classes,), or (S, classes) for a stack; None for equal ones.
     """
 
@@ -52,8 +49,6 @@ class LossFunction:
         if self.task == "regression":
             values = outputs.squeeze(-1)
             return (values - targets.expand_as(values)).square().mean(-1)
-        if self.task == "segmentation":
-            return losses_of_masks(outputs, targets.expand_as(outputs)).mean(-1)
         if self.gamma or self.weights is not None:
             return self._by_class(outputs, targets)
         if self.task == "binary":
@@ -105,20 +100,6 @@ class LossFunction:
         return self.weights.to(outputs.device).unsqueeze(-2).expand(*outputs.shape[:-1], -1).movedim(-1, 0)
 
 
-def losses_of_masks(outputs: Tensor, masks: Tensor) -> Tensor:
-    """Return the loss of each image: 1 minus its soft Dice, plus the mean binary cross-entropy of its pixels.
-
-    Source: Isensee et al. 2021, "nnU-Net", which adds up both; Milletari et al. 2016, "V-Net", for the soft Dice.
-    Differs from the latter in two things: probabilities are not squared in the denominator, and 1 is added to numerator
-    and denominator. So an image without the structure has a finite gradient, and no Dice loss if none is predicted.
-    `outputs` are logits (..., pixels), `masks` 0 and 1 of the same shape, and the result has shape (...).
-    """
-    inside = torch.sigmoid(outputs)
-    common, both = (inside * masks).sum(-1), inside.sum(-1) + masks.sum(-1)
-    entropy = functional.binary_cross_entropy_with_logits(outputs, masks, reduction="none").mean(-1)
-    return 1.0 - (2.0 * common + 1.0) / (both + 1.0) + entropy
-
-
 def build_loss(loss: Loss, task: Task, outputs: int, training_targets: Tensor) -> LossFunction:
     """Return the loss that a plan names. Raise ConfigurationError if it does not fit this site's target.
 
@@ -127,10 +108,10 @@ def build_loss(loss: Loss, task: Task, outputs: int, training_targets: Tensor) -
     has weight 0, also if other rows have it.
     """
     gamma = loss.gamma if isinstance(loss, Focal) else 0.0
-    if task in ("regression", "segmentation"):
+    if task == "regression":
         if loss != TaskDefault(name="task-default"):
             raise unfit(
-                what=f"The loss function of the plan is for classes, but the target of this site is a {_NOUNS[task]}.",
+                what="The loss function of the plan is for classes, but the target of this site is a number.",
                 remedy="Ask the researcher to change the plan: set the loss to task-default, and leave out "
                 "class_weights. "
                 "Or choose together an outcome with classes.",

@@ -35,9 +35,9 @@ def build_optimiser(optimiser: Optimiser, parameters: Sequence[nn.Parameter]) ->
         case AdamW() | Adam():
             kind = torch.optim.AdamW if isinstance(optimiser, AdamW) else torch.optim.Adam
             betas = (optimiser.first_decay, optimiser.second_decay)
-            return kind(many, rate, betas, optimiser.offset, decay, amsgrad=optimiser.amsgrad, fused=True)
-        case StochasticGradientDescent(momentum=momentum, nesterov=nesterov):
-            return torch.optim.SGD(many, rate, momentum=momentum, weight_decay=decay, nesterov=nesterov, fused=True)
+            return kind(many, rate, betas, optimiser.offset, decay, fused=True)
+        case StochasticGradientDescent(momentum=momentum):
+            return torch.optim.SGD(many, rate, momentum=momentum, weight_decay=decay, fused=True)
         case _:
             assert_never(optimiser)
 

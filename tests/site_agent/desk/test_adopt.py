@@ -9,7 +9,6 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +32,7 @@ from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 from tests.site_agent.trainer.sites import Table
 
 LATER = "law-2"
-HAS_MONITOR = find_spec("site_agent.desk.drift") is not None
-MODELS = ("federated", "gradient_boosting", "logistic_regression", "random_forest", "siloed")
+MODELS = ("federated", "siloed")
 Command = Callable[..., tuple[int, str]]
 
 
@@ -118,28 +116,28 @@ def test_what_is_adopted_predicts_as_it_was_tested(
 def test_a_new_run_changes_nothing_that_is_in_use(folder: Path, tmp_path: Path, site_agent: Command) -> None:
     """Predictions stay equal to the byte and name the newer models; --run does not reach them either."""
     rows_of_the_test(folder, tmp_path / "new.csv")
-    site_agent("adopt", "random_forest", "--by", "A. Jones")
+    site_agent("adopt", "siloed", "--by", "A. Jones")
     site_agent("predict", "--input", tmp_path / "new.csv", "--output", tmp_path / "before.csv")
     a_later_run(folder)
 
     _, said = site_agent("predict", "--input", tmp_path / "new.csv", "--output", tmp_path / "after.csv")
-    monitored = site_agent("monitor", folder / "table.csv") if HAS_MONITOR else (0, said)
+    monitored = site_agent("monitor", folder / "table.csv")
     refused = site_agent("predict", "--input", tmp_path / "new.csv", "--output", tmp_path / "x.csv", "--run", LATER)
     reported = site_agent("report")
 
     assert (tmp_path / "before.csv").read_bytes() == (tmp_path / "after.csv").read_bytes()
     for text in (said, monitored[1]):
-        assert f"random forest of the run {RUN}" in text
+        assert f"the model trained alone of the run {RUN}" in text
         assert f"The run {LATER} has newer models, which are not in use." in text
     assert refused[0] == 2
     assert f"--run names another run, {LATER}" in refused[1]
     assert not (tmp_path / "x.csv").exists()
-    assert f"In use: random forest of the run {RUN}, adopted by A. Jones" in reported[1]
+    assert f"In use: the model trained alone of the run {RUN}, adopted by A. Jones" in reported[1]
     assert "The same test rows have tested 2 runs." in reported[1]
     assert "The models of this run are not in use until a person adopts one." in reported[1]
 
 
-@pytest.mark.parametrize("model", ["federated", "logistic_regression"])
+@pytest.mark.parametrize("model", MODELS)
 def test_the_card_compares_the_model_that_it_describes(folder: Path, site_agent: Command, model: str) -> None:
     """The federated model's gain is on its own card only; a local model is compared with the federated one."""
     site_agent("adopt", model, "--by", "A. Jones")
@@ -152,7 +150,7 @@ def test_the_card_compares_the_model_that_it_describes(folder: Path, site_agent:
         assert f"Compared with {MODEL_TITLES[report['best_local']]}: {report['gain']['verdict']} (auroc" in said
         assert "Compared with the federated model" not in said
     else:
-        own, federated = (one["metrics"]["auroc"] for one in (report["simple_models"][model], report["federated"]))
+        own, federated = (one["metrics"]["auroc"] for one in (report[model], report["federated"]))
         assert "Compared with the federated model: " in said
         assert f" (auroc {own - federated:+.3f}, 95% interval " in said
         assert said.count("Compared with ") == 1
@@ -176,7 +174,7 @@ def test_the_audit_log_has_every_decision_before_it_counts(folder: Path, site_ag
     with closing(sqlite3.connect(log, isolation_level=None)) as store:
         store.execute("DROP TRIGGER records_UPDATE")
         store.execute("UPDATE records SET line = replace(line, 'Jones', 'Smith')")
-    status, _ = site_agent("adopt", "random_forest", "--by", "C. Mallory")
+    status, _ = site_agent("adopt", "siloed", "--by", "C. Mallory")
 
     assert status != 0
     adoption = find_adoption(state_of(folder))
@@ -187,7 +185,7 @@ def test_the_audit_log_has_every_decision_before_it_counts(folder: Path, site_ag
 @pytest.mark.parametrize(
     ("words", "expected", "status"),
     [
-        (("oracle", "--by", "A"), "has no model oracle. It has federated, gradient_boosting, logistic_regression", 2),
+        (("oracle", "--by", "A"), "has no model oracle. It has federated, siloed", 2),
         (("../law-1/model", "--by", "A"), "has no model", 2),
         (("federated",), "--by is missing", 2),
         (("federated", "--by", " "), "--by is empty", 2),
@@ -229,13 +227,13 @@ def test_nothing_takes_the_place_of_the_adopted_model(
     folder: Path, tmp_path: Path, site_agent: Command, harm: str
 ) -> None:
     """A file that is gone or has changed stops predict, export, card and monitor. No other model predicts instead."""
-    site_agent("adopt", "random_forest", "--by", "A. Jones")
+    site_agent("adopt", "siloed", "--by", "A. Jones")
     models, record = state_of(folder) / "models" / RUN, state_of(folder) / "approvals" / "models" / "in-use.json"
     match harm:
         case "removed":
-            (models / "random_forest.safetensors").unlink()
+            (models / "siloed.safetensors").unlink()
         case "replaced":
-            shutil.copy(models / "gradient_boosting.safetensors", models / "random_forest.safetensors")
+            shutil.copy(models / "model.safetensors", models / "siloed.safetensors")
         case "record damaged":
             record.write_text("{")
         case _:
@@ -247,23 +245,17 @@ def test_nothing_takes_the_place_of_the_adopted_model(
         site_agent("predict", "--input", table, "--output", tmp_path / "made.csv"),
         site_agent("export", "--output", made),
         site_agent("card", "--markdown", made),
-        *([site_agent("monitor", table, "--json", made)] if HAS_MONITOR else []),
+        site_agent("monitor", table, "--json", made),
     ]
 
     assert [status for status, _ in ended] == [78] * len(ended), ended
     assert not list(tmp_path.glob("made*"))
 
 
-@pytest.mark.parametrize(
-    ("table", "most_rows"), [("breast-cancer", 10_000), ("wine", 10_000), ("diabetes", 10_000), ("wine", 50)]
-)
-def test_every_model_is_exported_as_it_predicts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Table, most_rows: int
-) -> None:
-    """For every task, the module that is exported answers as `predict` does, also with many rows."""
-    monkeypatch.setattr(simple_models, "_TREES", 10)
-    monkeypatch.setattr(simple_models, "MOST_ROWS", most_rows)  # beyond them boosting counts values in bins
-    hospital = site_after_run(tmp_path / "site", table=table, simple_models=True)
+@pytest.mark.parametrize("table", ["breast-cancer", "wine", "diabetes"])
+def test_every_model_is_exported_as_it_predicts(tmp_path: Path, table: Table) -> None:
+    """For every task, the module that is exported answers as `predict` does."""
+    hospital = site_after_run(tmp_path / "site", table=table)
 
     for name in saved_names(hospital.state_path, RUN):
         check(load_model(hospital.state_path, RUN, name))

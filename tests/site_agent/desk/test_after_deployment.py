@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import csv
-from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from host.audit_log import AuditLog
 from protos.errors import DataError
-from site_agent.desk.comparison.evaluation import HeldOutRows
-from site_agent.desk.model_card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
+from site_agent.desk.model_card import SUPPRESSED, card_facts, card_markdown
 from site_agent.desk.prediction import predict_table
 from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.hospital import Hospital
-from site_agent.state_folders import gate_store_path
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 
 
@@ -99,32 +94,3 @@ def test_a_card_tells_no_small_count_and_no_value(hospital: Hospital) -> None:
     assert str(facts["plan_digest"]) in text
     assert SUPPRESSED not in text
     assert SUPPRESSED in card_markdown({**facts, "rows": {"validation": SUPPRESSED}})
-
-
-def test_the_cards_evidence_is_the_head_of_the_log(hospital: Hospital) -> None:
-    """The number of records and the hash of the last one."""
-    path, now = gate_store_path(hospital.state_path), datetime(2026, 1, 1, tzinfo=UTC)
-    model = model_in_use(hospital.state_path, RUN)
-    without = card_facts(hospital, model)
-
-    log = AuditLog(path, site="ahus", now=lambda: now)
-    for number in range(3):
-        log.write("tried", number=number)
-    head = log.head
-    log.close()
-    found = card_facts(hospital, model)
-
-    assert "no audit log" in card_markdown(without)
-    assert (found["audit_hash"], found["audit_records"]) == (head.hash, 3)
-    assert head.hash in card_markdown(found)
-
-
-def test_a_small_class_cannot_be_told_from_the_others() -> None:
-    """With 3 of 60 no class has its count; classes of several are numbered, as their names are codes."""
-    small, enough = (
-        HeldOutRows(task="binary", targets=np.repeat([0, 1], [57, 3]), classes=("alive", "dead")),
-        HeldOutRows(task="multi-class", targets=np.repeat([0, 1, 2], 20), classes=("C50", "C51", "C52")),
-    )
-
-    assert by_class(small) == {"alive": SUPPRESSED_CLASS, "dead": SUPPRESSED_CLASS}
-    assert by_class(enough) == {"class 1": 20, "class 2": 20, "class 3": 20}

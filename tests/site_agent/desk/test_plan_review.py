@@ -147,22 +147,12 @@ In all
 
 def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named() -> None:
     """What is trained and from where is on the page that a person approves, and what a file's author could do."""
-    of_images = {
-        "name": "convolutional",
-        "image": {"height": 8, "width": 8, "channels": 1},
-        "blocks": [2],
-        "hidden": [],
-    }
     frozen = plan_of_method({"name": "fedavg"}, architecture=OWN, columns=[], outputs=None, start=FILE)
-    changed = plan_of_method(
-        {"name": "fedper"}, architecture=of_images | {"augmentation": [{"name": "flip"}]}, columns=[], outputs=None
-    )
 
     assert (
         "These layers of the model are frozen, so this plan does not train them and does not send them: trunk."
         in page(frozen)
     )
-    assert "images are changed at random in each epoch: half of them are mirrored across." in page(changed)
     worst = [sentence for sentence in in_words(frozen, manifest_of(frozen)).sentences if "starting file" in sentence]
     assert worst == [
         "At worst: the author of the starting file chose values that make a sum reveal rows of single patients."

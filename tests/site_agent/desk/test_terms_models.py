@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import yaml
 
-from host.command_line import extra
 from site_agent.desk.examination.examination_page import examination_page
 from site_agent.desk.examination.examine import examine
 from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.model_card import card_facts, card_markdown
+from site_agent.desk.monitoring import monitor_lines, monitor_table
 from site_agent.desk.prediction import predict_table
 from site_agent.desk.results.run_report import make_report
 from site_agent.desk.use.model_in_use import model_in_use
@@ -142,12 +142,8 @@ def test_an_export_answers_from_cells_as_predict_does_and_nothing_written_has_a_
     survey = survey_table(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
     page = examination_page(examine(survey, Split(seed=3)), site="ahus", accepted_by=None, warnings_stop=True)
     (tmp_path / "check.html").write_text(page)
-    with extra("site_agent.desk.drift"):
-        from site_agent.desk.drift.monitor_command import monitor_lines
-        from site_agent.desk.drift.monitoring import monitor_table
-
-        seen = monitor_table(hospital, put_table(tmp_path / "seen.csv", 2000), None)
-        (tmp_path / "monitor.txt").write_text("\n".join(monitor_lines(seen)) + json.dumps(seen))
+    seen = monitor_table(hospital, put_table(tmp_path / "seen.csv", 2000), None)
+    (tmp_path / "monitor.txt").write_text("\n".join(monitor_lines(seen)) + json.dumps(seen))
     predict_table(hospital, new, tmp_path / "out.csv", None)
     predict_table(hospital, bare, tmp_path / "out-bare.csv", None)
 
@@ -178,35 +174,3 @@ def test_an_export_answers_from_cells_as_predict_does_and_nothing_written_has_a_
         assert not any(word in content for word in (b"surname", b"erythropoietin", b"zz1drug", b"tired")), path.name
     card = (tmp_path / "card.md").read_text()
     assert all(words in card for words in ("diagnoses (list of codes in 4 columns)", "note (note in 64 columns)"))
-
-
-SIZE = {"buckets": 64, "longest": 8}
-
-
-@pytest.mark.parametrize("features", [[NOTE | SIZE], [NOTE | SIZE, AGE, HASHED, DECLARED]], ids=["alone", "beside"])
-def test_a_note_in_word_order_is_reported_predicted_and_exported_without_a_word(
-    tmp_path: Path, features: list[dict[str, Any]]
-) -> None:
-    """Report, card and `predict` work as for other notes; the loader reads a note's words in their order."""
-    pytest.importorskip("onnxruntime")
-    hospital = trained(tmp_path / "site", features, SIZE)
-    new = put_table(tmp_path / "new.csv", 1000, without="ill")
-
-    predict_table(hospital, new, tmp_path / "out.csv", None)
-    made = export_model(hospital, tmp_path / "exported", None)
-    card = card_markdown(card_facts(hospital, model_in_use(hospital.state_path, None)))
-
-    wanted = [float(score) for score in scores(tmp_path / "out.csv")]
-    rows = [patient(number) for number in range(1000, 1000 + ROWS)]
-    assert np.mean([(score > 0.5) == (place % 2 == 1) for place, score in enumerate(wanted)]) > 0.7
-    assert made.difference <= made.tolerance
-    loaded = runpy.run_path(str(tmp_path / "exported" / "loader.py"))["load"](tmp_path / "exported")
-    assert loaded.predict(rows) == pytest.approx(wanted, abs=made.tolerance)
-    turned = [row | {"note": " ".join(reversed(row["note"].split()))} for row in rows]
-    assert loaded.predict(turned) != pytest.approx(wanted, abs=1e-3)
-    assert "note (note in 72 columns, of which 8 for words in their order)" in card
-    assert all(one["name"] in card for one in features)
-    new.unlink()
-    for path in (path for path in (*hospital.state_path.rglob("*"), *tmp_path.glob("exported/*")) if path.is_file()):
-        assert not any(word in path.read_bytes().lower() for word in (b"surname", b"tired")), path.name
-    assert "AUROC" in report_page(site_facts(hospital, None))

@@ -30,7 +30,7 @@ from tests.site_agent.trainer.sites import SMALL, Table, make_plan, make_site
 def test_the_folder_answers_as_predictions_do(tmp_path: Path, table: Table) -> None:
     """For rows as text, abstentions included; ONNX agrees, and nothing is written over."""
     pytest.importorskip("onnxruntime")
-    plan = make_plan(architecture=SMALL | {"linear_path": True})
+    plan = make_plan(architecture=SMALL)
     hospital = site_after_run(tmp_path / "site", table=table, plan=plan, siloed_baseline=False)
     own = Path(hospital.data.table)
 

@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from protos.plan.architecture import network_tensors
-from protos.plan.initial_values import initial_values
 from site_agent.desk.applied import AppliedModel
 from site_agent.desk.export.described_model import description_of
 from site_agent.desk.export.export_folder import (
@@ -51,7 +50,7 @@ TARGETS: dict[str, dict[str, object]] = {
 NETWORKS: dict[str, dict[str, object]] = {
     "global-layers": SMALL,
     "global-layers with everything": SMALL
-    | {"gate": True, "input_normalisation": True, "linear_path": True, "transformer_blocks": 2, "dropout": 0.3},
+    | {"gate": True, "input_normalisation": True, "transformer_blocks": 1, "dropout": 0.3},
     "global-layers without entities": SMALL | {"entities": False, "transformer_blocks": 0},
     "logistic": {"name": "dense", "hidden": []},
     "dense": {"name": "dense", "hidden": [7, 5, 4], "activation": "gelu", "dropout": 0.2},
@@ -63,7 +62,7 @@ NETWORKS: dict[str, dict[str, object]] = {
     "columns": {"name": "columns", "hidden": [6, 6], "lateral": 0.5, "activation": "selu"},
 }  # fmt: skip
 # Drawn so that the answers differ between rows and are not all near 0 or 1.
-SPREADS = {"global-layers with everything": 0.15, "feature-tokens": 1.0, "feature-tokens with gelu": 1.0}
+SPREADS = {"global-layers with everything": 0.35, "feature-tokens": 1.0, "feature-tokens with gelu": 1.0}
 METHODS = {
     "logistic": "local", "parallel": "fenda-fl", "columns": "chfl",
 }  # fmt: skip
@@ -130,8 +129,7 @@ def check(saved: SavedModel, seed: int = 1) -> None:
     expected = used.scores(features)
     with torch.no_grad():
         found = scoring_module(used)(torch.from_numpy(values)).numpy()
-    # With few rows, boosted trees can predict the same for every row.
-    assert saved.own is not None or np.ptp(expected, axis=0).max() > 1e-3
+    assert np.ptp(expected, axis=0).max() > 1e-3
     unit = 1.0 if scale is None else scale.deviation
     assert np.abs(found - expected.reshape(found.shape)).max() / unit <= tolerance(used, features)
 
@@ -173,12 +171,8 @@ IMAGES: dict[str, dict[str, Any]] = {
     "blocks alone": {"name": "convolutional", "blocks": [3], "hidden": []},
     "blocks and layers": {"name": "convolutional", "blocks": [3, 4, 2], "hidden": [5, 4], "activation": "gelu"},
     "normalised": {"name": "convolutional", "blocks": [3, 4], "normalisation": True, "activation": "selu"},
-    "two extractors": {"name": "parallel-convolutional", "common": [3], "unique": [4, 2], "normalisation": True},
-    "efficient": {"name": "efficientnet-b0", "normalisation": "image", "width": 0.1, "depth": 0.5},
-    "efficient with folded means": {"name": "efficientnet-b0", "normalisation": "fixed", "width": 0.1},
     "pixels as columns": {"name": "dense", "hidden": [5]},
 }
-EFFICIENT_SPREAD = 0.2
 
 
 def image_model(network: str, channels: int, window: list[int] | None) -> SavedModel:
@@ -194,36 +188,9 @@ def image_model(network: str, channels: int, window: list[int] | None) -> SavedM
     made, rows = make_plan(method={"name": "local"}, architecture=architecture), np.arange(30)
     preprocessing = fit(declared, table, rows)
     tensors = network_tensors(made.architecture, columns=35 * channels, outputs=3)
-    # Deep layers pass nothing on unless their values are near the first ones.
-    near = {one.name: initial_values(one, 5) if "efficient" in network else 0 for one in tensors}
-    spread = EFFICIENT_SPREAD if "efficient" in network else 0.4
-    values = {one.name: near[one.name] + generator.normal(0, spread, one.shape).astype(np.float32) for one in tensors}
+    values = {one.name: generator.normal(0, 0.4, one.shape).astype(np.float32) for one in tensors}
     profile = profile_of(declared, table, rows)
     return SavedModel(plan=made, preprocessing=preprocessing, values=values, report={}, profile=profile)
-
-
-@pytest.mark.parametrize("others", [0, 3])
-@pytest.mark.parametrize(("blocks", "activation"), [(1, "reglu"), (2, "gelu")])
-def test_a_network_of_words_is_written_down(blocks: int, activation: str, others: int) -> None:
-    """The module answers as the program, for notes with and without words at each place, and numbers beside."""
-    generator, size = np.random.default_rng(5), {"buckets": 7, "longest": 5}
-    note = {"name": "note", "role": "feature", "type": "text", "missing": "empty", **size}
-    named = [f"number {place}" for place in range(others)]
-    columns = [note, *({"name": name, "role": "feature", "type": "numeric"} for name in named)]
-    columns.append({"name": "outcome", "role": "target"} | TARGETS["multi-class"])
-    declared = Contract.model_validate_json(json.dumps({"format": {"header": True}, "columns": columns}))
-    numbers = {name: generator.normal(size=40) for name in named}
-    codes = generator.integers(0, 8, (40, 12)).astype(np.uint16)
-    target = generator.integers(0, 3, 40) * 1.0
-    table = Table(contract=declared, rows=40, features=numbers, target=target, patients=None, terms={"note": codes})
-    network = NETWORKS["feature-tokens"] | {"note": size, "blocks": blocks, "activation": activation}
-    made, rows = make_plan(method={"name": "local"}, architecture=network), np.arange(30)
-    preprocessing, profile = fit(declared, table, rows), profile_of(declared, table, rows)
-    tensors = network_tensors(made.architecture, columns=12 + others, outputs=3)
-    values = {one.name: generator.normal(0, 1, one.shape).astype(np.float32) for one in tensors}
-    saved = SavedModel(plan=made, preprocessing=preprocessing, values=values, report={}, profile=profile)
-
-    check(saved)
 
 
 @pytest.mark.parametrize("window", [None, [40, 200]])

@@ -11,12 +11,10 @@ from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingCla
 from sklearn.linear_model import LogisticRegression
 
 from protos.errors import DataError
-from protos.plan.augmentation import ImageSize
-from site_agent.desk.comparison.evaluation import Scores
+from protos.plan.image_size import ImageSize
 from site_agent.desk.results import simple_models
 from site_agent.desk.results.joining_models import FOLDS, _patient_folds, fit_own_models
-from site_agent.desk.results.own_models import OwnModel, arrays_of, own_model_of, own_scores
-from site_agent.desk.results.simple_models import TITLES, best_simple_model, fit_simple_models, reads_simply
+from site_agent.desk.results.simple_models import TITLES, best_simple_model, reads_simply, simple_scores
 from site_agent.hospital import read_hospital
 from site_agent.trainer.data.contract import Task, read_contract
 from site_agent.trainer.data.dataset import Dataset, Examples, prepare
@@ -42,11 +40,6 @@ def site(folder: Path, table: Table) -> tuple[Dataset, Preprocessing]:
     return prepare(Path(hospital.data.table), read_contract(Path(hospital.data.contract)), hospital.data.split)
 
 
-def simple_scores(dataset: Dataset, preprocessing: Preprocessing, seed: int) -> dict[str, Scores]:
-    """What every simple model says of the test rows."""
-    return {name: fit.test for name, fit in fit_simple_models(dataset, preprocessing, seed)}
-
-
 def test_two_classes_are_scikit_learns_models(tmp_path: Path) -> None:
     """The recipes that the pages name, to the bit; the guess is the share of the positive class in training."""
     dataset, preprocessing = site(tmp_path, "breast-cancer")
@@ -57,7 +50,7 @@ def test_two_classes_are_scikit_learns_models(tmp_path: Path) -> None:
         "gradient_boosting": GradientBoostingClassifier(random_state=5),
     }
 
-    found = simple_scores(dataset, preprocessing, seed=5)
+    found = dict(simple_scores(dataset, preprocessing, seed=5))
 
     assert list(found) == [*recipes, "majority_guess"]
     for name, recipe in recipes.items():
@@ -75,60 +68,20 @@ def test_neither_validation_nor_test_rows_teach_them(tmp_path: Path) -> None:
 
     changed = replace(dataset, validation=turned(dataset.validation), test=turned(dataset.test))
 
-    straight, with_others = (simple_scores(rows, preprocessing, seed=0) for rows in (dataset, changed))
+    straight, with_others = (dict(simple_scores(rows, preprocessing, seed=0)) for rows in (dataset, changed))
 
     for name, scores in straight.items():
         np.testing.assert_array_equal(scores, with_others[name])
-
-
-@pytest.mark.parametrize("most_rows", [10_000, 50])
-@pytest.mark.parametrize("lacking", [None, 0, 1, 2])
-@pytest.mark.parametrize("table", ["breast-cancer", "wine", "diabetes"])
-def test_what_is_kept_answers_as_scikit_learn_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Table, lacking: int | None, most_rows: int
-) -> None:
-    """The arrays of every simple model give the tested scores to 1e-9: with a class absent, and with the recipes
-    of many rows, where boosting counts values in bins."""
-    monkeypatch.setattr(simple_models, "MOST_ROWS", most_rows)
-    dataset, preprocessing = site(tmp_path, table)
-    if lacking is not None:
-        if table != "wine":
-            pytest.skip("of two classes both are needed")
-        is_kept = dataset.training.targets != lacking
-        part = Examples(features=dataset.training.features[is_kept], targets=dataset.training.targets[is_kept])
-        dataset = replace(dataset, training=part)
-
-    fits = {name: fit for name, fit in fit_simple_models(dataset, preprocessing, seed=3) if name in TITLES}
-
-    assert len(fits) == 3
-    for name, fit in fits.items():
-        assert fit.kept is not None
-        found = own_scores(own_model_of(arrays_of(fit.kept)), dataset.task, dataset.test.features)
-        found = preprocessing.in_target_units(found) if table == "diabetes" else found
-        np.testing.assert_allclose(found, fit.test, rtol=1e-9, atol=1e-9, err_msg=name)
-
-
-def test_arrays_of_something_else_are_no_model(tmp_path: Path) -> None:
-    """A file that lacks an array, or has one too many, is refused."""
-    dataset, preprocessing = site(tmp_path, "breast-cancer")
-    models: list[OwnModel] = [fit.kept for _, fit in fit_simple_models(dataset, preprocessing, 0) if fit.kept]
-
-    assert len(models) == 3
-    for model in models:
-        arrays = arrays_of(model)
-        for changed in ({**arrays, "other": np.zeros(1)}, {k: v for k, v in arrays.items() if k != next(iter(arrays))}):
-            with pytest.raises(ValueError, match="other arrays"):
-                own_model_of(changed)
 
 
 def test_many_rows_change_the_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Boosting counts in bins, and trees draw only so many rows; the linear model is the same."""
     dataset, preprocessing = site(tmp_path, "breast-cancer")
     features, labels = dataset.training.features.astype(np.float64), dataset.training.targets.astype(np.int64)
-    before = simple_scores(dataset, preprocessing, seed=0)
+    before = dict(simple_scores(dataset, preprocessing, seed=0))
     monkeypatch.setattr(simple_models, "MOST_ROWS", 50)
 
-    found = simple_scores(dataset, preprocessing, seed=0)
+    found = dict(simple_scores(dataset, preprocessing, seed=0))
 
     binned = HistGradientBoostingClassifier(early_stopping=False, random_state=0).fit(features, labels)
     forest = RandomForestClassifier(10, min_samples_leaf=3, max_samples=50, random_state=0).fit(features, labels)
@@ -203,7 +156,7 @@ def test_large_images_and_many_columns_get_the_models_that_end_in_time(
     scale = Scale(mean=0.0, deviation=1.0) if task == "regression" else None
     preprocessing = Preprocessing.model_construct(target_scale=scale)
 
-    assert [name for name, _ in fit_simple_models(dataset, preprocessing, 0)] == fitted
+    assert [name for name, _ in simple_scores(dataset, preprocessing, 0)] == fitted
     assert best_simple_model(dataset, 0) in fitted
     monkeypatch.setattr(simple_models, "MOST_NUMBERS", 30 * 64 * 64)
     assert reads_simply(dataset)

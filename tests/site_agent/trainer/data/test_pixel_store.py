@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from sklearn.datasets import load_digits
 
 from protos.errors import UnavailableError
 from site_agent.hospital import Split
@@ -23,24 +26,37 @@ from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Study
 from tests.for_each import for_each
-from tests.mask_images import U_NET, mask_contract, put_table
 from tests.site_agent.trainer.sites import make_plan, run_rounds
 
 ROWS = 40
+SIZE = {"height": 8, "width": 8, "channels": 1}
+NETWORK = {"name": "convolutional", "image": SIZE, "blocks": [4], "hidden": []}
 SPLIT = Split(seed=5)
 
 
 def declared(**changes: Any) -> Contract:
-    """Real images of 8 by 8 pixels with masks."""
-    content = mask_contract()
-    content["columns"][1] |= changes
-    return Contract.model_validate_json(json.dumps(content))
+    """Real images of 8 by 8 pixels: even digits and odd ones."""
+    scan = {"name": "scan", "role": "image", "folder": "images", "image": SIZE} | changes
+    ill = {"name": "ill", "role": "target", "task": "binary", "positive": ["1"], "negative": ["0"]}
+    columns = [{"name": "who", "role": "patient"}, scan, ill]
+    return Contract.model_validate_json(json.dumps({"format": {"header": True}, "columns": columns}))
+
+
+def put_table(folder: Path, rows: Iterable[int]) -> None:
+    """A table of scikit-learn's digits, with their files beside it."""
+    digits = load_digits()
+    (folder / "images").mkdir()
+    lines = ["who,scan,ill"]
+    for row in rows:
+        Image.fromarray((digits.images[row] * 15).astype(np.uint8)).save(folder / "images" / f"{row}.png")
+        lines.append(f"P{row},{row}.png,{digits.target[row] % 2}")
+    (folder / "table.csv").write_text("\n".join(lines) + "\n")
 
 
 @for_each("seed", range(3))
 def test_a_file_gives_the_bits_that_memory_gives(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images, masks, scales, all three parts and the model after two epochs are equal, however large the blocks are."""
-    put_table(tmp_path / "table.csv", tmp_path, [*range(100 * seed, 100 * seed + ROWS)])
+    """Images, scales, all three parts and the model after two epochs are equal, however large the blocks are."""
+    put_table(tmp_path, range(100 * seed, 100 * seed + ROWS))
     found = []
     for scratch in (None, tmp_path / "saves"):
         for size in (1 << 24, 700):
@@ -49,7 +65,7 @@ def test_a_file_gives_the_bits_that_memory_gives(tmp_path: Path, seed: int, monk
             found.append((dataset, preprocessing.pixel_scales[0]))
 
     schedule = {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 4}
-    plan = make_plan(method={"name": "fedavg"}, architecture=U_NET, schedule=schedule)
+    plan = make_plan(method={"name": "fedavg"}, architecture=NETWORK, schedule=schedule)
     trained = []
     for dataset, scale in found:
         study = Study(plan, dataset, seeds=Seeds.published(1, "ahus"))
@@ -62,7 +78,7 @@ def test_a_file_gives_the_bits_that_memory_gives(tmp_path: Path, seed: int, monk
 
 def test_the_file_has_no_name_and_goes_with_its_last_array(tmp_path: Path) -> None:
     """The folder is empty as soon as the table is read. Its pixels can still be read and drawn into batches."""
-    put_table(tmp_path / "table.csv", tmp_path, [*range(ROWS)])
+    put_table(tmp_path, range(ROWS))
     scratch = tmp_path / "saves"
 
     table = read_table(tmp_path / "table.csv", declared(), scratch=scratch)
@@ -80,13 +96,8 @@ def test_little_memory_is_needed_whatever_the_number_of_images(tmp_path: Path, m
     """Of 600 images in a file, memory holds less than half of what the pixels need."""
     monkeypatch.setattr(image_folder, "_ROWS_BYTES", 1 << 14)
     large = {"resize": "stretch", "image": {"height": 64, "width": 64, "channels": 1}}
-    put_table(tmp_path / "table.csv", tmp_path, [*range(600)])
-    content = json.loads(declared(**large).model_dump_json())
-    content["columns"][2] = {"name": "ill", "role": "target", "task": "binary", "positive": ["1"], "negative": ["0"]}
-    lines = (tmp_path / "table.csv").read_text().splitlines()
-    rows = [f"{line.rpartition(',')[0]},{number % 2}" for number, line in enumerate(lines[1:])]
-    (tmp_path / "table.csv").write_text("\n".join(["who,scan,ill", *rows]) + "\n")
-    contract = Contract.model_validate_json(json.dumps(content))
+    put_table(tmp_path, range(600))
+    contract = declared(**large)
     prepare(tmp_path / "table.csv", contract, SPLIT)  # what is loaded for the first time is not counted
     pixels, peaks = 600 * 64 * 64 * 4, []
 
@@ -102,7 +113,7 @@ def test_little_memory_is_needed_whatever_the_number_of_images(tmp_path: Path, m
 
 def test_a_full_disk_is_refused_before_the_first_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has both figures, and no image was opened."""
-    put_table(tmp_path / "table.csv", tmp_path, [*range(ROWS)])
+    put_table(tmp_path, range(ROWS))
     monkeypatch.setattr(image_folder, "MODELS_RESERVE_BYTES", 1 << 60)
     monkeypatch.setattr(image_folder, "_content", lambda *_: pytest.fail("an image was opened"))
 

@@ -127,55 +127,6 @@ def test_an_empty_list_is_allowed_only_if_the_contract_says_so(tmp_path: Path, c
         read(tmp_path, cells, missing_markers=["none"])
 
 
-def test_a_note_in_word_order_has_its_first_words_behind_its_counts() -> None:
-    """Each place has the bucket of its word, counted from 1; words behind the last place are counted alone."""
-    (column,) = contract(type="text", longest=3).terms
-    place = {word: min(counted(word, type="text")) for word in ("fever", "before", "rash", "again")}
-
-    found = counted("Fever before rash; again FEVER", type="text", longest=3)
-    short = counted("rash", type="text", longest=3)
-
-    assert {at: found[at] for at in (8, 9, 10)} == {
-        8: place["fever"] + 1, 9: place["before"] + 1, 10: place["rash"] + 1
-    }  # fmt: skip
-    assert max(found) == 10
-    assert sum(count for at, count in found.items() if at < 8) == 5
-    assert short == {place["rash"]: 1, 8: place["rash"] + 1}
-    assert counted("", type="text", longest=3, missing="empty") == {}
-    assert column.encoded_columns[8:] == tuple(f"drugs at place {number} of 3" for number in (1, 2, 3))
-
-
-def test_places_are_encoded_as_shares_and_counts_as_without_them(tmp_path: Path) -> None:
-    """A share times the buckets is the bucket, exactly enough for all of them; weights do not read the places."""
-    cells = [f"word{number} word{number + 1} word{number}" for number in range(40)]
-    table, bare = (read(tmp_path, cells, type="text", buckets=2048, longest=size) for size in (4, None))
-
-    encoded, without = (fit(one.contract, one, np.arange(20)).encode(one) for one in (table, bare))
-
-    np.testing.assert_array_equal(encoded[:, :2048], without)
-    np.testing.assert_array_equal(np.rint(encoded[:, 2048:] * np.float32(2048)), table.terms["drugs"][:, 2048:])
-    assert (encoded[:, -1] == 0).all()
-    assert (np.arange(2049, dtype=np.float32) / np.float32(1999) * np.float32(1999) + np.float32(0.5)).astype(
-        np.int64
-    ).tolist() == [*range(2049)]
-
-
-def test_notes_that_are_cut_off_are_found(tmp_path: Path) -> None:
-    """The check counts the notes of which not all words are read in order, and names their rows without a word."""
-    cells = ["one two three", "one two"] * 20
-    declared = contract(PARQUET, type="text", longest=2)
-
-    found = examine(survey_table(written(tmp_path, cells), declared), Split(seed=1))
-
-    (cut,) = [finding for finding in found.warnings if finding.key == "cut:drugs"]
-    assert cut.words == (
-        "column drugs: 50% of the notes have more than 2 words; the model reads only the first 2 words in order"
-    )
-    assert (cut.count, cut.rows[:2]) == (20, (2, 4))
-    whole = examine(survey_table(written(tmp_path, cells), contract(PARQUET, type="text", longest=3)), Split(seed=1))
-    assert "cut:drugs" not in [finding.key for finding in whole.findings]
-
-
 def test_a_cell_that_is_too_long_is_refused_without_a_part_of_it(tmp_path: Path) -> None:
     """A megabyte in one cell costs no other memory, in Parquet and in text; the longest allowed cell is read."""
     longest = ("x;" * LONGEST_CELL)[:LONGEST_CELL]
@@ -254,32 +205,12 @@ def test_a_table_too_large_for_memory_is_refused_before_it_is_counted(
         ({"codes": [str(number) for number in range(2048)]}, "at most 2,047"),
         ({"required": False}, "cannot refuse missing values"),
         ({"buckets": 4096}, "2048"),
-        ({"longest": 4}, "the codes of a list have no order"),
-        ({"type": "text", "longest": 1024}, "512"),
     ],
 )
 def test_a_declaration_that_cannot_be_meant_is_refused(listed: dict[str, Any], words: str) -> None:
     """Each mistake has its words."""
     with pytest.raises(ValueError, match=words):
         contract(**listed)
-
-
-def test_a_note_in_word_order_is_behind_all_other_columns_and_there_is_one() -> None:
-    """A network finds its places at the end, wherever the note is declared."""
-    declared = contract(type="text", longest=4).model_dump(mode="json")
-    note = next(column for column in declared["columns"] if column.get("longest"))
-    age, codes = {"name": "age", "type": "numeric"}, {"name": "codes", "type": "codes", "codes": ["a"]}
-    others = [one | {"role": "feature"} for one in (age, codes, {"name": "other", "type": "text", "buckets": 2})]
-
-    mixed = Contract.model_validate_json(json.dumps(declared | {"columns": [*declared["columns"], *others]}))
-
-    assert [column.name for column in mixed.terms] == ["codes", "other", note["name"]]
-    assert mixed.encoded_columns[-1].endswith("at place 4 of 4")
-    assert mixed.note is not None
-    assert mixed.note.columns == sum(name.startswith(f"{note['name']} ") for name in mixed.encoded_columns)
-    others[-1] |= {"longest": 2}
-    with pytest.raises(ValueError, match="at most one note can have longest"):
-        Contract.model_validate_json(json.dumps(declared | {"columns": [*declared["columns"], *others]}))
 
 
 def test_a_term_that_reveals_the_outcome_is_found(tmp_path: Path) -> None:

@@ -16,9 +16,6 @@ from tests.for_each import for_each
 from tests.protos.architectures import KINDS, Drawn, drawn
 from tests.site_agent.trainer.models.starting import start
 
-# The copies of an EfficientNet cost more than those of all other networks. Continuous integration runs them.
-STACKED = [pytest.param(kind, marks=pytest.mark.slow if kind == "efficientnet-b0" else ()) for kind in KINDS]
-
 
 def built(network: Drawn) -> nn.Module:
     """The network of these sizes, not started."""
@@ -101,7 +98,7 @@ def test_logits_are_what_is_decided_on_the_representations(kind: str, seed: int)
     assert logits.shape == (6, network.outputs)
 
 
-@pytest.mark.parametrize("kind", STACKED)
+@pytest.mark.parametrize("kind", KINDS)
 @for_each("seed", range(6))
 def test_a_stack_is_as_many_networks(kind: str, seed: int) -> None:
     """Logits and gradients of three networks in a stack are those of the three by themselves."""
@@ -208,37 +205,6 @@ def test_feature_tokens_are_the_library_s_transformer(activation: str, seed: int
     torch.testing.assert_close(module(rows), expected, rtol=1e-10, atol=1e-12)
 
 
-@for_each("seed", range(10))
-def test_words_are_attended_to_in_their_order_and_empty_places_are_not(seed: int) -> None:
-    """What stands at a place without a word changes no bit of a logit; another order of the words changes them."""
-    architecture = FeatureTokensNetwork.model_validate(
-        {
-            "name": "feature-tokens",
-            "width": 8,
-            "heads": 2,
-            "blocks": 2,
-            "hidden": 6,
-            "note": {"buckets": 9, "longest": 6},
-        }
-    )
-    module = started(Drawn(architecture, 15, 3, 15), seed).eval()
-    rows = torch.zeros(3, 15)
-    rows[:, 9:13] = torch.tensor([[2, 5, 9, 1], [9, 5, 2, 1], [2, 5, 0, 0]]) / 9
-    found = module(rows)
-
-    with torch.no_grad():
-        module.get_parameter("input.tokenizer.bias")[4:] *= -5
-        beyond = module(rows)
-        module.get_parameter("input.tokenizer.weight")[1] *= -5  # the bucket of the word 2
-        changed = module(rows)
-
-    assert torch.equal(beyond, found)
-    assert not torch.allclose(found[0], found[1])
-    assert not torch.isclose(found, changed).any()
-    assert found.isfinite().all()
-    assert module(torch.zeros(1, 15)).isfinite().all()
-
-
 def normalised(values: Tensor, given: dict[str, nn.Parameter], owner: str) -> Tensor:
     """Layer normalisation over the last axis."""
     weight, bias = given[f"{owner}.normalisation.weight"], given[f"{owner}.normalisation.bias"]
@@ -268,19 +234,3 @@ def test_dropout_works_in_training_only(fields: dict[str, object]) -> None:
 
     assert not torch.equal(module.train()(rows), module(rows))
     assert torch.equal(module.eval()(rows), module(rows))
-
-
-def test_the_linear_path_adds_its_map_to_the_logits() -> None:
-    """With the path the logits are those without it plus W·x + b of the encoded rows."""
-    fields = {"name": "global-layers-network", "latent": 8, "gate": False, "input_normalisation": False}
-    kind = type(drawn("global-layers-network", 0).architecture)
-    with_path = started(Drawn(kind.model_validate(fields | {"linear_path": True}), 5, 2, 5), 0)
-    without = built(Drawn(kind.model_validate(fields), 5, 2, 5))
-    tensors, rows = dict(with_path.named_parameters()), draw(0, 4, 5, dtype=torch.float32)
-    with torch.no_grad():
-        for name, values in without.named_parameters():
-            values.copy_(tensors[name])
-
-    path = rows @ tensors["unique.path.weight"].T + tensors["unique.path.bias"]
-
-    torch.testing.assert_close(with_path(rows), without(rows) + path)
