@@ -5,6 +5,7 @@ A finding is one line: its severity, the subject, the result, and the remedy.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import stat
 from collections.abc import Iterable, Sequence
@@ -36,7 +37,6 @@ _SUBJECTS: Final = {
     "D412": "table",
     "D413": "threads",
     "D414": "trainer's isolation",
-    "D415": "address rules",
     "D416": "policy",
     "D417": "invitation",
     "D418": "program",
@@ -52,6 +52,7 @@ TOO_FEW_BYTES: Final = 64 << 20
 TOO_FEW_FILES: Final = 1000  # a run creates a few files for each saved round
 RENEWAL_IS_LATE_DAYS: Final = 14.0  # renewed from day 30 of 90, so usually 60 days remain
 WIDEST_CLOCK_DIFFERENCE_SECONDS: Final = 60.0
+_TIME_ERROR: Final = 5  # adjtimex: the clock is not synchronised
 
 
 class Severity(IntEnum):
@@ -208,19 +209,6 @@ def judge_clock(is_synchronised: bool | None, seconds_apart: float | None = None
     )
 
 
-def judge_address_rules(works: bool | None) -> Finding:
-    """Check whether this kernel enforces rules such as systemd's IPAddressDeny=. None means that no test was made."""
-    if works is None:
-        return fine("D415", "Not checked, because only root can check this. Run this command as root.")
-    if works:
-        return fine("D415", "This kernel enforces IPAddressDeny= and IPAddressAllow=.")
-    return warning(
-        "D415",
-        "This kernel ignores IPAddressDeny= and IPAddressAllow= without an error.",
-        "Use PrivateNetwork= for the trainer and a firewall for the other programs, or start a kernel with CGROUP_BPF.",
-    )
-
-
 def fault_of(path: Path, site: str | None) -> StoreError | ConfigurationError | None:
     """Check the structure of a store and all records of its audit log. Return the error, or None if it is whole."""
     try:
@@ -230,3 +218,25 @@ def fault_of(path: Path, site: str | None) -> StoreError | ConfigurationError | 
     except (StoreError, ConfigurationError) as fault:
         return fault
     return None
+
+
+def free_on_disk(place: Path) -> tuple[int, int | None]:
+    """Return the free bytes and the number of files that can still be created, on the disk of a path.
+
+    If the path does not exist, the nearest existing folder above it counts. Some file systems have no limit of files;
+    for them the number is None.
+    """
+    while not place.exists():
+        place = place.parent
+    disk = os.statvfs(place)
+    return disk.f_bavail * disk.f_frsize, disk.f_favail if disk.f_files else None
+
+
+def is_clock_synchronised() -> bool | None:
+    """Return whether a time server sets this computer's clock, or None if the kernel does not report this."""
+    buffer = ctypes.create_string_buffer(512)  # larger than struct timex everywhere; zeros only read the state
+    try:
+        state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
+    except AttributeError:
+        return None
+    return None if state < 0 else state != _TIME_ERROR

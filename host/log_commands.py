@@ -22,8 +22,7 @@ import click
 from host.audit_log import AuditLog
 from host.command_line import PATH
 from host.durable import new_file
-from host.log_page import as_html
-from host.log_report import Choice, Facts, as_csv, chosen, line, moment
+from host.log_report import Facts, line
 from host.record_store import StoreError
 from protos.errors import ConfigurationError, UsageError
 from protos.wire.log_chain import BrokenChain, LogHead, checked
@@ -59,7 +58,7 @@ class LogSource:
             raise ConfigurationError(
                 what=f"{self.path} cannot be read: {cause.strerror}.",
                 consequence="Nothing was verified.",
-                remedy="Name a file that `audit export` wrote, with a name that ends with .jsonl.",
+                remedy="Name a file that `audit export` wrote.",
             ) from cause
 
     def records(self) -> Iterator[tuple[int, Facts]]:
@@ -97,32 +96,17 @@ class LogSource:
             remedy="Do not change the log. Call the security officer.",
         )
 
-    def export(self, output: Path, choice: Choice, title: str) -> int:
-        """Write records to a new file (mode 0600). Return the number of records.
-
-        A file .jsonl has the unchanged lines of all records, so that it can be verified.
+    def export(self, output: Path) -> int:
+        """Write the unchanged lines of all records to a new file (mode 0600). Return their number.
 
         Raises:
-            UsageError: the file exists, its name has another end, or a choice was made for .jsonl.
+            StoreError: the log is damaged.
+            UsageError: the file exists.
         """
-        if output.suffix not in (".jsonl", ".csv", ".html") or (output.suffix == ".jsonl" and choice != Choice()):
-            raise UsageError(
-                what=f"{output} does not end with .csv or .html, or selects records for .jsonl.",
-                consequence="Nothing was written.",
-                remedy="Write all records to a name that ends with .jsonl, or selected records to .csv or .html.",
-            )
-        summary = self.verify(None)
-        if output.suffix == ".jsonl":
-            found = [text.decode() for text in self.lines()]
-            content, count = "".join(found), len(found)
-        else:
-            records = list(chosen(self.records(), choice))
-            period = f"{choice.since or 'the beginning'} to {choice.until or 'the end'}"
-            words = [("Study", choice.study or "all"), ("Period", period), ("Log", summary)]
-            content = as_csv(records) if output.suffix == ".csv" else as_html(title, words, records)
-            count = len(records)
-        _write_new(output, content)
-        return count
+        self.verify(None)
+        found = [text.decode() for text in self.lines()]
+        _write_new(output, "".join(found))
+        return len(found)
 
 
 def _write_new(output: Path, content: str) -> None:
@@ -158,19 +142,21 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _time_given(text: str | None, option: str) -> datetime | None:
+def _time_given(text: str | None) -> datetime | None:
+    """Return a typed day or time. Without a time zone it is in UTC. Raises UsageError."""
     try:
-        return None if text is None else moment(text)
+        return None if text is None else _moment(text)
     except ValueError as cause:
         raise UsageError(
-            what=f"{option} {text!a} is not a day or a time.",
-            consequence="Nothing was read or written.",
+            what=f"--since {text!a} is not a day or a time.",
+            consequence="Nothing was read.",
             remedy="Use the form 2026-03-01 or 2026-03-01T14:30, in UTC.",
         ) from cause
 
 
-_since: Final = click.option("--since", help="Show records from this day or time, UTC.")
-_until: Final = click.option("--until", help="Show records before this day or time, UTC.")
+def _moment(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,41 +219,30 @@ def _show(program: LogProgram) -> click.Command:
     @program.reading
     @click.option("--event", help="Show only this kind of record, such as state_restored.")
     @click.option("--run", help="Show only this run.")
-    @_since
-    @_until
+    @click.option("--since", help="Show records from this day or time, UTC.")
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, with all facts.")
     def show(
-        path: Path | None,
-        copy: Path | None,
-        event: str | None,
-        run: str | None,
-        since: str | None,
-        until: str | None,
-        as_json: bool,
+        path: Path | None, copy: Path | None, event: str | None, run: str | None, since: str | None, as_json: bool
     ) -> None:
-        choice = Choice(event=event, run=run, since=_time_given(since, "--since"), until=_time_given(until, "--until"))
-        for number, facts in chosen(program.opened(path, copy).records(), choice):
-            click.echo(json.dumps({"record": number, **facts}) if as_json else line(number, facts))
+        first = _time_given(since)
+        for number, facts in program.opened(path, copy).records():
+            if event not in (None, facts.get("event")) or run not in (None, facts.get("run")):
+                continue
+            if first is None or _moment(str(facts["time"])) >= first:
+                click.echo(json.dumps({"record": number, **facts}) if as_json else line(number, facts))
 
     return show
 
 
 def _export(program: LogProgram) -> click.Command:
     @click.command(
-        help="Write the log as JSON lines (.jsonl), or a report about one study and period (.csv, .html).\n\n"
-        f"Example: {program.command} audit export --config {program.file} --study heart --output heart.html"
+        help="Write the log as JSON lines, which `audit verify --log` checks.\n\n"
+        f"Example: {program.command} audit export --config {program.file} --output heart.jsonl"
     )
     @program.reading
-    @click.option("--study", help="Include only the runs and plans of this study.")
-    @_since
-    @_until
     @click.option("--output", type=PATH, required=True, help="Output file, which must not exist.")
-    def export(
-        path: Path | None, copy: Path | None, study: str | None, since: str | None, until: str | None, output: Path
-    ) -> None:
-        choice = Choice(study=study, since=_time_given(since, "--since"), until=_time_given(until, "--until"))
-        source = program.opened(path, copy)
-        count = source.export(output, choice, f"Audit log of {source.owner or copy}")
+    def export(path: Path | None, copy: Path | None, output: Path) -> None:
+        count = program.opened(path, copy).export(output)
         click.echo(f"{count} record{'s' * (count != 1)} written to {output}.")
 
     return export

@@ -1,17 +1,13 @@
-"""Selects records of an audit log, describes them in plain words, and writes them as CSV.
+"""Describes the records of an audit log in plain words.
 
 A record counts rounds from 0, as the protocol does. Everything that people read here counts them from 1.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 Facts: TypeAlias = Mapping[str, Any]
@@ -82,38 +78,6 @@ _ONE: Final = re.compile(r"(?<![\w.,-])(1 (?:warning|round|byte|tensor))s\b")
 _SHOWN_APART: Final = ("event", "time", "site", "software")
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The conditions for selecting records. None means no condition.
-
-    Attributes:
-        study: a study's name; selects its runs, and records with a digest of one of its plans.
-        since: aware; selects records from this time on.
-        until: aware; selects records before this time.
-    """
-
-    event: str | None = None
-    run: str | None = None
-    study: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-
-
-def chosen(records: Iterable[tuple[int, Facts]], choice: Choice) -> Iterator[tuple[int, Facts]]:
-    """Yield the records of an audit log that satisfy all conditions of this selection."""
-    kept = list(records)
-    plans = {str(facts["plan"]) for _, facts in kept if _is_of_study(facts, choice.study) and "plan" in facts}
-    for number, facts in kept:
-        if choice.event is not None and facts.get("event") != choice.event:
-            continue
-        if choice.run is not None and facts.get("run") != choice.run:
-            continue
-        if choice.study is not None and not (_is_of_study(facts, choice.study) or facts.get("plan") in plans):
-            continue
-        if _is_in_period(facts, choice):
-            yield number, facts
-
-
 def in_words(facts: Facts) -> str:
     """Return one sentence that describes a record. For an event without a description, return its name and facts."""
     pattern = _WORDS.get(str(facts.get("event")))
@@ -141,51 +105,6 @@ def line(number: int, facts: Facts) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def as_csv(records: Iterable[tuple[int, Facts]]) -> str:
-    """Return CSV with one row for each record: number, time, event, run, round, words, and all facts as JSON."""
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(["record", "time", "event", "run", "round", "in words", "facts"])
-    for number, facts in records:
-        cells = [str(from_one(facts).get(name, "")) for name in ("time", "event", "run", "round")]
-        everything = json.dumps(facts, sort_keys=True)
-        writer.writerow([number, *map(_harmless, cells), _harmless(in_words(facts)), everything])
-    return out.getvalue()
-
-
-def figures(records: Iterable[tuple[int, Facts]]) -> list[tuple[str, str]]:
-    """Return totals of what was sent: the number of contributions, of bytes and of runs."""
-    handed = [facts for _, facts in records if facts.get("event") == "contribution_handed_over"]
-    runs = sorted({str(facts.get("run")) for facts in handed})
-    total = sum(int(facts.get("bytes", 0)) for facts in handed)
-    return [
-        ("Contributions that left", str(len(handed))),
-        ("Bytes in them", f"{total:,}"),
-        ("Runs that they belong to", ", ".join(runs) or "none"),
-    ]
-
-
-def moment(text: str) -> datetime:
-    """Parse a typed day or time. Without a typed time zone, the time is in UTC. Raises ValueError."""
-    time = datetime.fromisoformat(text)
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
-
-
-def _is_of_study(facts: Facts, study: str | None) -> bool:
-    if study is None:
-        return False
-    run = str(facts.get("run", ""))
-    return facts.get("study") == study or re.fullmatch(re.escape(study) + r"-v[0-9]+-[0-9a-f]{12}", run) is not None
-
-
-def _is_in_period(facts: Facts, choice: Choice) -> bool:
-    try:
-        time = moment(str(facts.get("time")))
-    except ValueError:
-        return choice.since is None and choice.until is None
-    return (choice.since is None or time >= choice.since) and (choice.until is None or time < choice.until)
-
-
 def _shown(value: object) -> str:
     match value:
         case bool():
@@ -196,8 +115,3 @@ def _shown(value: object) -> str:
             return json.dumps(value, sort_keys=True)
         case _:
             return str(value)
-
-
-def _harmless(text: str) -> str:
-    # A spreadsheet would run a cell with this beginning as a formula.
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -35,8 +35,6 @@ th,td{padding:.25rem .7rem;text-align:left;border-bottom:1px solid var(--rule);v
 tbody th{font-weight:400}.pairs th{font-weight:600;white-space:nowrap}.pairs td{overflow-wrap:anywhere;min-width:12rem}
 td.number,tbody th.number{font-variant-numeric:tabular-nums;white-space:nowrap}td.number,th.number{text-align:right}
 td ul{margin:0;padding-left:1.1rem}td:has(ul){min-width:15rem}
-summary{cursor:pointer;white-space:nowrap}pre{margin:0;white-space:pre-wrap;overflow-wrap:anywhere}
-.log td:nth-child(2){min-width:13rem}.log tbody th,.rounds td:nth-child(2){white-space:nowrap}
 .sign{width:100%}.sign td{height:3em;width:33%}
 @media screen and (max-width:40rem){body{padding:.9rem}h1{font-size:1.35rem}.plots{gap:.8rem}figure.wide{width:100%}
 th,td{padding:.25rem .5rem}.pairs th{white-space:normal}
@@ -51,15 +49,7 @@ th,td{padding:.15rem .4rem}}
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Folded:
-    """Text that is hidden until a reader opens it, and the summary that is always shown."""
-
-    summary: str
-    text: str
-
-
-Cell: TypeAlias = str | float | tuple[str, ...] | Folded | None
+Cell: TypeAlias = str | float | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +132,6 @@ def _cell(value: Cell, *, is_head: bool) -> str:
     match value:
         case str():
             return f"<{tag}{scope}>{escape(value)}</{tag}>"
-        case Folded(summary=summary, text=text):
-            folded = f"<summary>{escape(summary)}</summary><pre>{escape(text)}</pre>"
-            return f'<{tag}{scope}><details aria-label="{escape(summary)}">{folded}</details></{tag}>'
         case tuple():
             return f"<{tag}{scope}><ul>{''.join(f'<li>{escape(text)}</li>' for text in value)}</ul></{tag}>"
         case None:

@@ -59,17 +59,8 @@ def join(path: Path) -> None:
     from site_agent.gate.mishaps import TrainerFailed
     from site_agent.service.joining import join as run_gate
 
-    displays = []
-    if sys.stderr.isatty():  # a service shows no progress bar, so it does not load the library
-        from rich.console import Console
-
-        from host.progress_line import drawn_on
-        from site_agent.service.status_socket import shown
-
-        draw = drawn_on(Console(stderr=True))
-        displays = [lambda standing: draw(lambda: shown(standing))]
     try:
-        asyncio.run(run_gate(hospital, path.resolve(), *displays))
+        asyncio.run(run_gate(hospital, path.resolve()))
     except TrainerFailed as failed:
         if hospital.trainer_socket is not None:
             raise

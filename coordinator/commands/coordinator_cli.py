@@ -57,16 +57,7 @@ def start(path: Path) -> None:
 
     from coordinator.commands.serve import serve  # gRPC is loaded only if it is needed
 
-    displays = []
-    if sys.stderr.isatty():  # a service shows no progress bar, so it does not load the library
-        from rich.console import Console
-
-        from coordinator.commands.status_lines import shown
-        from host.progress_line import drawn_on
-
-        draw = drawn_on(Console(stderr=True))
-        displays = [lambda status: draw(lambda: shown(status()))]
-    sys.exit(0 if asyncio.run(serve(configuration, plans, path, *displays)) else 1)
+    sys.exit(0 if asyncio.run(serve(configuration, plans, path)) else 1)
 
 
 @cli.command()

@@ -16,7 +16,7 @@ import click
 from coordinator.commands.configuration import CoordinatorConfiguration, read_configuration, read_plans
 from coordinator.network.control_socket import ask, status_path
 from coordinator.storage.history import store_path
-from host import address_checks, computer_checks, secret_files
+from host import address_checks, diagnosis, secret_files
 from host.command_line import configuration_option, json_option, report_findings
 from host.diagnosis import (
     Finding,
@@ -24,7 +24,6 @@ from host.diagnosis import (
     failure,
     fault_of,
     fine,
-    judge_address_rules,
     judge_clock,
     judge_directory,
     judge_disk,
@@ -65,12 +64,11 @@ def _examine(path: Path) -> list[Finding]:
     found = [
         fine("D401", f"{path.name} has no mistakes."),
         judge_directory(state),
-        judge_disk(*computer_checks.free_on_disk(state)),
+        judge_disk(*diagnosis.free_on_disk(state)),
         *key_checks.judge_authority(authority, datetime.now(UTC)),
         _plans(configuration),
         _audit(state),
-        judge_clock(computer_checks.is_clock_synchronised()),
-        judge_address_rules(computer_checks.enforces_address_rules()),
+        judge_clock(diagnosis.is_clock_synchronised()),
     ]
     if (program := _program(state)).severity is Severity.FINE:
         return [*found, program, *_seen_from_outside(authority)]

@@ -112,13 +112,11 @@ async def serve(
     configuration: CoordinatorConfiguration,
     plans: tuple[Plan, ...],
     path: Path,
-    watch_status: Callable[[Callable[[], dict[str, Any]]], None] = lambda _: None,
 ) -> bool:
     """Run all plans of the coordinator. Return whether each plan was completed or ended by a person.
 
     Args:
         path: the configuration's file, which is read again on SIGHUP.
-        watch_status: receives a function that returns the status, for a display.
 
     Raises:
         OperatorError: an address, a key or a directory is wrong or has wrong content.
@@ -142,7 +140,6 @@ async def serve(
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
             structlog.get_logger().info("coordinator_listening", address=configuration.listen)
             notifier.notify("READY=1")
-            watch_status(engine.status)
             watch = asyncio.create_task(_observed(configuration, parts, notifier))
             try:
                 await _until_over(engine, stop, watch, configuration.stay_seconds)

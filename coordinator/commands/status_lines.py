@@ -10,7 +10,6 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 _FEW_DAYS: Final = 7.0
-_MOST_NAMES: Final = 3
 _OTHER_COLUMNS: Final = 80  # characters besides the names
 
 
@@ -99,24 +98,3 @@ def span(seconds: float) -> str:
     if hours < 48:
         return f"{minutes // 60} h {minutes % 60} min"
     return f"{hours // 24} d {hours % 24} h"
-
-
-def shown(status: Mapping[str, Any]) -> tuple[str, int, int]:
-    """Return the text beside the progress bar, the number of completed rounds and the total number of rounds."""
-    run = status["run"]
-    if run is None:
-        unaware = status["yet_to_hear_of_the_end"]
-        return (f"all studies are over, not informed yet: {_few(unaware)}" if unaware else "no run"), 0, 1
-    phase = "[yellow]paused[/yellow]" if status["paused"] else run["phase"]
-    waits = f", waits for {_few(status['waits_for'])}" if status["waits_for"] else ""
-    if concluding := status.get("concluding"):
-        have, sites = concluding["have_result"], concluding["sites"]
-        return f"[bold]{escape(run['run'])}[/bold]: sites receive the result{waits}", have, max(1, sites)
-    pace = status["pace"]
-    left = f", {span(pace['seconds_left'])} left" if pace and pace["seconds_left"] is not None else ""
-    return f"[bold]{escape(run['run'])}[/bold]: {phase}{waits}{left}", run["rounds_made"], max(1, run["rounds"])
-
-
-def _few(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return escape(", ".join(names[:_MOST_NAMES])) + more

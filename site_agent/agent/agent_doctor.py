@@ -15,14 +15,13 @@ from typing import Final
 
 from cryptography import x509
 
-from host import address_checks, computer_checks, secret_files
+from host import address_checks, diagnosis, secret_files
 from host.address_checks import Proxy
 from host.clock_words import at, spelled
 from host.diagnosis import (
     Finding,
     failure,
     fine,
-    judge_address_rules,
     judge_clock,
     judge_directory,
     judge_secrets,
@@ -53,7 +52,6 @@ async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Fi
     keys = SiteKeys(agent_folder(hospital.state_path))
     found = [judge_directory(keys.directory)]
     found += judge_secrets((keys.tls_key_path,))
-    found.append(judge_address_rules(computer_checks.enforces_address_rules()))
     apart: float | None = None
     named = [name for name in environment if name.lower() in _PROXY_VARIABLES and environment[name]]
     if named and hospital.proxy is None:
@@ -70,7 +68,7 @@ async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Fi
     except (OperatorError, OSError, ValueError) as cause:
         remedy = getattr(cause, "remedy", "Restore the state folder from its backup.")
         found.append(failure("D403", getattr(cause, "what", "The keys cannot be read."), remedy))
-    found.append(judge_clock(computer_checks.is_clock_synchronised(), apart))
+    found.append(judge_clock(diagnosis.is_clock_synchronised(), apart))
     return found
 
 

@@ -195,7 +195,7 @@ def _beside_federated(saved: Mapping[str, Any], name: str) -> str:
     found = saved["differences"].get(name, {}).get(metric)  # the federated model minus this model
     if found is None:
         return "The model was not compared with the federated model."
-    difference, ends = -found["difference"], found["interval"]
+    difference, ends = 0.0 - found["difference"], found["interval"]  # never -0.0
     interval = None if ends is None else (-ends[1], -ends[0])
     span = "" if interval is None else f", 95% interval {interval[0]:+.3f} to {interval[1]:+.3f}"
     words = verdict(metric, difference, interval)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protos.errors import DataError
 from site_agent.desk.comparison.bootstrap_intervals import compare
@@ -89,14 +90,26 @@ def _read(path: Path, contract: Contract, profile: Profile) -> NewRows:
         return read_new_rows(path, contract, profile, scratch=temporary_folder())
 
 
+def _difference(
+    expected: NDArray[np.float64], found: NDArray[np.float64], patients: tuple[int, int]
+) -> tuple[float, float]:
+    """Return half the sum of differences of two distributions, and the p-value of Pearson's chi-square test."""
+    from scipy.stats import chi2_contingency
+
+    before, now = patients
+    counts = np.stack([before * expected, now * found])
+    is_rare = counts.sum(axis=0) * min(patients) / sum(patients) < _FEWEST_EXPECTED
+    table = np.column_stack([counts[:, ~is_rare], counts[:, is_rare].sum(axis=1)])
+    table = table[:, table.sum(axis=0) > 0]
+    p_value = float(chi2_contingency(table).pvalue) if table.shape[1] > 1 else 1.0
+    return float(np.abs(expected - found).sum() / 2), p_value
+
+
 def _compared(column: ColumnProfile, before: int, new: NewRows, level: float) -> dict[str, Any]:
     """Return how one column differs from the training rows of `before` patients. Shares are of all new rows.
 
-    `changed` is the share of patients who would have to be in another bin, where a missing value is a bin. `p_value` is
-    that of Pearson's chi-square test of both samples of patients.
+    `changed` is the share of patients who would have to be in another bin, where a missing value is a bin.
     """
-    from scipy.stats import chi2_contingency
-
     values, beyond, who = new.table.features[column.name], new.off_contract(column.name), new.table.patients
     patients = new.table.rows if who is None else len(set(who))
     # A value that the contract does not allow is NaN in the table, but it is not counted as missing.
@@ -105,19 +118,11 @@ def _compared(column: ColumnProfile, before: int, new: NewRows, level: float) ->
     changed, p_value = None, None
     if column.shares and not beyond.all():
         missing = float(absent.sum() / (~beyond).sum())
-        expected, found = (
-            np.array([*(np.array(shares) * (1 - lacking)), lacking])
-            for shares, lacking in (
-                (column.shares, column.missing),
-                (column.bins(values[~(absent | beyond)]), missing),
-            )
+        changed, p_value = _difference(
+            np.array([*(np.array(column.shares) * (1 - column.missing)), column.missing]),
+            np.array([*(np.array(column.bins(values[~(absent | beyond)])) * (1 - missing)), missing]),
+            (before, patients),
         )
-        changed = float(np.abs(expected - found).sum() / 2)
-        counts = np.stack([before * expected, patients * found])
-        is_rare = counts.sum(axis=0) * min(before, patients) / (before + patients) < _FEWEST_EXPECTED
-        table = np.column_stack([counts[:, ~is_rare], counts[:, is_rare].sum(axis=1)])
-        table = table[:, table.sum(axis=0) > 0]
-        p_value = float(chi2_contingency(table).pvalue) if table.shape[1] > 1 else 1.0
     warnings = []
     if changed is not None and p_value is not None and changed >= _CHANGED and p_value < level:
         warnings.append(

@@ -9,7 +9,7 @@ import json
 import os
 from pathlib import Path
 
-from host import computer_checks
+from host import diagnosis
 from host.diagnosis import Finding, failure, fault_of, fine, judge_directory, judge_disk, judge_secrets, warning
 from host.secret_files import NotRunning
 from pki.identity_key import identity_key_path
@@ -21,7 +21,7 @@ from site_agent.state_folders import gate_folder, gate_store_path
 async def examine(hospital: Hospital) -> list[Finding]:
     """Check the gate process of this site, and return all findings."""
     folder = gate_folder(hospital.state_path)
-    found = [judge_directory(folder), judge_disk(*computer_checks.free_on_disk(hospital.state_path))]
+    found = [judge_directory(folder), judge_disk(*diagnosis.free_on_disk(hospital.state_path))]
     found += judge_secrets((identity_key_path(folder),))
     found += _policy(hospital)
     found += await _program(hospital)

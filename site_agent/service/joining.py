@@ -79,12 +79,11 @@ PROGRAM: Final = "site agent"
 WIDEST_CLOCK_DIFFERENCE_SECONDS: Final = 60.0
 
 
-async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None] = lambda _: None) -> None:
+async def join(hospital: Hospital, path: Path) -> None:
     """Take part in the runs of the federation until the coordinator reports that all runs are over.
 
     Args:
         path: the file of the configuration. The trainer also reads it, and SIGHUP reads it again.
-        watch: receives the site's current work, for a display.
 
     Raises:
         OperatorError: this site cannot or must not continue.
@@ -101,7 +100,6 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
         link = AgentLink(neighbours.agent, hospital.proxy)
         certificates = SiteCertificates(link.ask, gate_folder(state))
         told = Told(hospital.site, audit, standing, certificates, version("global-layers"), now)
-        watch(standing)
         stopped = "The site agent did not start, and nothing was sent."
         collector, listen = SiteCollector(told.facts, state), hospital.metrics_listen
         metrics = serving_metrics(listen, collector, consequence=stopped, file="hospital.yaml")

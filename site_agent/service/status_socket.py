@@ -65,13 +65,6 @@ class Told:
         return None
 
 
-def shown(standing: Standing) -> tuple[str, int, int]:
-    """Return the text beside the progress bar, the number of started rounds and the total number of rounds."""
-    begun = 0 if standing.round is None else standing.round + 1
-    rounds = standing.rounds or max(begun, 1)
-    return f"{standing.run or 'no run'}: {standing.phase}", min(begun, rounds), rounds
-
-
 @asynccontextmanager
 async def telling(folder: Path, told: Told, standing: Standing) -> AsyncIterator[None]:
     """Report the status on the status socket and to the service manager (systemd), until the block ends.

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from coordinator.commands.status_lines import print_status, shown, span
+from coordinator.commands.status_lines import print_status, span
 from coordinator.rounds.round_times import RoundTimes
 from coordinator.rounds.run_status import pace_facts
-from host.progress_line import drawn_on
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with
@@ -82,26 +81,6 @@ def test_after_the_end_it_tells_who_has_not_heard() -> None:
     answer = {"run": None, "runs_over": 1, "runs_waiting": 0, "sites": {}, "yet_to_hear_of_the_end": ["c"]}
 
     assert "not informed yet: c" in printed(answer)
-    assert shown(answer) == ("all studies are over, not informed yet: c", 0, 1)
-
-
-def test_only_a_terminal_is_drawn_on(tmp_path: Path) -> None:
-    """On a terminal the bar has run, phase, who is waited for and the rounds; elsewhere there is nothing."""
-    answer, drawn = status_in_round(tmp_path, 4), {}
-    for is_terminal in (True, False):
-        out = io.StringIO()
-        console = Console(file=out, force_terminal=is_terminal, width=160)
-
-        async def look(console: Console = console) -> None:
-            drawn_on(console)(lambda: shown(answer))
-            await asyncio.sleep(0)
-
-        asyncio.run(look())
-        drawn[is_terminal] = out.getvalue()
-
-    assert drawn[False] == ""
-    for word in ("study-v1", "waits for", "4/10"):
-        assert word in drawn[True]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import torch
 from host.diagnosis import (
     Finding,
     Severity,
-    judge_address_rules,
     judge_clock,
     judge_directory,
     judge_disk,
@@ -65,9 +64,6 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
         (lambda: judge_clock(False, 1.5), FINE),
         (lambda: judge_clock(True, 300.0), FAILURE),
         (lambda: judge_clock(True, -300.0), FAILURE),
-        (lambda: judge_address_rules(True), FINE),
-        (lambda: judge_address_rules(False), WARNING),
-        (lambda: judge_address_rules(None), FINE),
     ],
 )
 def test_figures_are_judged(judge: Callable[[], Finding], expected: Severity) -> None:

@@ -23,7 +23,6 @@ from click.testing import CliRunner
 
 from host.audit_log import AuditLog, HeadRefused
 from host.log_commands import LogProgram, LogSource
-from host.log_report import Choice
 from host.record_store import Store, StoreDamaged, StoreError
 from protos.errors import ConfigurationError, UsageError
 from tests.for_each import for_each
@@ -49,7 +48,7 @@ def filled(folder: Path, records: int = 5) -> Path:
 def exported(folder: Path) -> LogSource:
     """The log as a file that is readable without the program."""
     file = folder / "log.jsonl"
-    LogSource(folder / "gate.sqlite", "ahus").export(file, Choice(), "")
+    LogSource(folder / "gate.sqlite", "ahus").export(file)
     return LogSource(file, "ahus", is_export=True)
 
 

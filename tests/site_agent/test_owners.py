@@ -14,7 +14,6 @@ import pytest
 from host.audit_log import AuditLog
 from host.durable import make_folder, replace_file
 from host.log_commands import LogSource
-from host.log_report import Choice
 from host.secret_files import hold_directory, make_private_directory, read_secret, write_public, write_secret
 from protos.errors import ConfigurationError, OperatorError
 from site_agent.approving import withdraw
@@ -75,14 +74,14 @@ WRITES: dict[str, Callable[[Path], object]] = {
     "make_private_directory": lambda here: make_private_directory(here / "keys"),
     "hold_directory": lambda here: os.close(hold_directory(here, "site agent")),
     "audit log": lambda here: AuditLog(here / "audit.log", site="st-mary", now=lambda: datetime.now(UTC)).close(),
-    "audit export": lambda here: exported(here / "made.csv", here.parent),
+    "audit export": lambda here: exported(here / "made.jsonl", here.parent),
 }
 
 
 def exported(file: Path, state: Path) -> None:
     """As `site-agent audit export` does, of a new log."""
     WRITES["audit log"](state)
-    LogSource(state / "audit.log", "st-mary").export(file, Choice(), "")
+    LogSource(state / "audit.log", "st-mary").export(file)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The display of a running agent for a person at a terminal."""
+"""The pace of a running agent, as `site-agent status` shows it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from protos.wire.messages import Bind, Finish, Offer, Stage
-from site_agent.service.status_socket import shown
+from protos.wire.messages import Finish, Offer, Stage
 from site_agent.site_standing import Standing
 from tests.for_each import for_each
-
-
-def in_round(number: int) -> Standing:
-    """An agent that sends its contribution of a round of ten."""
-    standing = Standing()
-    standing.began_run("heart-v1", 10)
-    standing.saw(Bind(number, 0, ("a", "b", "c"), 0))
-    return standing
-
-
-def test_a_round_is_shown_as_people_count() -> None:
-    """Round 3, counted from 0, is the fourth of ten; without a run nothing is counted."""
-    assert shown(in_round(3)) == ("heart-v1: sending", 4, 10)
-    assert shown(Standing()) == ("no run: starting", 0, 1)
 
 
 @for_each("seed", range(30))

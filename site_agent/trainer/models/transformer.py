@@ -52,7 +52,7 @@ class TransformerBlock(nn.Module):
         shape, flat, feedforward = tokens.shape, (*tokens.shape[:-2], -1), self.feedforward
         normalised: Tensor = self.normalisation(tokens).view(flat)
         projected = torch.matmul(self.attention.projections.weight, normalised).view(*shape[:-3], -1, *shape[-2:])
-        between = normalised + torch.matmul(self.attention.output.weight, attend(projected, self._heads).view(flat))
+        between = normalised + torch.matmul(self.attention.output.weight, attend(projected, self._heads).reshape(flat))
         ready = dropped(feedforward.normalisation(between.view(shape)), self._dropout, self.training).view(flat)
         hidden = functional.selu(torch.matmul(feedforward.inner.weight, ready))
         if feedforward.gate is not None:

@@ -65,7 +65,7 @@ def test_a_file_gives_the_bits_that_memory_gives(tmp_path: Path, seed: int, monk
             found.append((dataset, preprocessing.pixel_scales[0]))
 
     schedule = {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 4}
-    plan = make_plan(method={"name": "fedavg"}, architecture=NETWORK, schedule=schedule)
+    plan = make_plan(method={"name": "fedavg"}, architecture=NETWORK, outputs=1, schedule=schedule)
     trained = []
     for dataset, scale in found:
         study = Study(plan, dataset, seeds=Seeds.published(1, "ahus"))
