@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -14,6 +15,7 @@ from yaml.nodes import Node
 
 from pki import sealed_key
 from protos.plan import documents
+from tests.rehearsal.made_up_time import play
 
 # Threads that wait for each other over small arrays more than double what a test costs, in programs of a test too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -41,6 +43,15 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs in made-up time."""
+    if not inspect.iscoroutinefunction(pyfuncitem.function):
+        return None
+    play(pyfuncitem.function(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 @pytest.fixture(scope="session", autouse=True)

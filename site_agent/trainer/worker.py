@@ -387,12 +387,14 @@ class Worker:
         """
         try:
             self._concluded(asked, received)
-        except Exception as error:
-            failure = _of_own_rows(error)
+        except (DataError, MayNotSend, TrainingDiverged) as failed:
+            _print_lines(failed)
+        except (OperatorError, MalformedMessage, OSError, MemoryError):
+            raise  # the computer, or values that no honest coordinator sends
+        except Exception as cause:
+            defect = explained(cause)
             consequence = "This site has no report of the run. The coordinator sees the same as after any other run."
-            _print_lines(
-                OperatorError(what=failure.what, consequence=consequence, remedy=failure.remedy, code=failure.code)
-            )
+            _print_lines(DefectError(what=defect.what, consequence=consequence, remedy=defect.remedy))
 
     def _ready(self) -> Study | PriorStudy:
         if self._study is None:
@@ -428,20 +430,14 @@ def _print_lines(error: OperatorError) -> None:
     print(error.lines("site-trainer"), file=sys.stderr, flush=True)
 
 
-def _of_own_rows(error: Exception) -> OperatorError:
-    """Return an error that this site's rows may have caused, with three sentences.
+def _void(error: Exception) -> int:
+    """Print why a round has no answer, and return the number of its reason.
 
     What follows from the announced values, the disk or the memory alone is raised: it is the same for any patients.
     """
     failure = _explained(error)
     if isinstance(error, MalformedMessage | MemoryError) or isinstance(failure, UnavailableError | StoreError):
         raise error
-    return failure
-
-
-def _void(error: Exception) -> int:
-    """Print why a round has no answer, and return the number of its reason."""
-    failure = _of_own_rows(error)
     _print_lines(failure)
     return int(_reason(failure))
 

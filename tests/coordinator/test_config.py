@@ -18,7 +18,6 @@ from protos.plan.network_plan import FileStart
 from tests.coordinator.in_memory import coordinator_log
 from tests.host.starting import random_values, write_starting_file
 from tests.protos.examples import plan_document
-from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import made_up_identities, plan_with
 
 GOOD = {"listen": "0.0.0.0:8443", "authority": "authority", "state": "state", "plans": ["plan.yaml"]}
@@ -80,7 +79,7 @@ def test_a_missing_starting_file_stops_the_start(tmp_path: Path) -> None:
     assert read_plans(configuration) == (right,)
 
 
-def test_a_run_starts_from_the_values_of_the_starting_file(tmp_path: Path) -> None:
+async def test_a_run_starts_from_the_values_of_the_starting_file(tmp_path: Path) -> None:
     """They are what the first offer announces, also after the run went back to its start."""
     values = random_values({"first": (3,), "second": (7,)})
     plan = plan_with(
@@ -89,18 +88,15 @@ def test_a_run_starts_from_the_values_of_the_starting_file(tmp_path: Path) -> No
     )
     offered = []
 
-    async def scene() -> None:
-        starts = partial(starting_values, tmp_path)
-        log = coordinator_log(tmp_path / "state")
-        engine = Engine(plans=[plan], log=log, identity_of=lambda _: None, clock=time, starts=starts)
-        engine.start()
-        run = engine._run
-        assert run is not None
-        offered.append(run.offered(0).values.tobytes())
-        run.go_back(None)
-        offered.append(run.offered(0).values.tobytes())
-        engine.stop()
-
-    play(scene())
+    starts = partial(starting_values, tmp_path)
+    log = coordinator_log(tmp_path / "state")
+    engine = Engine(plans=[plan], log=log, identity_of=lambda _: None, clock=time, starts=starts)
+    engine.start()
+    run = engine._run
+    assert run is not None
+    offered.append(run.offered(0).values.tobytes())
+    run.go_back(None)
+    offered.append(run.offered(0).values.tobytes())
+    engine.stop()
 
     assert offered == [values["first"].tobytes() + values["second"].tobytes()] * 2

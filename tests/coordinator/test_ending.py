@@ -9,100 +9,87 @@ from coordinator.commands.serve import _until_over
 from host.record_store import StoreError
 from protos.wire.messages import CoordinatorReason
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage, a_run_whose_end_is_heard_by
-from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with
 
 
-def test_a_site_that_was_away_hears_of_the_end_whenever_it_calls(tmp_path: Path) -> None:
+async def test_a_site_that_was_away_hears_of_the_end_whenever_it_calls(tmp_path: Path) -> None:
     """Each site is informed once of each run's end, by the coordinator of the run or by a later one."""
     plan = plan_with(IDENTITIES)
 
-    async def scene() -> None:
-        await a_run_whose_end_is_heard_by(tmp_path, plan, "b")
+    await a_run_whose_end_is_heard_by(tmp_path, plan, "b")
 
-        for name, still in (("a", ["c"]), ("c", [])):
-            again = Stage(tmp_path, plan)
-            again.engine.start()
-            assert again.engine.finished.is_set()
-            assert not again.engine.ending.all_heard.is_set()
-            stream = again.connect(BehavingSite(name))
-            again.deliver()
-            assert stream.site.farewell is not None
-            assert stream.site.farewell.reason is CoordinatorReason.ALL_RUNS_OVER
-            assert again.engine.status()["yet_to_hear_of_the_end"] == still
-            assert again.engine.ending.all_heard.is_set() == (not still)
-        last = Stage(tmp_path, plan)
-        last.engine.start()
-        assert last.engine.ending.all_heard.is_set()
-
-    play(scene())
+    for name, still in (("a", ["c"]), ("c", [])):
+        again = Stage(tmp_path, plan)
+        again.engine.start()
+        assert again.engine.finished.is_set()
+        assert not again.engine.ending.all_heard.is_set()
+        stream = again.connect(BehavingSite(name))
+        again.deliver()
+        assert stream.site.farewell is not None
+        assert stream.site.farewell.reason is CoordinatorReason.ALL_RUNS_OVER
+        assert again.engine.status()["yet_to_hear_of_the_end"] == still
+        assert again.engine.ending.all_heard.is_set() == (not still)
+    last = Stage(tmp_path, plan)
+    last.engine.start()
+    assert last.engine.ending.all_heard.is_set()
 
 
-def test_a_site_is_told_of_the_end_only_once_that_is_on_record(tmp_path: Path) -> None:
+async def test_a_site_is_told_of_the_end_only_once_that_is_on_record(tmp_path: Path) -> None:
     """If the store cannot be written, the program ends with its error, and nobody was told."""
     plan = plan_with(IDENTITIES)
 
-    async def scene() -> None:
-        await a_run_whose_end_is_heard_by(tmp_path, plan, "")
-        again = Stage(tmp_path, plan)
-        again.engine.start()
-        again.engine._audit.store.read("PRAGMA query_only = 1")
-        stream = again.connect(BehavingSite("a"))
+    await a_run_whose_end_is_heard_by(tmp_path, plan, "")
+    again = Stage(tmp_path, plan)
+    again.engine.start()
+    again.engine._audit.store.read("PRAGMA query_only = 1")
+    stream = again.connect(BehavingSite("a"))
 
-        assert isinstance(again.engine.failure, StoreError)
-        assert stream.pop() is None
-
-    play(scene())
+    assert isinstance(again.engine.failure, StoreError)
+    assert stream.pop() is None
 
 
-def test_the_coordinator_stays_its_time_for_them_and_no_longer(tmp_path: Path) -> None:
+async def test_the_coordinator_stays_its_time_for_them_and_no_longer(tmp_path: Path) -> None:
     """It ends when all sites are informed, or after `stay_seconds`. A plan that is added meanwhile is run."""
     plan, later = plan_with(IDENTITIES), plan_with(IDENTITIES, study="later")
 
-    async def scene() -> None:
-        await a_run_whose_end_is_heard_by(tmp_path, plan, "")
-        stage, never = Stage(tmp_path, plan), asyncio.Event()
-        stop, watch = (asyncio.create_task(never.wait()) for _ in range(2))
-        stage.engine.start()
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        await _until_over(stage.engine, stop, watch, 3600.0)  # type: ignore[arg-type]  # nobody reads what it watches
-        assert 3600.0 <= clock() - began < 3700.0
+    await a_run_whose_end_is_heard_by(tmp_path, plan, "")
+    stage, never = Stage(tmp_path, plan), asyncio.Event()
+    stop, watch = (asyncio.create_task(never.wait()) for _ in range(2))
+    stage.engine.start()
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    await _until_over(stage.engine, stop, watch, 3600.0)  # type: ignore[arg-type]  # nobody reads what it watches
+    assert 3600.0 <= clock() - began < 3700.0
 
-        waiting = asyncio.create_task(_until_over(stage.engine, stop, watch, 1e6))  # type: ignore[arg-type]
-        await asyncio.sleep(10.0)
-        stage.engine.add([later])
-        for name in "abc":
-            stage.connect(BehavingSite(name))
-        stage.deliver()
-        await asyncio.wait_for(waiting, 10.0)
-        assert [outcome.is_complete for outcome in stage.engine.outcomes] == [True]
-        stop.cancel()
-        watch.cancel()
-
-    play(scene())
+    waiting = asyncio.create_task(_until_over(stage.engine, stop, watch, 1e6))  # type: ignore[arg-type]
+    await asyncio.sleep(10.0)
+    stage.engine.add([later])
+    for name in "abc":
+        stage.connect(BehavingSite(name))
+    stage.deliver()
+    await asyncio.wait_for(waiting, 10.0)
+    assert [outcome.is_complete for outcome in stage.engine.outcomes] == [True]
+    stop.cancel()
+    watch.cancel()
 
 
-def test_the_stay_begins_with_the_end_of_the_last_study(tmp_path: Path) -> None:
+async def test_the_stay_begins_with_the_end_of_the_last_study(tmp_path: Path) -> None:
     """A site has all of `stay_seconds` to call, also where a plan was added and run since the first end."""
     plan, later = plan_with(IDENTITIES), plan_with(IDENTITIES, study="later")
 
-    async def scene() -> None:
-        await a_run_whose_end_is_heard_by(tmp_path, plan, "bc")
-        stage, never = Stage(tmp_path, plan), asyncio.Event()
-        stop, watch = (asyncio.create_task(never.wait()) for _ in range(2))
-        clock = asyncio.get_running_loop().time
-        stage.engine.start()
-        waiting = asyncio.create_task(_until_over(stage.engine, stop, watch, 100.0))  # type: ignore[arg-type]
-        await asyncio.sleep(60.0)
-        stage.engine.add([later])
-        await asyncio.sleep(10.0)
-        stage.engine.end_run()  # nobody of it was there to hear
-        ended = clock()
-        await waiting
+    await a_run_whose_end_is_heard_by(tmp_path, plan, "bc")
+    stage, never = Stage(tmp_path, plan), asyncio.Event()
+    stop, watch = (asyncio.create_task(never.wait()) for _ in range(2))
+    clock = asyncio.get_running_loop().time
+    stage.engine.start()
+    waiting = asyncio.create_task(_until_over(stage.engine, stop, watch, 100.0))  # type: ignore[arg-type]
+    await asyncio.sleep(60.0)
+    stage.engine.add([later])
+    await asyncio.sleep(10.0)
+    stage.engine.end_run()  # nobody of it was there to hear
+    ended = clock()
+    await waiting
 
-        assert 100.0 <= clock() - ended < 101.0
-        stop.cancel()
-        watch.cancel()
-
-    play(scene())
+    assert 100.0 <= clock() - ended < 101.0
+    stop.cancel()
+    watch.cancel()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from protos.wire.messages import CoordinatorReason
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
-from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with
 
 
@@ -18,68 +17,57 @@ def all_connected(stage: Stage) -> list[BehavingSite]:
     return sites
 
 
-def test_a_finished_run_is_never_made_or_written_again(tmp_path: Path) -> None:
+async def test_a_finished_run_is_never_made_or_written_again(tmp_path: Path) -> None:
     """A restarted coordinator does not change a complete record, and reports that all is over."""
     plan = plan_with(IDENTITIES, rounds=2)
 
-    async def scene() -> None:
-        first = Stage(tmp_path, plan)
-        first.engine.start()
-        all_connected(first)
-        first.deliver()
-        (folder,) = (tmp_path / "runs").iterdir()
-        before = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    first = Stage(tmp_path, plan)
+    first.engine.start()
+    all_connected(first)
+    first.deliver()
+    (folder,) = (tmp_path / "runs").iterdir()
+    before = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
-        again = Stage(tmp_path, plan)
-        again.engine.start()
+    again = Stage(tmp_path, plan)
+    again.engine.start()
 
-        assert again.engine.finished.is_set()
-        assert before == {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        assert before["record.json"].count(b'"is_complete": true') == 1
-
-    play(scene())
+    assert again.engine.finished.is_set()
+    assert before == {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert before["record.json"].count(b'"is_complete": true') == 1
 
 
-def test_a_coordinator_that_ends_asks_the_sites_to_come_back(tmp_path: Path) -> None:
+async def test_a_coordinator_that_ends_asks_the_sites_to_come_back(tmp_path: Path) -> None:
     """No end is recorded, because the run continues when the coordinator is started again."""
+    stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=2))
+    stage.engine.start()
+    all_connected(stage)
+    for stream in list(stage.streams):
+        stage._deliver_one(stream)
+    stage.engine.stop()
 
-    async def scene() -> None:
-        stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=2))
-        stage.engine.start()
-        all_connected(stage)
-        for stream in list(stage.streams):
-            stage._deliver_one(stream)
-        stage.engine.stop()
-
-        assert stage.records() == []
-        stage.deliver()
-        farewells = [stream.site.farewell for stream in stage.streams]
-        assert all(farewell and farewell.reason is CoordinatorReason.SHUTTING_DOWN for farewell in farewells)
-
-    play(scene())
+    assert stage.records() == []
+    stage.deliver()
+    farewells = [stream.site.farewell for stream in stage.streams]
+    assert all(farewell and farewell.reason is CoordinatorReason.SHUTTING_DOWN for farewell in farewells)
 
 
-def test_a_run_that_a_person_stops_is_on_record_and_never_made_again(tmp_path: Path) -> None:
+async def test_a_run_that_a_person_stops_is_on_record_and_never_made_again(tmp_path: Path) -> None:
     """What was made stays on disk, and the sites are informed that the run is over, not that it goes on."""
+    stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=2))
+    stage.engine.start()
+    for name in "abc":
+        stage.connect(BehavingSite(name))
+    for stream in list(stage.streams):  # each joins; nobody has contributed yet
+        stage._deliver_one(stream)
+    assert stage.engine.end_run()
 
-    async def scene() -> None:
-        stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=2))
-        stage.engine.start()
-        for name in "abc":
-            stage.connect(BehavingSite(name))
-        for stream in list(stage.streams):  # each joins; nobody has contributed yet
-            stage._deliver_one(stream)
-        assert stage.engine.end_run()
-
-        assert [outcome.is_by_person for outcome in stage.engine.outcomes] == [True]  # so the program ends with 0
-        (record,) = stage.records()
-        assert (record["is_complete"], record["rounds_made"]) == (False, 0)
-        assert record["reason"] == "it was stopped by a person"
-        again = Stage(tmp_path, plan_with(IDENTITIES, rounds=2))
-        again.engine.start()
-        assert again.engine.finished.is_set()
-        stage.deliver()
-        farewells = [stream.site.farewell for stream in stage.streams]
-        assert all(farewell and farewell.reason is CoordinatorReason.RUN_STOPPED for farewell in farewells)
-
-    play(scene())
+    assert [outcome.is_by_person for outcome in stage.engine.outcomes] == [True]  # so the program ends with 0
+    (record,) = stage.records()
+    assert (record["is_complete"], record["rounds_made"]) == (False, 0)
+    assert record["reason"] == "it was stopped by a person"
+    again = Stage(tmp_path, plan_with(IDENTITIES, rounds=2))
+    again.engine.start()
+    assert again.engine.finished.is_set()
+    stage.deliver()
+    farewells = [stream.site.farewell for stream in stage.streams]
+    assert all(farewell and farewell.reason is CoordinatorReason.RUN_STOPPED for farewell in farewells)

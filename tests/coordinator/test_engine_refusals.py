@@ -23,7 +23,6 @@ from protos.wire.messages import (
     SiteReason,
 )
 from tests.coordinator.in_memory import IDENTITIES, Stage
-from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import (
     MEAN,
     THREE_CHUNKS,
@@ -35,27 +34,24 @@ from tests.rehearsal.study import (
 
 
 @pytest.mark.parametrize("wrong", ["plan_digest", "manifest_digest"])
-def test_a_site_that_agreed_to_something_else_is_not_admitted(tmp_path: Path, wrong: str) -> None:
+async def test_a_site_that_agreed_to_something_else_is_not_admitted(tmp_path: Path, wrong: str) -> None:
     """A wrong digest ends the site's stream with the reason, and nothing is offered to it."""
     plan = plan_with(IDENTITIES)
 
-    async def scene() -> None:
-        stage = Stage(tmp_path, plan)
-        stage.engine.start()
-        stream = stage.connect(BehavingSite("c"))
-        announced = stream.pop()
-        assert isinstance(announced, Announcement)
-        digests = {"plan_digest": plan.digest, "manifest_digest": manifest_of(plan).digest} | {wrong: bytes(32)}
+    stage = Stage(tmp_path, plan)
+    stage.engine.start()
+    stream = stage.connect(BehavingSite("c"))
+    announced = stream.pop()
+    assert isinstance(announced, Announcement)
+    digests = {"plan_digest": plan.digest, "manifest_digest": manifest_of(plan).digest} | {wrong: bytes(32)}
 
-        stage.engine.received("c", Join(announced.run, digests["plan_digest"], digests["manifest_digest"], 0))
+    stage.engine.received("c", Join(announced.run, digests["plan_digest"], digests["manifest_digest"], 0))
 
-        farewell = stream.pop()
-        assert isinstance(farewell, Farewell)
-        assert farewell.reason is CoordinatorReason.NOT_ACCEPTED
-        assert stream.pop() is None
-        assert not stage.engine.status()["sites"]["c"]["joined"]
-
-    play(scene())
+    farewell = stream.pop()
+    assert isinstance(farewell, Farewell)
+    assert farewell.reason is CoordinatorReason.NOT_ACCEPTED
+    assert stream.pop() is None
+    assert not stage.engine.status()["sites"]["c"]["joined"]
 
 
 @pytest.mark.parametrize(
@@ -66,46 +62,40 @@ def test_a_site_that_agreed_to_something_else_is_not_admitted(tmp_path: Path, wr
         ({"d": made_up_identities("d")["d"]}, "the plan study does not list d"),
     ],
 )
-def test_only_the_identities_that_the_plan_lists_hear_of_it(
+async def test_only_the_identities_that_the_plan_lists_hear_of_it(
     tmp_path: Path, registered: dict[str, str], reason: str
 ) -> None:
     """A site with another identity key, or not in the list, is turned away without the plan."""
     plan = plan_with(IDENTITIES)
 
-    async def scene() -> None:
-        stage = Stage(tmp_path, plan, identities=registered)
-        stage.engine.start()
-        stream = stage.connect(BehavingSite("d" if "d" in registered else "c"))
+    stage = Stage(tmp_path, plan, identities=registered)
+    stage.engine.start()
+    stream = stage.connect(BehavingSite("d" if "d" in registered else "c"))
 
-        assert stream.pop() == Farewell(CoordinatorReason.NOT_ACCEPTED, reason)
-        assert stream.pop() is None
-
-    play(scene())
+    assert stream.pop() == Farewell(CoordinatorReason.NOT_ACCEPTED, reason)
+    assert stream.pop() is None
 
 
 @pytest.mark.parametrize("reason", [SiteReason.VALUE_NOT_FINITE, SiteReason.DATA_UNFIT])
-def test_a_refusal_of_a_contributor_ends_the_run_and_says_whose(tmp_path: Path, reason: SiteReason) -> None:
+async def test_a_refusal_of_a_contributor_ends_the_run_and_says_whose(tmp_path: Path, reason: SiteReason) -> None:
     """A site that stops in a round cannot be excluded from its sum. The run ends and its record gives the reason."""
     plan = plan_with(IDENTITIES)
 
-    async def scene() -> None:
-        stage = Stage(tmp_path, plan)
-        stage.engine.start()
-        streams = [stage.connect(BehavingSite(name, stops_after=0)) for name in "abc"]
-        stage.deliver()
-        run = stage.engine.status()["run"]["run"]
-        stage.engine.received("c", Refusal(run, reason, "first"))
-        stage.deliver()
+    stage = Stage(tmp_path, plan)
+    stage.engine.start()
+    streams = [stage.connect(BehavingSite(name, stops_after=0)) for name in "abc"]
+    stage.deliver()
+    run = stage.engine.status()["run"]["run"]
+    stage.engine.received("c", Refusal(run, reason, "first"))
+    stage.deliver()
 
-        (record,) = stage.records()
-        assert (record["is_complete"], record["missing"]) == (False, ["c"])
-        assert record["reason"] == f"c takes no further part ({reason.name.lower().replace('_', ' ')})"
-        assert {stream.site.farewell.reason for stream in streams if stream.site.farewell} == {
-            CoordinatorReason.RUN_STOPPED
-        }
-        assert stage.engine.finished.is_set()
-
-    play(scene())
+    (record,) = stage.records()
+    assert (record["is_complete"], record["missing"]) == (False, ["c"])
+    assert record["reason"] == f"c takes no further part ({reason.name.lower().replace('_', ' ')})"
+    assert {stream.site.farewell.reason for stream in streams if stream.site.farewell} == {
+        CoordinatorReason.RUN_STOPPED
+    }
+    assert stage.engine.finished.is_set()
 
 
 COLLECTING = {
@@ -126,71 +116,61 @@ COLLECTING = {
 
 
 @pytest.mark.parametrize("name", COLLECTING)
-def test_a_message_out_of_place_is_refused_and_the_sum_is_right(tmp_path: Path, name: str) -> None:
+async def test_a_message_out_of_place_is_refused_and_the_sum_is_right(tmp_path: Path, name: str) -> None:
     """A message that no honest site sends is refused. The site may reconnect, and the sum is unaffected."""
     plan = plan_with(IDENTITIES, parameters=THREE_CHUNKS, rounds=2)
 
-    async def scene() -> None:
-        stage = Stage(tmp_path, plan)
-        stage.engine.start()
-        stage.connect(BehavingSite("a", stops_after=2))
-        stage.connect(BehavingSite("b"))
-        hostile = stage.connect(BehavingSite("c", stops_after=0))
-        stage.deliver()
-        *before, last = COLLECTING[name]
-        for message in before:
-            stage.engine.received("c", message)
-        with pytest.raises(MalformedMessage):
-            stage.engine.received("c", last)
-        stage.cut(hostile)
-        stage.connect(BehavingSite("c"))
-        stage.cut(stage.streams[0])
-        stage.connect(BehavingSite("a"))
-        stage.deliver()
+    stage = Stage(tmp_path, plan)
+    stage.engine.start()
+    stage.connect(BehavingSite("a", stops_after=2))
+    stage.connect(BehavingSite("b"))
+    hostile = stage.connect(BehavingSite("c", stops_after=0))
+    stage.deliver()
+    *before, last = COLLECTING[name]
+    for message in before:
+        stage.engine.received("c", message)
+    with pytest.raises(MalformedMessage):
+        stage.engine.received("c", last)
+    stage.cut(hostile)
+    stage.connect(BehavingSite("c"))
+    stage.cut(stage.streams[0])
+    stage.connect(BehavingSite("a"))
+    stage.deliver()
 
-        np.testing.assert_array_equal(stage.vector(plan), np.full(THREE_CHUNKS, 2 * MEAN, np.float32))
-
-    play(scene())
+    np.testing.assert_array_equal(stage.vector(plan), np.full(THREE_CHUNKS, 2 * MEAN, np.float32))
 
 
 @pytest.mark.parametrize("kind", [Ready, Done, "later chunk", "first chunk"], ids=str)
-def test_nothing_counts_before_joining(tmp_path: Path, kind: object) -> None:
+async def test_nothing_counts_before_joining(tmp_path: Path, kind: object) -> None:
     """A site that has not agreed to the plan cannot take part in it; what it sends all the same is refused."""
+    stage = Stage(tmp_path, plan_with(IDENTITIES))
+    stage.engine.start()
+    stage.connect(BehavingSite("a"))
+    early = {
+        Ready: Ready(0, 0),
+        Done: Done(stage.engine.status()["run"]["run"]),
+        "later chunk": Chunk(1, 0, 0, bytes(48)),
+        "first chunk": Chunk(0, 0, 0, bytes(48)),
+    }
 
-    async def scene() -> None:
-        stage = Stage(tmp_path, plan_with(IDENTITIES))
-        stage.engine.start()
-        stage.connect(BehavingSite("a"))
-        early = {
-            Ready: Ready(0, 0),
-            Done: Done(stage.engine.status()["run"]["run"]),
-            "later chunk": Chunk(1, 0, 0, bytes(48)),
-            "first chunk": Chunk(0, 0, 0, bytes(48)),
-        }
-
-        with pytest.raises(MalformedMessage):
-            stage.engine.received("a", early[kind])
-
-    play(scene())
+    with pytest.raises(MalformedMessage):
+        stage.engine.received("a", early[kind])
 
 
-def test_contributions_whose_checks_do_not_add_up_void_the_attempt(tmp_path: Path) -> None:
+async def test_contributions_whose_checks_do_not_add_up_void_the_attempt(tmp_path: Path) -> None:
     """A vector that is shifted or differs from the site's encoding is detected, and the step is repeated."""
     plan = plan_with(IDENTITIES, rounds=1)
 
-    async def scene() -> None:
-        stage = Stage(tmp_path, plan)
-        stage.engine.start()
-        stage.connect(BehavingSite("a"))
-        stage.connect(BehavingSite("b"))
-        liar = stage.connect(BehavingSite("c", stops_after=0))
-        stage.deliver()
-        body = bytearray(contribution(plan, 6.0)[0])
-        body[0] = 2
-        stage.engine.received("c", Chunk(0, 0, 0, bytes(body)))
-        stage.deliver()
+    stage = Stage(tmp_path, plan)
+    stage.engine.start()
+    stage.connect(BehavingSite("a"))
+    stage.connect(BehavingSite("b"))
+    liar = stage.connect(BehavingSite("c", stops_after=0))
+    stage.deliver()
+    body = bytearray(contribution(plan, 6.0)[0])
+    body[0] = 2
+    stage.engine.received("c", Chunk(0, 0, 0, bytes(body)))
+    stage.deliver()
 
-        assert [(bind.round, bind.attempt) for bind in liar.site.binds] == [(0, 0), (0, 1)]
-        np.testing.assert_array_equal(stage.vector(plan), np.full(10, MEAN, np.float32))
-
-    play(scene())
+    assert [(bind.round, bind.attempt) for bind in liar.site.binds] == [(0, 0), (0, 1)]
+    np.testing.assert_array_equal(stage.vector(plan), np.full(10, MEAN, np.float32))

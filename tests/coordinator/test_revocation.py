@@ -54,46 +54,38 @@ def at_work(state: Path, plan: Plan, revoked: set[str] | None = None) -> Federat
     return stage
 
 
-def test_where_the_plan_waits_the_operator_is_told_who_why_and_what_to_do(tmp_path: Path) -> None:
+async def test_where_the_plan_waits_the_operator_is_told_who_why_and_what_to_do(tmp_path: Path) -> None:
     """The run is interrupted and not over; invited again with the key that the plan lists, the site brings it on."""
+    stage = at_work(tmp_path, WAITS)
+    stage.revoke("c")
+    status = json.loads(json.dumps(stage.engine.status()))
 
-    async def scene() -> None:
-        stage = at_work(tmp_path, WAITS)
-        stage.revoke("c")
-        status = json.loads(json.dumps(stage.engine.status()))
+    assert (status["waits_for"], stage.engine.outcomes) == (["c"], [])
+    assert status["sites"]["c"]["revoked"]
+    (text,) = status["taken_out"]
+    assert text.startswith("The federation office has revoked c. The run waits for it. ")
+    assert all(word in text for word in ("pki invite c", "coordinator stop", "new version of the plan"))
 
-        assert (status["waits_for"], stage.engine.outcomes) == (["c"], [])
-        assert status["sites"]["c"]["revoked"]
-        (text,) = status["taken_out"]
-        assert text.startswith("The federation office has revoked c. The run waits for it. ")
-        assert all(word in text for word in ("pki invite c", "coordinator stop", "new version of the plan"))
-
-        stage.revoked.clear()
-        stage.connect(BehavingSite("c"))
-        stage.deliver()
-        assert [outcome.is_complete for outcome in stage.engine.outcomes] == [True]
-
-    play(scene())
+    stage.revoked.clear()
+    stage.connect(BehavingSite("c"))
+    stage.deliver()
+    assert [outcome.is_complete for outcome in stage.engine.outcomes] == [True]
 
 
-def test_a_coordinator_that_starts_again_knows_of_it(tmp_path: Path) -> None:
+async def test_a_coordinator_that_starts_again_knows_of_it(tmp_path: Path) -> None:
     """A revocation before or during its downtime is reported as well, and noted once."""
+    stage = at_work(tmp_path, WAITS)
+    stage.revoke("c")
+    stage.engine.stop()
+    again = Federation(tmp_path, WAITS, stage.revoked | {"b"})
+    again.engine.start()
 
-    async def scene() -> None:
-        stage = at_work(tmp_path, WAITS)
-        stage.revoke("c")
-        stage.engine.stop()
-        again = Federation(tmp_path, WAITS, stage.revoked | {"b"})
-        again.engine.start()
-
-        assert [text.split(". ")[0] for text in again.engine.status()["taken_out"]] == [
-            "The federation office has revoked b",
-            "The federation office has revoked c",
-        ]
-        again.engine.stop()
-        assert [record["site"] for record in coordinator_log(tmp_path).records("run_revoked")] == ["c", "b"]
-
-    play(scene())
+    assert [text.split(". ")[0] for text in again.engine.status()["taken_out"]] == [
+        "The federation office has revoked b",
+        "The federation office has revoked c",
+    ]
+    again.engine.stop()
+    assert [record["site"] for record in coordinator_log(tmp_path).records("run_revoked")] == ["c", "b"]
 
 
 def test_the_status_says_it_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,30 +36,27 @@ def connected(stage: Stage) -> list[BehavingSite]:
     return sites
 
 
-def test_a_paused_run_closes_its_round_and_begins_no_other(tmp_path: Path) -> None:
+async def test_a_paused_run_closes_its_round_and_begins_no_other(tmp_path: Path) -> None:
     """Nothing is offered until it is resumed, also by a program that was started meanwhile. Then it ends as usual."""
     plan = plan_with(IDENTITIES, rounds=3)
 
-    async def scene() -> None:
-        stage = Stage(tmp_path, plan)
-        stage.engine.start()
-        sites = connected(stage)
-        for stream in list(stage.streams):
-            stage._deliver_one(stream)
-        assert stage.engine.pause(pauses=True)
-        assert not stage.engine.pause(pauses=True)
-        stage.deliver()
+    stage = Stage(tmp_path, plan)
+    stage.engine.start()
+    sites = connected(stage)
+    for stream in list(stage.streams):
+        stage._deliver_one(stream)
+    assert stage.engine.pause(pauses=True)
+    assert not stage.engine.pause(pauses=True)
+    stage.deliver()
 
-        assert [offer.round for offer in sites[0].offers] == [0]
-        assert standing_in(tmp_path) == "paused"
-        assert stage.engine.pause(pauses=False)
-        stage.deliver()
-        assert [offer.round for offer in sites[0].offers] == [0, 1, 2]
-        np.testing.assert_array_equal(stage.vector(plan), np.full(10, 3 * MEAN, np.float32))
-        (run,) = known_runs(tmp_path).values()
-        assert (run.standing, run.rounds_made) == ("complete", 3)
-
-    play(scene())
+    assert [offer.round for offer in sites[0].offers] == [0]
+    assert standing_in(tmp_path) == "paused"
+    assert stage.engine.pause(pauses=False)
+    stage.deliver()
+    assert [offer.round for offer in sites[0].offers] == [0, 1, 2]
+    np.testing.assert_array_equal(stage.vector(plan), np.full(10, 3 * MEAN, np.float32))
+    (run,) = known_runs(tmp_path).values()
+    assert (run.standing, run.rounds_made) == ("complete", 3)
 
 
 @for_each("seed", range(12))
@@ -126,16 +123,12 @@ def test_words_over_the_socket_do_what_they_say(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_a_disk_that_does_not_take_an_added_plan_ends_the_program(tmp_path: Path) -> None:
+async def test_a_disk_that_does_not_take_an_added_plan_ends_the_program(tmp_path: Path) -> None:
     """The engine keeps the failure, with which the program ends. It does not reach a signal's handler."""
+    stage, plan = Stage(tmp_path), plan_with(IDENTITIES)
+    stage.engine._audit.store.read("PRAGMA query_only = 1")
 
-    async def scene() -> None:
-        stage, plan = Stage(tmp_path), plan_with(IDENTITIES)
-        stage.engine._audit.store.read("PRAGMA query_only = 1")
+    stage.engine.add([plan])
 
-        stage.engine.add([plan])
-
-        assert isinstance(stage.engine.failure, OperatorError)
-        assert stage.engine.finished.is_set()
-
-    play(scene())
+    assert isinstance(stage.engine.failure, OperatorError)
+    assert stage.engine.finished.is_set()

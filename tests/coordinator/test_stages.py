@@ -135,20 +135,16 @@ def test_training_that_ends_early_makes_the_round_that_was_on_its_way(
     "scalars",
     [{"validation weight": -1}, {"validation weight": 2}, {"still improving": 2}, {"validation loss": -(1 << 40)}],
 )
-def test_scalars_out_of_bounds_void_the_attempt(tmp_path: Path, scalars: dict[str, int]) -> None:
+async def test_scalars_out_of_bounds_void_the_attempt(tmp_path: Path, scalars: dict[str, int]) -> None:
     """Sums that no honest sites can give never reach the course, whatever the checks say."""
+    stage = Scene(tmp_path, a_plan(checkpoint="global"))
+    stage.engine.start()
+    for name in "abc":
+        stage.connect(BehavingSite(name, scalars=lambda offer: scalars if offer.round == 1 else {}))
+    stage.deliver()
 
-    async def scene() -> None:
-        stage = Scene(tmp_path, a_plan(checkpoint="global"))
-        stage.engine.start()
-        for name in "abc":
-            stage.connect(BehavingSite(name, scalars=lambda offer: scalars if offer.round == 1 else {}))
-        stage.deliver()
-
-        (outcome,) = stage.engine.outcomes
-        assert (outcome.is_complete, outcome.reason) == (False, "the contributions do not add up")
-
-    play(scene())
+    (outcome,) = stage.engine.outcomes
+    assert (outcome.is_complete, outcome.reason) == (False, "the contributions do not add up")
 
 
 def test_control_variates_come_down_behind_the_parameters_in_training_alone(tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ from site_agent.trainer_socket import Conclude, Failed, Message, Prepare, Train
 from tests.federation import Line, MadeUpTrainer, Site, Vector, identity_of, masked_plan, of_kind, settle
 from tests.hostile.masking_coordinator import agree, ask_for, collect, enter, restart
 from tests.protos.privacy.private_plans import private_network_plan
-from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import offer, parameter_chunks, plan_with
 
 SECONDS = 4.0
@@ -106,40 +105,36 @@ async def carry_on(sites: Sequence[Site]) -> None:
 
 
 @pytest.mark.parametrize("is_at_once", [True, False])
-def test_a_run_ends_as_itself_although_the_next_one_has_begun(tmp_path: Path, *, is_at_once: bool) -> None:
+async def test_a_run_ends_as_itself_although_the_next_one_has_begun(tmp_path: Path, *, is_at_once: bool) -> None:
     """The next run is announced while the trainer loads the result. Each run has its own end, with its own result.
 
     A dishonest coordinator sends everything at once. An honest one does not wait longer than `contribute_seconds`.
     """
+    sites = await begun(tmp_path)
+    await collect(sites, 0, 0, "abc")
+    for site in sites:
+        if is_at_once:
+            await site.tell(*result(FIRST, 7.0), announced(SECOND))
+        else:
+            await site.tell(*result(FIRST, 7.0))
+            await site.tell(announced(SECOND))
+    await asyncio.sleep(2 * SECONDS)
+    for site in sites:
+        assert site.error is None
+        assert ends(site) == [(FIRST.run_name, 1, digest(FIRST, 7.0))]
+        assert isinstance(site.trainer, Slow)
+        assert site.trainer.asked == ["Prepare", "Train", "Conclude", "Prepare"]
 
-    async def scene() -> None:
-        sites = await begun(tmp_path)
-        await collect(sites, 0, 0, "abc")
-        for site in sites:
-            if is_at_once:
-                await site.tell(*result(FIRST, 7.0), announced(SECOND))
-            else:
-                await site.tell(*result(FIRST, 7.0))
-                await site.tell(announced(SECOND))
-        await asyncio.sleep(2 * SECONDS)
-        for site in sites:
-            assert site.error is None
-            assert ends(site) == [(FIRST.run_name, 1, digest(FIRST, 7.0))]
-            assert isinstance(site.trainer, Slow)
-            assert site.trainer.asked == ["Prepare", "Train", "Conclude", "Prepare"]
+    await carry_on(sites)
 
-        await carry_on(sites)
-
-        for site in sites:
-            assert ends(site)[1:] == [(SECOND.run_name, 2, digest(SECOND, 5.0))]
-            assert of_kind(site.said, Done) == [Done(FIRST.run_name), Done(SECOND.run_name)]
-            assert site.trainer.concluded is not None
-            assert set(site.trainer.concluded) == {5.0}
-
-    play(scene())
+    for site in sites:
+        assert ends(site)[1:] == [(SECOND.run_name, 2, digest(SECOND, 5.0))]
+        assert of_kind(site.said, Done) == [Done(FIRST.run_name), Done(SECOND.run_name)]
+        assert site.trainer.concluded is not None
+        assert set(site.trainer.concluded) == {5.0}
 
 
-def test_what_was_trained_for_a_run_is_never_sent_in_the_next_one(tmp_path: Path) -> None:
+async def test_what_was_trained_for_a_run_is_never_sent_in_the_next_one(tmp_path: Path) -> None:
     """Both runs' offers and contributors are sent at once. The first training ends when the second run waits for its.
 
     Without masks nothing but the step's position tells the two contributions apart.
@@ -147,102 +142,83 @@ def test_what_was_trained_for_a_run_is_never_sent_in_the_next_one(tmp_path: Path
     identities = {name: identity_of(name) for name in "abc"}
     first, second = (plan_with(identities, parameters=10, rounds=number) for number in (1, 2))
 
-    async def scene() -> None:
-        trainer = MadeUpTrainer("a", seconds=lambda: SECONDS)
-        site = Site("a", first, tmp_path, trainer=trainer, secure_aggregation="not-required")
-        approve(site.directory, second, by="a test", at=datetime(2026, 1, 1, tzinfo=UTC))
-        await settle()
-        asked = (*offer(np.zeros(10, np.float32), 0, 0), Bind(0, 0, ("a", "b", "c"), 0))
-        await site.tell(announced(first), *asked, announced(second), *asked)
-        await asyncio.sleep(3 * SECONDS)
+    trainer = MadeUpTrainer("a", seconds=lambda: SECONDS)
+    site = Site("a", first, tmp_path, trainer=trainer, secure_aggregation="not-required")
+    approve(site.directory, second, by="a test", at=datetime(2026, 1, 1, tzinfo=UTC))
+    await settle()
+    asked = (*offer(np.zeros(10, np.float32), 0, 0), Bind(0, 0, ("a", "b", "c"), 0))
+    await site.tell(announced(first), *asked, announced(second), *asked)
+    await asyncio.sleep(3 * SECONDS)
 
-        assert trainer.trained == [0, 0]
-        assert [facts["run"] for facts in site.records("contribution_released")] == [second.run_name]
-
-    play(scene())
+    assert trainer.trained == [0, 0]
+    assert [facts["run"] for facts in site.records("contribution_released")] == [second.run_name]
 
 
-def test_a_failure_in_a_run_ends_that_run_and_not_the_next_one(tmp_path: Path) -> None:
+async def test_a_failure_in_a_run_ends_that_run_and_not_the_next_one(tmp_path: Path) -> None:
     """The site stops so that a person looks at the error. Log and coordinator have the run in which it happened."""
+    (site, *_) = await begun(tmp_path, fails=True)
+    await site.tell(*offer(np.zeros(10, np.float32), 0, 0), announced(SECOND))
+    await asyncio.sleep(2 * SECONDS)
 
-    async def scene() -> None:
-        (site, *_) = await begun(tmp_path, fails=True)
-        await site.tell(*offer(np.zeros(10, np.float32), 0, 0), announced(SECOND))
-        await asyncio.sleep(2 * SECONDS)
-
-        assert site.error is not None
-        assert [facts["run"] for facts in site.records("participation_ended")] == [FIRST.run_name]
-        assert of_kind(site.said, Refusal) == [Refusal(FIRST.run_name, SiteReason.VALUE_NOT_FINITE, TENSOR)]
-
-    play(scene())
+    assert site.error is not None
+    assert [facts["run"] for facts in site.records("participation_ended")] == [FIRST.run_name]
+    assert of_kind(site.said, Refusal) == [Refusal(FIRST.run_name, SiteReason.VALUE_NOT_FINITE, TENSOR)]
 
 
-def test_a_result_that_is_sent_again_while_it_is_loaded_is_loaded_once(tmp_path: Path) -> None:
+async def test_a_result_that_is_sent_again_while_it_is_loaded_is_loaded_once(tmp_path: Path) -> None:
     """The site reconnects while its trainer loads. The log has the result that the trainer has loaded."""
+    sites = await begun(tmp_path)
+    await collect(sites, 0, 0, "abc")
+    (site, *_) = sites
+    await site.tell(*result(FIRST, 7.0))
+    assert site.line is not None
+    site.line.cut()
+    await asyncio.sleep(SECONDS / 2)
+    await site.tell(announced(FIRST), *result(FIRST, 5.0))
+    await asyncio.sleep(2 * SECONDS)
 
-    async def scene() -> None:
-        sites = await begun(tmp_path)
-        await collect(sites, 0, 0, "abc")
-        (site, *_) = sites
-        await site.tell(*result(FIRST, 7.0))
-        assert site.line is not None
-        site.line.cut()
-        await asyncio.sleep(SECONDS / 2)
-        await site.tell(announced(FIRST), *result(FIRST, 5.0))
-        await asyncio.sleep(2 * SECONDS)
-
-        assert site.error is None
-        assert ends(site) == [(FIRST.run_name, 1, digest(FIRST, 7.0))]
-        assert of_kind(site.said, Done) == [Done(FIRST.run_name)]
-        assert isinstance(site.trainer, Slow)
-        assert site.trainer.asked.count("Conclude") == 1
-
-    play(scene())
+    assert site.error is None
+    assert ends(site) == [(FIRST.run_name, 1, digest(FIRST, 7.0))]
+    assert of_kind(site.said, Done) == [Done(FIRST.run_name)]
+    assert isinstance(site.trainer, Slow)
+    assert site.trainer.asked.count("Conclude") == 1
 
 
 @pytest.mark.parametrize("seconds", [0.0, SECONDS / 2, 2 * SECONDS])
-def test_no_contributors_are_named_after_the_result(tmp_path: Path, seconds: float) -> None:
+async def test_no_contributors_are_named_after_the_result(tmp_path: Path, seconds: float) -> None:
     """The last round's contributors are sent once more: at once, while the trainer loads the result, or afterwards."""
+    sites = await begun(tmp_path)
+    await collect(sites, 0, 0, "abc")
+    (site, *_) = sites
+    await site.tell(*result(FIRST, 7.0))
+    await asyncio.sleep(seconds)
+    await site.tell(Bind(0, 0, ("a", "b", "c"), 0))
 
-    async def scene() -> None:
-        sites = await begun(tmp_path)
-        await collect(sites, 0, 0, "abc")
-        (site, *_) = sites
-        await site.tell(*result(FIRST, 7.0))
-        await asyncio.sleep(seconds)
-        await site.tell(Bind(0, 0, ("a", "b", "c"), 0))
-
-        assert isinstance(site.error, ProtocolError)
-        (record,) = site.records("coordinator_refused")
-        assert record["reason"] == "contributors for a round that was not offered"
-        assert of_kind(site.said, Refusal) == [Refusal(FIRST.run_name, SiteReason.COORDINATOR_MISBEHAVED)]
-        assert len(site.chunks) == 1
-
-    play(scene())
+    assert isinstance(site.error, ProtocolError)
+    (record,) = site.records("coordinator_refused")
+    assert record["reason"] == "contributors for a round that was not offered"
+    assert of_kind(site.said, Refusal) == [Refusal(FIRST.run_name, SiteReason.COORDINATOR_MISBEHAVED)]
+    assert len(site.chunks) == 1
 
 
 @pytest.mark.parametrize("seconds", [0.0, 2 * SECONDS])
-def test_a_round_that_is_offered_again_after_the_result_is_sent_again(tmp_path: Path, seconds: float) -> None:
+async def test_a_round_that_is_offered_again_after_the_result_is_sent_again(tmp_path: Path, seconds: float) -> None:
     """A coordinator that lost its newest state after the result returns to a round. The site has loaded the result.
 
     The trainer loads the result until after the new offer, or has loaded it before. The vector is the same.
     """
+    sites = await begun(tmp_path)
+    await collect(sites, 0, 0, "abc")
+    (site, *_) = sites
+    await site.tell(*result(FIRST, 7.0))
+    await asyncio.sleep(seconds)
+    await site.tell(*offer(np.zeros(10, np.float32), 0, 1))
+    await asyncio.sleep(2 * SECONDS)
+    await site.tell(Bind(0, 1, ("a", "b", "c"), 0))
 
-    async def scene() -> None:
-        sites = await begun(tmp_path)
-        await collect(sites, 0, 0, "abc")
-        (site, *_) = sites
-        await site.tell(*result(FIRST, 7.0))
-        await asyncio.sleep(seconds)
-        await site.tell(*offer(np.zeros(10, np.float32), 0, 1))
-        await asyncio.sleep(2 * SECONDS)
-        await site.tell(Bind(0, 1, ("a", "b", "c"), 0))
-
-        assert site.error is None
-        assert [chunk.attempt for chunk in site.chunks] == [0, 1]
-        assert ends(site) == [(FIRST.run_name, 1, digest(FIRST, 7.0))]
-
-    play(scene())
+    assert site.error is None
+    assert [chunk.attempt for chunk in site.chunks] == [0, 1]
+    assert ends(site) == [(FIRST.run_name, 1, digest(FIRST, 7.0))]
 
 
 def private_plan_of_made_up_sites() -> Plan:
@@ -254,7 +230,7 @@ def private_plan_of_made_up_sites() -> Plan:
 
 
 @pytest.mark.parametrize("moment", ["while the result is loaded", "after the end", "after the end and a restart"])
-def test_a_private_run_that_has_ended_spends_no_more_epsilon(tmp_path: Path, moment: str) -> None:
+async def test_a_private_run_that_has_ended_spends_no_more_epsilon(tmp_path: Path, moment: str) -> None:
     """A finished round is offered again, although its noise is deleted. The site refuses it, and pays nothing more.
 
     Its budget would allow four more payments. A coordinator that lost its newest state gets the reason.
@@ -262,30 +238,27 @@ def test_a_private_run_that_has_ended_spends_no_more_epsilon(tmp_path: Path, mom
     plan = private_plan_of_made_up_sites()
     budget = {"largest_epsilon_per_study": 5.0, "largest_epsilon_per_year": 5.0, "delta": 1e-5}
 
-    async def scene() -> None:
-        sites = [Site(name, plan, tmp_path / name, trainer=Slow(name), privacy=budget) for name in plan.site_names]
-        site, first = sites[0], start_of(plan)
-        await enter(sites)
+    sites = [Site(name, plan, tmp_path / name, trainer=Slow(name), privacy=budget) for name in plan.site_names]
+    site, first = sites[0], start_of(plan)
+    await enter(sites)
+    await agree(sites)
+    for number in range(2):
+        for one in sites:
+            assert await ask_for(one, number, 0, plan.site_names, first + np.float32(number))
+    await site.tell(*result(plan, 9.0))
+    await asyncio.sleep(0 if moment == "while the result is loaded" else 2 * SECONDS)
+    if moment == "after the end and a restart":
+        await restart(sites)
         await agree(sites)
-        for number in range(2):
-            for one in sites:
-                assert await ask_for(one, number, 0, plan.site_names, first + np.float32(number))
-        await site.tell(*result(plan, 9.0))
-        await asyncio.sleep(0 if moment == "while the result is loaded" else 2 * SECONDS)
-        if moment == "after the end and a restart":
-            await restart(sites)
-            await agree(sites)
-        for number in range(2):
-            await site.tell(*offer(first + np.float32(number), number, 1), Bind(number, 1, plan.site_names, 0))
-        await asyncio.sleep(2 * SECONDS)
+    for number in range(2):
+        await site.tell(*offer(first + np.float32(number), number, 1), Bind(number, 1, plan.site_names, 0))
+    await asyncio.sleep(2 * SECONDS)
 
-        assert [facts["epsilon"] for facts in site.records("privacy_spent")] == [1.0]
-        assert isinstance(site.error, PolicyForbids)
-        assert "already ended" in site.error.what
-        assert of_kind(site.said, Refusal) == [Refusal(plan.run_name, SiteReason.POLICY_FORBIDS)]
-        assert [chunk.attempt for chunk in site.chunks] == [0, 0]
-
-    play(scene())
+    assert [facts["epsilon"] for facts in site.records("privacy_spent")] == [1.0]
+    assert isinstance(site.error, PolicyForbids)
+    assert "already ended" in site.error.what
+    assert of_kind(site.said, Refusal) == [Refusal(plan.run_name, SiteReason.POLICY_FORBIDS)]
+    assert [chunk.attempt for chunk in site.chunks] == [0, 0]
 
 
 def start_of(plan: Plan) -> Vector:
@@ -312,7 +285,7 @@ class SlowToPrepare(MadeUpTrainer):
         (CoordinatorReason.RUN_STOPPED, "one site does not agree"),
     ],
 )
-def test_a_site_at_work_hears_the_end_and_does_not_call_again(
+async def test_a_site_at_work_hears_the_end_and_does_not_call_again(
     tmp_path: Path, reason: CoordinatorReason, said: str
 ) -> None:
     """A farewell that arrived while the trainer prepared counts, although the stream had already ended.
@@ -322,22 +295,19 @@ def test_a_site_at_work_hears_the_end_and_does_not_call_again(
     plan = masked_plan("abc")
     opened: list[Line] = []
 
-    async def scene() -> None:
-        site = Site("a", plan, tmp_path, trainer=SlowToPrepare("a"), opened=lambda _, line: opened.append(line))
-        await settle()
-        await site.tell(Announcement(plan.run_name, _raw(plan)))
-        await site.tell(Farewell(reason, "one site does not agree"))
-        assert site.line is not None
-        site.line.cut()
+    site = Site("a", plan, tmp_path, trainer=SlowToPrepare("a"), opened=lambda _, line: opened.append(line))
+    await settle()
+    await site.tell(Announcement(plan.run_name, _raw(plan)))
+    await site.tell(Farewell(reason, "one site does not agree"))
+    assert site.line is not None
+    site.line.cut()
 
-        await asyncio.sleep(300.0)
+    await asyncio.sleep(300.0)
 
-        assert len(opened) == 1
-        assert isinstance(site.error, RefusedError)
-        assert said in site.error.what
-        await site.stop()
-
-    play(scene())
+    assert len(opened) == 1
+    assert isinstance(site.error, RefusedError)
+    assert said in site.error.what
+    await site.stop()
 
 
 def _raw(plan: Any) -> bytes:

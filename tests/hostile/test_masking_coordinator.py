@@ -34,31 +34,30 @@ MEDDLING: dict[str, tuple[Callable[[], Meddle], str]] = {
 
 
 @pytest.mark.parametrize("kind", MEDDLING)
-def test_a_chunk_that_is_not_the_next_one_ends_its_stream_and_counts_for_nothing(tmp_path: Path, kind: str) -> None:
+async def test_a_chunk_that_is_not_the_next_one_ends_its_stream_and_counts_for_nothing(
+    tmp_path: Path, kind: str
+) -> None:
     """If an attacker changes b's chunks once, b's stream ends. After a restart b completes exactly the same sum."""
     plan = masked_plan("abc", rounds=1, parameters=THREE_CHUNKS)
     make, reason = MEDDLING[kind]
     meddle = make()
 
-    async def scene() -> None:
-        network = Federation.of_all(tmp_path, plan)
+    network = Federation.of_all(tmp_path, plan)
 
-        def once(site: str, message: SiteMessage) -> list[SiteMessage]:
-            if site == "b" and isinstance(message, Chunk) and not network.ended:
-                return meddle(message)
-            return [message]
+    def once(site: str, message: SiteMessage) -> list[SiteMessage]:
+        if site == "b" and isinstance(message, Chunk) and not network.ended:
+            return meddle(message)
+        return [message]
 
-        network.meddle = once
-        await network.pass_time(60.0)
-        assert network.ended == [("b", reason)]
-        assert network.engine.outcomes == []
-        await network.restart("b")
-        await network.finish()
-        await network.close()
+    network.meddle = once
+    await network.pass_time(60.0)
+    assert network.ended == [("b", reason)]
+    assert network.engine.outcomes == []
+    await network.restart("b")
+    await network.finish()
+    await network.close()
 
-        assert network.vector().tobytes() == undisturbed(plan).tobytes()
-
-    play(scene())
+    assert network.vector().tobytes() == undisturbed(plan).tobytes()
 
 
 def test_a_replay_from_a_void_attempt_counts_for_nothing(tmp_path: Path) -> None:
@@ -94,57 +93,51 @@ def test_a_replay_from_a_void_attempt_counts_for_nothing(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("losses", [0, 1, 4])
-def test_three_corrupted_attempts_end_the_run_with_a_reason(tmp_path: Path, losses: int) -> None:
+async def test_three_corrupted_attempts_end_the_run_with_a_reason(tmp_path: Path, losses: int) -> None:
     """A site that always masks wrongly ends the run after three attempts, however many were lost before for
     other reasons, and nothing is applied."""
     plan = masked_plan("abc", rounds=1)
 
-    async def scene() -> None:
-        network = Federation.of_all(tmp_path, plan)
-        seen: set[int] = set()
+    network = Federation.of_all(tmp_path, plan)
+    seen: set[int] = set()
 
-        def meddle(site: str, message: SiteMessage) -> list[SiteMessage]:
-            if site == "b" and isinstance(message, Chunk):
-                seen.add(message.attempt)
-                return [wrong_masks(message)]
-            return [message]
+    def meddle(site: str, message: SiteMessage) -> list[SiteMessage]:
+        if site == "b" and isinstance(message, Chunk):
+            seen.add(message.attempt)
+            return [wrong_masks(message)]
+        return [message]
 
-        for _ in range(losses):
-            network.meddle = lambda site, message: [] if isinstance(message, Chunk) else [message]
-            await network.pass_time(20.0)
-            await network.restart("c")
-        network.meddle = meddle
-        await network.finish(3 * 86_400)
-        await network.close()
+    for _ in range(losses):
+        network.meddle = lambda site, message: [] if isinstance(message, Chunk) else [message]
+        await network.pass_time(20.0)
+        await network.restart("c")
+    network.meddle = meddle
+    await network.finish(3 * 86_400)
+    await network.close()
 
-        assert [(outcome.is_complete, outcome.reason) for outcome in network.engine.outcomes] == [
-            (False, "the contributions do not add up")
-        ]
-        assert sorted(seen) == list(range(losses, losses + 3))
-        assert not network.vector().any()
-
-    play(scene())
+    assert [(outcome.is_complete, outcome.reason) for outcome in network.engine.outcomes] == [
+        (False, "the contributions do not add up")
+    ]
+    assert sorted(seen) == list(range(losses, losses + 3))
+    assert not network.vector().any()
 
 
-def test_a_step_that_is_repeated_after_a_restart_gives_no_new_sum(tmp_path: Path) -> None:
+async def test_a_step_that_is_repeated_after_a_restart_gives_no_new_sum(tmp_path: Path) -> None:
     """It is the same vector under new masks. A step to which the run cannot return is refused."""
     plan = masked_plan("abc")
 
-    async def scene() -> None:
-        sites = await agreed(plan, tmp_path)
-        await collect(sites, 0, 0, "abc")
-        first, _ = total(plan, await collect(sites, 1, 0, "abc"))
-        await restart(sites)
-        await agree(sites)
+    sites = await agreed(plan, tmp_path)
+    await collect(sites, 0, 0, "abc")
+    first, _ = total(plan, await collect(sites, 1, 0, "abc"))
+    await restart(sites)
+    await agree(sites)
 
-        again, cancels = total(plan, await collect(sites, 1, 1, "abc"))
-        for site in sites:
-            announced, *chunks = offer(np.zeros(10, np.float32), 2, 0)
-            await site.tell(replace(announced, oldest=2), *chunks)
-        late = await collect(sites, 1, 2, "abc")
+    again, cancels = total(plan, await collect(sites, 1, 1, "abc"))
+    for site in sites:
+        announced, *chunks = offer(np.zeros(10, np.float32), 2, 0)
+        await site.tell(replace(announced, oldest=2), *chunks)
+    late = await collect(sites, 1, 2, "abc")
 
-        assert cancels
-        assert found(again, first)
-        assert late == [[], [], []]
-
-    play(scene())
+    assert cancels
+    assert found(again, first)
+    assert late == [[], [], []]

@@ -33,7 +33,6 @@ from site_agent.gate.permission import Allowance
 from site_agent.gate.policy import refusals
 from tests.federation import Federation, Site, hospital, identity_of, played, recorded, settle
 from tests.for_each import for_each
-from tests.rehearsal.made_up_time import play
 
 
 def receiving_plan(contributors: str = "abcd", receivers: str = "e", **changes: Any) -> Plan:
@@ -132,7 +131,7 @@ def test_a_receiver_that_sends_a_number_or_a_key_is_cut_off(tmp_path: Path, kind
 
 
 @pytest.mark.parametrize("asked", ["offer", "bind", "keys"])
-def test_a_coordinator_that_asks_a_receiver_to_contribute_is_refused(tmp_path: Path, asked: str) -> None:
+async def test_a_coordinator_that_asks_a_receiver_to_contribute_is_refused(tmp_path: Path, asked: str) -> None:
     """The gate answers with a refusal and a record; its trainer is never asked for a number."""
     plan = receiving_plan()
     prior = plan
@@ -144,18 +143,15 @@ def test_a_coordinator_that_asks_a_receiver_to_contribute_is_refused(tmp_path: P
         "keys": KeySessionOpen(1, ("a", "b", "c", "d", "e")),
     }[asked]
 
-    async def scene() -> None:
-        site = Site("e", plan, tmp_path / "e", tier="receiving")
-        await settle()
-        said = await site.tell(Announcement(plan.run_name, plan.canonical))
-        assert any(isinstance(message, Join) for message in said)
-        said = await site.tell(question)
-        assert Refusal(plan.run_name, SiteReason.COORDINATOR_MISBEHAVED) in said
-        assert len(site.records("coordinator_refused")) == 1
-        assert (site.trainer.trained, site.chunks) == ([], [])
-        await site.stop()
-
-    play(scene())
+    site = Site("e", plan, tmp_path / "e", tier="receiving")
+    await settle()
+    said = await site.tell(Announcement(plan.run_name, plan.canonical))
+    assert any(isinstance(message, Join) for message in said)
+    said = await site.tell(question)
+    assert Refusal(plan.run_name, SiteReason.COORDINATOR_MISBEHAVED) in said
+    assert len(site.records("coordinator_refused")) == 1
+    assert (site.trainer.trained, site.chunks) == ([], [])
+    await site.stop()
 
 
 def test_the_policy_of_a_receiver_refuses_a_plan_in_which_it_contributes() -> None:

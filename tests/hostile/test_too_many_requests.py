@@ -26,7 +26,6 @@ from tests.federation import Site, clear_plan, masked_plan, settle
 from tests.hostile.masking_coordinator import agreed
 from tests.hostile.test_lying_coordinator import ALL, zeros
 from tests.rehearsal.gates import NOON, policy_with, spawned
-from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import made_up_identities, offer, plan_with
 from tests.scripted import announced, offered
 
@@ -121,36 +120,33 @@ KINDS = ("attempts", "returns", "announcements")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_repeated_rounds_fill_the_log_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+async def test_repeated_rounds_fill_the_log_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """A coordinator repeats what it may repeat, as fast as it can. The site then reads slowly, and refuses nothing."""
     most, pushed, seconds = 50, 400, 100
     monkeypatch.setattr("site_agent.gate.waiting.MOST_REPETITIONS", float(most))
     plan, other = masked_plan("abc"), masked_plan("abc", rounds=2)
 
-    async def scene() -> None:
-        sites = await agreed(plan, tmp_path)
-        site, before = sites[0], asyncio.get_running_loop().time()
-        approve(site.directory, other, by="a test", at=datetime.now(UTC))
-        first, second = (offer(zeros(10, number), number) for number in (0, 1))
-        records = {"attempts": "contribution_released", "returns": "run_went_back", "announcements": "run_joined"}[kind]
-        had = len(site.records(records))
-        for attempt in range(pushed):
-            requests = {
-                "attempts": (*offer(zeros(10), 0, attempt), Bind(0, attempt, ALL, 0)),
-                "returns": (*first, *second),
-                "announcements": [Announcement(each.run_name, each.canonical) for each in (other, plan)],
-            }[kind]
-            await site.tell(*requests)
-        await asyncio.sleep(seconds - (asyncio.get_running_loop().time() - before))
-        # The gate had already received some messages when the limit was reached.
-        found = len(site.records(records)) - had
-        assert found <= most + seconds + 20
-        assert found >= (most + seconds) / 2 - 20
-        assert site.error is None
-        for each in sites:
-            await each.stop()
-
-    play(scene())
+    sites = await agreed(plan, tmp_path)
+    site, before = sites[0], asyncio.get_running_loop().time()
+    approve(site.directory, other, by="a test", at=datetime.now(UTC))
+    first, second = (offer(zeros(10, number), number) for number in (0, 1))
+    records = {"attempts": "contribution_released", "returns": "run_went_back", "announcements": "run_joined"}[kind]
+    had = len(site.records(records))
+    for attempt in range(pushed):
+        requests = {
+            "attempts": (*offer(zeros(10), 0, attempt), Bind(0, attempt, ALL, 0)),
+            "returns": (*first, *second),
+            "announcements": [Announcement(each.run_name, each.canonical) for each in (other, plan)],
+        }[kind]
+        await site.tell(*requests)
+    await asyncio.sleep(seconds - (asyncio.get_running_loop().time() - before))
+    # The gate had already received some messages when the limit was reached.
+    found = len(site.records(records)) - had
+    assert found <= most + seconds + 20
+    assert found >= (most + seconds) / 2 - 20
+    assert site.error is None
+    for each in sites:
+        await each.stop()
 
 
 class WatchedLink:
@@ -200,7 +196,7 @@ def test_the_gate_never_waits_to_send_a_short_message(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_a_withdrawal_takes_effect_although_the_coordinator_reads_nothing(tmp_path: Path) -> None:
+async def test_a_withdrawal_takes_effect_although_the_coordinator_reads_nothing(tmp_path: Path) -> None:
     """The gate still has chunks and an answer to send when a person withdraws. It ends within seconds."""
     plan, link = clear_plan(parameters=WINDOW * 400_000), WatchedLink()  # more chunks than the window
     streams: list[GateStream] = []
@@ -212,24 +208,21 @@ def test_a_withdrawal_takes_effect_although_the_coordinator_reads_nothing(tmp_pa
         streams.append(GateStream(cast(AgentLink, link), lambda: "", nothing))
         return streams[-1]
 
-    async def scene() -> None:
-        site = Site("a", plan, tmp_path, connect=connect, secure_aggregation="not-required")
-        await settle()
-        (stream,) = streams
+    site = Site("a", plan, tmp_path, connect=connect, secure_aggregation="not-required")
+    await settle()
+    (stream,) = streams
 
-        async def say(*messages: CoordinatorMessage) -> None:
-            for message in messages:
-                stream.take(Down(stream.number, encode_coordinator_message(message)))
-                await settle()
+    async def say(*messages: CoordinatorMessage) -> None:
+        for message in messages:
+            stream.take(Down(stream.number, encode_coordinator_message(message)))
+            await settle()
 
-        await say(announced(plan), *offered(plan), Bind(0, 0, ALL, 0), *offered(plan, 0, 1))
-        assert len(link.posted) == WINDOW
-        withdraw(tmp_path, plan, by="A. Jones", at=datetime.now(UTC))
-        await asyncio.sleep(15)
+    await say(announced(plan), *offered(plan), Bind(0, 0, ALL, 0), *offered(plan, 0, 1))
+    assert len(link.posted) == WINDOW
+    withdraw(tmp_path, plan, by="A. Jones", at=datetime.now(UTC))
+    await asyncio.sleep(15)
 
-        assert isinstance(site.error, ConsentEnded)
-        (ended,) = site.records("participation_ended")
-        assert ended["reason"] == "withdrawn"
-        await site.stop()
-
-    play(scene())
+    assert isinstance(site.error, ConsentEnded)
+    (ended,) = site.records("participation_ended")
+    assert ended["reason"] == "withdrawn"
+    await site.stop()

@@ -197,32 +197,25 @@ def test_concepts_of_four_clinics_are_trained_on_and_masks_change_no_bit(tmp_pat
     play(masks_change_no_bit(tmp_path / "runs", kind, plan, {}))
 
 
-def test_nothing_that_a_coordinator_receives_has_a_code_or_a_word(tmp_path: Path) -> None:
+async def test_nothing_that_a_coordinator_receives_has_a_code_or_a_word(tmp_path: Path) -> None:
     """The plan, the sums and the journal have no code of a patient and no word of a note."""
     plan = CLINICS.plan()
 
-    async def scene() -> None:
-        network, _ = await trained(tmp_path / "masked", CLINICS, plan, {})
-        kept = json.dumps([plan.canonical.decode(), [repr(one) for one in network.engine.outcomes]])
-        folders = [path for path in (tmp_path / "masked").iterdir() if path.name != "files"]
-        files = [path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()]
-        content = kept.encode() + b"".join(files) + network.vector().tobytes()
-        assert not any(word in content for word in (b"angina", b"thal 7", b"exang 1"))
-        assert files
-
-    play(scene())
+    network, _ = await trained(tmp_path / "masked", CLINICS, plan, {})
+    kept = json.dumps([plan.canonical.decode(), [repr(one) for one in network.engine.outcomes]])
+    folders = [path for path in (tmp_path / "masked").iterdir() if path.name != "files"]
+    files = [path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()]
+    content = kept.encode() + b"".join(files) + network.vector().tobytes()
+    assert not any(word in content for word in (b"angina", b"thal 7", b"exang 1"))
+    assert files
 
 
 @pytest.mark.slow
-def test_hospitals_learn_from_images_that_they_never_see(tmp_path: Path, images: Images) -> None:
+async def test_hospitals_learn_from_images_that_they_never_see(tmp_path: Path, images: Images) -> None:
     """After masked FedAvg four of five test images are recognised."""
-
-    async def scene() -> None:
-        _, studies = await trained(tmp_path, DIGITS, DIGITS.plan(30), images)
-        right = [study.conclude().test_outputs.argmax(axis=1) == study.own.test.targets for study in studies.values()]
-        assert np.concatenate(right).mean() > 0.8
-
-    play(scene())
+    _, studies = await trained(tmp_path, DIGITS, DIGITS.plan(30), images)
+    right = [study.conclude().test_outputs.argmax(axis=1) == study.own.test.targets for study in studies.values()]
+    assert np.concatenate(right).mean() > 0.8
 
 
 # Plans that do not fit a table

@@ -15,7 +15,6 @@ from site_agent.approving import approve, withdraw
 from site_agent.gate.consent import ConsentEnded
 from site_agent.state_folders import gate_folder
 from tests.federation import Line, Site, hospital, masked_plan, of_kind, settle
-from tests.rehearsal.made_up_time import play
 from tests.scripted import announced
 
 
@@ -34,160 +33,139 @@ def test_announced_plans_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytes
     assert left == {plan.digest.hex() for plan in (plans[0], *plans[-3:])}
 
 
-def test_the_policy_that_counts_is_the_one_at_the_end_of_the_waiting(tmp_path: Path) -> None:
+async def test_the_policy_that_counts_is_the_one_at_the_end_of_the_waiting(tmp_path: Path) -> None:
     """While a plan waits, the hospital requires a second person. The approval by one person is then not enough."""
     plan, later = masked_plan("abc"), masked_plan("abc", rounds=4)
 
-    async def scene() -> None:
-        site = Site("a", plan, tmp_path)
-        await settle()
-        await site.tell(announced(later))
-        site.gate.adopt(hospital("a", tmp_path, approvers=2))
-        approve(tmp_path, later, by="A. Jones", at=datetime.now(UTC))
-        await asyncio.sleep(5)
-        assert (site.records("run_joined"), site.error) == ([], None)
-        approve(tmp_path, later, by="B. Smith", at=datetime.now(UTC))
-        await asyncio.sleep(5)
-        assert len(site.records("run_joined")) == 1
-        await site.stop()
-
-    play(scene())
+    site = Site("a", plan, tmp_path)
+    await settle()
+    await site.tell(announced(later))
+    site.gate.adopt(hospital("a", tmp_path, approvers=2))
+    approve(tmp_path, later, by="A. Jones", at=datetime.now(UTC))
+    await asyncio.sleep(5)
+    assert (site.records("run_joined"), site.error) == ([], None)
+    approve(tmp_path, later, by="B. Smith", at=datetime.now(UTC))
+    await asyncio.sleep(5)
+    assert len(site.records("run_joined")) == 1
+    await site.stop()
 
 
-def test_a_plan_that_the_policy_forbids_in_the_meantime_is_not_joined(tmp_path: Path) -> None:
+async def test_a_plan_that_the_policy_forbids_in_the_meantime_is_not_joined(tmp_path: Path) -> None:
     """The policy changes while the plan waits. The approval comes later, and changes nothing."""
     plan, later = masked_plan("abc"), masked_plan("abc", rounds=4)
 
-    async def scene() -> None:
-        site = Site("a", plan, tmp_path)
-        await settle()
-        await site.tell(announced(later))
-        site.gate.adopt(hospital("a", tmp_path, largest_rounds=3))
-        approve(tmp_path, later, by="A. Jones", at=datetime.now(UTC))
-        await asyncio.sleep(5)
-        assert site.records("run_joined") == []
-        assert [facts["run"] for facts in site.records("plan_refused")] == [later.run_name]
-        await site.stop()
-
-    play(scene())
+    site = Site("a", plan, tmp_path)
+    await settle()
+    await site.tell(announced(later))
+    site.gate.adopt(hospital("a", tmp_path, largest_rounds=3))
+    approve(tmp_path, later, by="A. Jones", at=datetime.now(UTC))
+    await asyncio.sleep(5)
+    assert site.records("run_joined") == []
+    assert [facts["run"] for facts in site.records("plan_refused")] == [later.run_name]
+    await site.stop()
 
 
 @pytest.mark.parametrize("is_approved", [False, True])
-def test_a_withdrawal_while_the_next_plan_waits_is_of_its_own_run(tmp_path: Path, *, is_approved: bool) -> None:
+async def test_a_withdrawal_while_the_next_plan_waits_is_of_its_own_run(tmp_path: Path, *, is_approved: bool) -> None:
     """Log and coordinator have the run from which people withdrew. They did not withdraw from the run that waits."""
     plan, later = masked_plan("abc"), masked_plan("abc", rounds=4)
 
-    async def scene() -> None:
-        site = Site("a", plan, tmp_path)
-        await settle()
-        await site.tell(announced(plan), announced(later))
-        withdraw(tmp_path, plan, by="A. Jones", at=datetime.now(UTC))
-        if is_approved:
-            approve(tmp_path, later, by="A. Jones", at=datetime.now(UTC))
-        await asyncio.sleep(5)
+    site = Site("a", plan, tmp_path)
+    await settle()
+    await site.tell(announced(plan), announced(later))
+    withdraw(tmp_path, plan, by="A. Jones", at=datetime.now(UTC))
+    if is_approved:
+        approve(tmp_path, later, by="A. Jones", at=datetime.now(UTC))
+    await asyncio.sleep(5)
 
-        assert isinstance(site.error, ConsentEnded)
-        ended = [(facts["run"], facts["reason"]) for facts in site.records("participation_ended")]
-        assert ended == [(plan.run_name, "withdrawn")]
-        assert of_kind(site.said, Refusal) == [Refusal(plan.run_name, SiteReason.WITHDRAWN)]
-        await site.stop()
-
-    play(scene())
+    assert isinstance(site.error, ConsentEnded)
+    ended = [(facts["run"], facts["reason"]) for facts in site.records("participation_ended")]
+    assert ended == [(plan.run_name, "withdrawn")]
+    assert of_kind(site.said, Refusal) == [Refusal(plan.run_name, SiteReason.WITHDRAWN)]
+    await site.stop()
 
 
-def test_a_withdrawal_on_the_next_stream_is_of_its_own_run(tmp_path: Path) -> None:
+async def test_a_withdrawal_on_the_next_stream_is_of_its_own_run(tmp_path: Path) -> None:
     """The stream ended while a plan waited. Nothing is announced on the next one yet."""
     plan, later = masked_plan("abc"), masked_plan("abc", rounds=4)
 
-    async def scene() -> None:
-        site = Site("a", plan, tmp_path)
-        await settle()
-        await site.tell(announced(plan), announced(later))
-        assert site.line is not None
-        site.line.cut()
-        await asyncio.sleep(5)
-        withdraw(tmp_path, plan, by="A. Jones", at=datetime.now(UTC))
-        await asyncio.sleep(5)
+    site = Site("a", plan, tmp_path)
+    await settle()
+    await site.tell(announced(plan), announced(later))
+    assert site.line is not None
+    site.line.cut()
+    await asyncio.sleep(5)
+    withdraw(tmp_path, plan, by="A. Jones", at=datetime.now(UTC))
+    await asyncio.sleep(5)
 
-        assert [facts["run"] for facts in site.records("participation_ended")] == [plan.run_name]
-        await site.stop()
-
-    play(scene())
+    assert [facts["run"] for facts in site.records("participation_ended")] == [plan.run_name]
+    await site.stop()
 
 
-def test_a_run_that_has_ended_needs_no_approval_while_the_next_plan_waits(tmp_path: Path) -> None:
+async def test_a_run_that_has_ended_needs_no_approval_while_the_next_plan_waits(tmp_path: Path) -> None:
     """People withdraw from a run that is over here. The site goes on waiting, and then takes part in the next run."""
     plan, later = masked_plan("abc"), masked_plan("abc", rounds=4)
 
-    async def scene() -> None:
-        site = Site("a", plan, tmp_path)
-        await settle()
-        await site.tell(announced(plan))
-        rounds = site.gate._rounds
-        assert rounds is not None
-        rounds.concluded(plan.rounds)
-        await site.tell(announced(later))
-        withdraw(tmp_path, plan, by="A. Jones", at=datetime.now(UTC))
-        await asyncio.sleep(5)
-        approve(tmp_path, later, by="A. Jones", at=datetime.now(UTC))
-        await asyncio.sleep(5)
+    site = Site("a", plan, tmp_path)
+    await settle()
+    await site.tell(announced(plan))
+    rounds = site.gate._rounds
+    assert rounds is not None
+    rounds.concluded(plan.rounds)
+    await site.tell(announced(later))
+    withdraw(tmp_path, plan, by="A. Jones", at=datetime.now(UTC))
+    await asyncio.sleep(5)
+    approve(tmp_path, later, by="A. Jones", at=datetime.now(UTC))
+    await asyncio.sleep(5)
 
-        assert site.error is None
-        assert site.records("participation_ended") == []
-        assert [facts["run"] for facts in site.records("run_joined")] == [plan.run_name, later.run_name]
-        await site.stop()
-
-    play(scene())
+    assert site.error is None
+    assert site.records("participation_ended") == []
+    assert [facts["run"] for facts in site.records("run_joined")] == [plan.run_name, later.run_name]
+    await site.stop()
 
 
-def test_a_site_that_waits_for_an_approval_follows_the_newest_announcement(tmp_path: Path) -> None:
+async def test_a_site_that_waits_for_an_approval_follows_the_newest_announcement(tmp_path: Path) -> None:
     """The office ends a run that nobody approved, and announces the next one on the same streams."""
     first, wrong, other, right = (masked_plan("abc", rounds=rounds) for rounds in (3, 4, 5, 6))
 
-    async def scene() -> None:
-        site = Site("a", first, tmp_path)
-        approve(tmp_path, right, by="A. Jones", at=datetime.now(UTC))
-        await settle()
-        await site.tell(announced(first), announced(wrong))
-        await asyncio.sleep(5)
-        await site.tell(announced(other))
-        await asyncio.sleep(5)
-        await site.tell(announced(right))
-        await asyncio.sleep(5)
+    site = Site("a", first, tmp_path)
+    approve(tmp_path, right, by="A. Jones", at=datetime.now(UTC))
+    await settle()
+    await site.tell(announced(first), announced(wrong))
+    await asyncio.sleep(5)
+    await site.tell(announced(other))
+    await asyncio.sleep(5)
+    await site.tell(announced(right))
+    await asyncio.sleep(5)
 
-        assert site.error is None
-        assert [message.run for message in of_kind(site.said, Join)] == [first.run_name, right.run_name]
-        waited = [facts["plan"] for facts in site.records("approval_awaited")]
-        assert waited == [wrong.digest.hex(), other.digest.hex()]
-        await site.tell(announced(wrong))
-        await asyncio.sleep(5)
-        await site.tell(announced(right))
-        await asyncio.sleep(5)
-        assert [message.run for message in of_kind(site.said, Join)][2:] == [right.run_name]
-        assert site.gate._standing.phase == "connected"
-        await site.stop()
-
-    play(scene())
+    assert site.error is None
+    assert [message.run for message in of_kind(site.said, Join)] == [first.run_name, right.run_name]
+    waited = [facts["plan"] for facts in site.records("approval_awaited")]
+    assert waited == [wrong.digest.hex(), other.digest.hex()]
+    await site.tell(announced(wrong))
+    await asyncio.sleep(5)
+    await site.tell(announced(right))
+    await asyncio.sleep(5)
+    assert [message.run for message in of_kind(site.said, Join)][2:] == [right.run_name]
+    assert site.gate._standing.phase == "connected"
+    await site.stop()
 
 
-def test_plans_that_replace_each_other_leave_few_records(tmp_path: Path) -> None:
+async def test_plans_that_replace_each_other_leave_few_records(tmp_path: Path) -> None:
     """A hostile coordinator announces unapproved plans by turns. The log has at most one more record each second."""
     plan, *others = (masked_plan("abc", rounds=rounds) for rounds in (3, 4, 5, 6))
 
-    async def scene() -> None:
-        site = Site("a", plan, tmp_path)
-        await settle()
-        for seconds in (20, 40):
-            await site.tell(*(announced(others[number % 3]) for number in range(500)))
-            await asyncio.sleep(20)
-            assert site.error is None
-            assert len(site.records("approval_awaited")) <= seconds + 2
-        await site.stop()
-
-    play(scene())
+    site = Site("a", plan, tmp_path)
+    await settle()
+    for seconds in (20, 40):
+        await site.tell(*(announced(others[number % 3]) for number in range(500)))
+        await asyncio.sleep(20)
+        assert site.error is None
+        assert len(site.records("approval_awaited")) <= seconds + 2
+    await site.stop()
 
 
-def test_the_wait_before_the_next_connection_has_an_end(tmp_path: Path) -> None:
+async def test_the_wait_before_the_next_connection_has_an_end(tmp_path: Path) -> None:
     """For six hours the coordinator ends each stream before the site joins. The site waits 30 seconds at most."""
     plan, opened = masked_plan("abc"), 0
 
@@ -196,11 +174,9 @@ def test_the_wait_before_the_next_connection_has_an_end(tmp_path: Path) -> None:
         opened += 1
         line.cut()
 
-    async def scene() -> None:
-        site = Site("a", plan, tmp_path, opened=hang_up)
-        await asyncio.sleep(21_600)
-        assert site.error is None
-        await site.stop()
+    site = Site("a", plan, tmp_path, opened=hang_up)
+    await asyncio.sleep(21_600)
+    assert site.error is None
+    await site.stop()
 
-    play(scene())
     assert 21_600 / 30 <= opened <= 21_600 / 15 + 10

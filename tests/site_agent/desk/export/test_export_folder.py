@@ -23,15 +23,14 @@ from site_agent.trainer.prior.concept_columns import ConceptEncoding
 from tests.site_agent.desk.export.test_parity import check
 from tests.site_agent.trainer.after_a_run import site_after_run
 from tests.site_agent.trainer.prior.prior_federation import federate, heart_members, members_of, prior_plan
-from tests.site_agent.trainer.sites import SMALL, Table, make_plan, make_site
+from tests.site_agent.trainer.sites import SMALL, make_plan, make_site
 
 
-@pytest.mark.parametrize("table", ["breast-cancer", "wine"])
-def test_the_folder_answers_as_predictions_do(tmp_path: Path, table: Table) -> None:
+def test_the_folder_answers_as_predictions_do(tmp_path: Path) -> None:
     """For rows as text, abstentions included; ONNX agrees, and nothing is written over."""
     pytest.importorskip("onnxruntime")
     plan = make_plan(architecture=SMALL)
-    hospital = site_after_run(tmp_path / "site", table=table, plan=plan, siloed_baseline=False)
+    hospital = site_after_run(tmp_path / "site", table="wine", plan=plan, siloed_baseline=False)
     own = Path(hospital.data.table)
 
     made = export_model(hospital, tmp_path / "exported", None)
@@ -44,8 +43,7 @@ def test_the_folder_answers_as_predictions_do(tmp_path: Path, table: Table) -> N
     for answer, line in zip(answers, lines, strict=True):
         assert (answer is None) == bool(line[-1])
         if answer is not None:
-            wanted = [float(cell) for cell in (line[1:2] if table == "breast-cancer" else line[1:4])]
-            assert ([answer] if table == "breast-cancer" else answer) == pytest.approx(wanted, abs=made.tolerance)
+            assert answer == pytest.approx([float(cell) for cell in line[1:4]], abs=made.tolerance)
     with pytest.raises(UsageError, match="in use"):
         export_model(hospital, tmp_path / "exported", None)
 
@@ -135,12 +133,11 @@ def test_an_export_without_its_packages_is_refused_at_once(
     assert not (tmp_path / "refused").exists()
 
 
-@pytest.mark.parametrize("table", ["breast-cancer", "wine", "diabetes"])
-def test_a_run_ends_in_all_that_other_methods_give(tmp_path: Path, table: Any) -> None:
+def test_a_run_ends_in_all_that_other_methods_give(tmp_path: Path) -> None:
     """Report page, card, loader, ONNX and predictions work on a site's saved model, and agree."""
     pytest.importorskip("onnxruntime")
-    plan = prior_plan(table)
-    members = members_of(tmp_path, plan, table)
+    plan = prior_plan("wine")
+    members = members_of(tmp_path, plan, "wine")
     federate(plan, members)
     member = members["ahus"]
     make_prior_report(member.hospital, member.study, member.preprocessing, plan.run_name)
