@@ -35,13 +35,14 @@ th,td{padding:.25rem .7rem;text-align:left;border-bottom:1px solid var(--rule);v
 tbody th{font-weight:400}.pairs th{font-weight:600;white-space:nowrap}.pairs td{overflow-wrap:anywhere;min-width:12rem}
 td.number,tbody th.number{font-variant-numeric:tabular-nums;white-space:nowrap}td.number,th.number{text-align:right}
 td ul{margin:0;padding-left:1.1rem}td:has(ul){min-width:15rem}
+.figures td{white-space:nowrap;font-variant-numeric:tabular-nums}.figures tbody th{min-width:7rem}
 .sign{width:100%}.sign td{height:3em;width:33%}
 @media screen and (max-width:40rem){body{padding:.9rem}h1{font-size:1.35rem}.plots{gap:.8rem}figure.wide{width:100%}
 th,td{padding:.25rem .5rem}.pairs th{white-space:normal}
 figure.wide .scroll img.plot{max-width:none}}
 a{color:var(--c0)}form{margin:.8rem 0}label{display:block;margin:.4rem 0}
 input,select,button{font:inherit;max-width:100%;padding:.3rem .6rem}
-@media print{body{max-width:none;padding:0;font-size:10.5pt}h2{break-after:avoid}
+@media print{body{max-width:none;padding:0;font-size:10.5pt}h2,section>p:first-of-type{break-after:avoid}
 figure,tr,.lead,.warning{break-inside:avoid}.scroll{overflow:visible}@page{size:A4;margin:14mm}
 .plots{gap:5mm}figure{width:86mm}figure.wide,img.plot{width:100%}table{font-size:8pt}
 th,td{padding:.15rem .4rem}}

@@ -29,12 +29,15 @@ def smallest_set(plan: Plan, smallest_sites: int) -> int:
 
 def kinds_of(plan: Plan) -> dict[str, frozenset[str]]:
     """Return for each kind of number the names of the sites whose contribution may differ from 0."""
-    manifest, everybody = manifest_of(plan), frozenset(plan.site_names)
-    kinds = {UPDATES: everybody - plan.evaluating_sites} if manifest.tensors or manifest.scalars else {}
+    everybody, has_figures, is_empty = frozenset(plan.site_names), True, False
+    if isinstance(plan, NetworkPlan):  # other plans always send numbers, and their lists may be long
+        manifest = manifest_of(plan)
+        has_figures, is_empty = bool(manifest.scalars), not (manifest.tensors or manifest.scalars)
+    kinds = {} if is_empty else {UPDATES: everybody - plan.evaluating_sites}
     if isinstance(plan, PriorPlan):
         sets = plan.recorders()
         kinds |= {f"concepts {' and '.join(names)}": sites for names, sites in sets.items() if sites != everybody}
     if isinstance(plan, NetworkPlan):
         partly: tuple[ListedColumn | PartlyObserved, ...] = (*plan.recorded_columns, *plan.partly_observed)
         kinds |= {entry.what: frozenset(entry.recorded_by or ()) for entry in partly}
-    return kinds | ({FIGURES: everybody} if manifest.scalars else {})
+    return kinds | ({FIGURES: everybody} if has_figures else {})

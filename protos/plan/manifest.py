@@ -8,11 +8,13 @@ which parts are sent in a single round. Sites send updates in the manifest's ord
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Final, assert_never
+from itertools import groupby
+from typing import Final, NamedTuple, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -55,8 +57,7 @@ class Occasion(StrEnum):
     GUARD = "the guard"
 
 
-@dataclass(frozen=True)
-class Scalar:
+class Scalar(NamedTuple):  # a plan can have a hundred thousand
     """A number that sites send as an integer. The number is the integer divided by `scale`, a power of two.
 
     `bound` is the integer's largest magnitude at one site, and only a signed integer can be negative. Integers of 32
@@ -100,11 +101,14 @@ class Manifest:
 
     @cached_property
     def canonical(self) -> bytes:
-        """Return the manifest's names, shapes, bounds, scales and occasions as JSON with sorted keys."""
+        """Return the manifest's names, shapes, bounds, scales and occasions as JSON with sorted keys.
+
+        Neighbouring scalars that differ only in their names are one entry.
+        """
         content = {
             "tensors": [[tensor.name, list(tensor.shape)] for tensor in self.tensors],
             "scalars": [
-                [scalar.name, scalar.bound, scalar.scale, scalar.occasion, *_kinds(scalar)] for scalar in self.scalars
+                [[one.name for one in some], *same] for same, some in groupby(self.scalars, lambda one: one[1:])
             ],
         }
         return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
@@ -135,10 +139,6 @@ class Manifest:
         for tensor, view in zip(self.tensors, self.views(vector).values(), strict=True):
             view[...] = initial_values(tensor, seed)
         return vector
-
-
-def _kinds(scalar: Scalar) -> list[str]:
-    return [*(["signed"] if scalar.is_signed else []), *(["32 bits"] if scalar.bits == 32 else [])]
 
 
 def slices_of(tensors: tuple[TensorSpec, ...]) -> Iterator[slice]:
@@ -301,4 +301,5 @@ def most_bytes(plan: Plan, manifest: Manifest) -> int:
     """Return the largest number of bytes that a site sends in the run. Repeated transmissions are not counted."""
     trained, updates = plan.training_rounds, 0 if plan.privacy is not None else manifest.parameters
     layouts = trained * Layout(updates, 0).total_bytes + (plan.rounds - trained) * Layout(0, 0).total_bytes
-    return layouts + sum(scalar.bits // 8 * rounds_with(plan, scalar.occasion) for scalar in manifest.scalars)
+    alike = Counter((scalar.bits, scalar.occasion) for scalar in manifest.scalars)
+    return layouts + sum(bits // 8 * rounds_with(plan, occasion) * count for (bits, occasion), count in alike.items())

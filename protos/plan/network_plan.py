@@ -220,7 +220,7 @@ class NetworkPlan(PlanHead):
             follow=0.0 if inner is None else inner.rate * inner.strength,
         )
 
-    @property
+    @cached_property
     def listed_columns(self) -> tuple[ListedColumn, ...]:
         """Return each column of the plan as a record."""
         return tuple(ListedColumn(name=column) if isinstance(column, str) else column for column in self.columns)

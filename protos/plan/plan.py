@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypeAlias
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from protos.errors import ProtocolError
+from protos.errors import ConfigurationError, ProtocolError
 from protos.plan.documents import parse_document, read_document
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan_head import LARGEST_PLAN_BYTES
@@ -51,7 +51,7 @@ def plan_from_wire(raw: bytes) -> Plan:
         plan = plan_from_json(raw)
         if plan.canonical != raw or _has_negative_zero(raw):  # -0.0 is read as 0.0, with another digest
             raise ValueError("not canonical")
-    except (ValidationError, ValueError) as cause:
+    except (ConfigurationError, ValidationError, ValueError) as cause:
         raise ProtocolError(
             what="The coordinator announced a plan that this version cannot read.",
             consequence="Nothing was sent.",

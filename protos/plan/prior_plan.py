@@ -11,7 +11,7 @@ score helps at all.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import combinations, combinations_with_replacement
 from typing import Annotated, Final, Literal, TypeAlias, assert_never
 
@@ -219,7 +219,8 @@ class PriorPlan(PlanHead):
             one.name: everybody if one.recorded_by is None else frozenset(one.recorded_by) for one in self.concepts
         }
         alone: dict[tuple[str, ...], frozenset[str]] = {(name,): found for name, found in sites.items()}
-        return alone | {(one, other): sites[one] & sites[other] for one, other in combinations(sites, 2)}
+        both = cache(frozenset[str].intersection)  # few sets are different
+        return alone | {(one, other): both(sites[one], sites[other]) for one, other in combinations(sites, 2)}
 
     @property
     def words(self) -> int:

@@ -27,6 +27,7 @@ GUARD: Final = "guard"
 FEWEST_ROWS: Final = 10  # rows that differ from the most frequent value, so that a sum does not show a single row
 _NARROWEST: Final = 1e-4  # the standard deviation of a column, as a part of its concept's range
 FEWEST_THERE: Final = 3
+LARGEST_STEP: Final = 1.0  # of one coefficient in one Newton round, in standardised units
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -137,6 +138,8 @@ class AnnouncedSums:
     def coefficients(self, rounds: int) -> tuple[Float64, ...]:
         """Return the coefficients before each of `rounds` Newton rounds, and the coefficients after the last one.
 
+        For classes, a longer step is shortened to LARGEST_STEP in each regression.
+
         Returns:
             rounds + 1 arrays of shape (outputs, columns); the first one is 0.
 
@@ -150,7 +153,11 @@ class AnnouncedSums:
         for number in range(1, rounds + 1):
             sums = self.newton(number)
             sums.require_possible(rows or 0, prior.largest_weight)
-            path.append(sums.next_coefficients(path[-1], prior.ridge))
+            step = sums.next_coefficients(path[-1], prior.ridge) - path[-1]
+            # With a rare outcome, whole steps from 0 go too far and come back, and few patients would decide the next.
+            if not prior.is_number:
+                step /= np.maximum(1.0, np.abs(step).max(axis=1, keepdims=True) / LARGEST_STEP)
+            path.append(path[-1] + step)
         return tuple(path)
 
     @property

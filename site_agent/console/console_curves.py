@@ -39,7 +39,7 @@ def curve_files(state: Path) -> list[Path]:
 
 def drawn_curves(state: Path, run: str) -> Drawn:
     """Draw the curves of a run. Without a file, or with a damaged file, there is no image."""
-    from site_agent.plots import Series, axis_over, plot
+    from host.plots import Series, axis_over, plot
 
     facts, report = _read(live_curves_path(state, run)), _read(state / "reports" / f"{run}.json")
     metric = _NAMES.get(str(facts.get("metric")), "Metric")

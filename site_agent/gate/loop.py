@@ -279,14 +279,14 @@ class SiteGate:
 
     async def _announced(self, message: Announcement) -> None:
         self._repetitions.count()
-        plan = self._admission.announced(message)
+        plan, manifest = await self._admission.announced(message)
         self._run = message.run
         if self._rounds is None or self._rounds.run != message.run:  # the name contains the plan's digest
             if self._rounds is not None:
                 self._rounds.end()
                 await asyncio.sleep(0)  # so the trainer first answers what the earlier run asks
             try:
-                self._rounds = await self._admission.admit(plan)
+                self._rounds = await self._admission.admit(plan, manifest)
             except _Replaced:
                 self._standing.awaits_no_more()
                 return

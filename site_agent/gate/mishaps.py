@@ -138,11 +138,8 @@ def parted(farewell: Farewell) -> OperatorError:
             remedy="Ask the federation office for the reason, then start the site agent again.",
             code="E026",
         )
-    return UnavailableError(
-        what=f"The coordinator requires this site to reconnect: {farewell.detail}.",
-        consequence="Nothing is lost.",
-        remedy="You need not do anything.",
-        code="E020",
+    return _reconnects(
+        f"The coordinator requires this site to reconnect: {farewell.detail}.", "You need not do anything."
     )
 
 
@@ -158,12 +155,8 @@ def stream_ended(address: str, status: str) -> OperatorError:
             code="E021",
         )
     told = "the stream ended" if status == "ended" else status
-    return UnavailableError(
-        what=f"The coordinator{at} cannot be reached ({told}).",
-        consequence="Nothing is lost. The round continues when the connection works again.",
-        remedy="You need not do anything. This site tries again by itself. `site-agent doctor` shows the cause.",
-        code="E020",
-    )
+    remedy = "You need not do anything. This site tries again by itself. `site-agent doctor` shows the cause."
+    return _reconnects(f"The coordinator{at} cannot be reached ({told}).", remedy)
 
 
 def reads_nothing() -> UnavailableError:

@@ -6,11 +6,13 @@ A run begins in this order: the plan, the policy, the persons here, the trainer'
 * the policy decides when a plan is announced, and again each time the configuration changes;
 * a run without masks needs a plan with secure aggregation off, or a site that only receives;
 * the fewest sites and the smallest set are the stricter of plan and policy;
+* a plan is read in another thread, so that no plan holds up the gate. Later messages wait for it;
 * every refusal is recorded before it is sent. It has a fixed reason, and no other name than that of a shared tensor.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -69,33 +71,35 @@ class Admission:
         """Start without a run. `identity_key` is this site's long-term key."""
         self.hospital, self._identity_key, self._audit, self._turns = hospital, identity_key, audit, turns
         self._identity = fingerprint(identity_key.public_key().public_bytes_raw())
-        self._tensors = frozenset[str]()  # the shared tensors of the newest run
+        self._read: tuple[bytes, Plan, Manifest] | None = None  # the newest plan, which each stream announces again
 
-    def announced(self, message: Announcement) -> Plan:
-        """Return the plan that the coordinator announced with a message.
+    async def announced(self, message: Announcement) -> tuple[Plan, Manifest]:
+        """Return the plan that the coordinator announced with a message, and its manifest.
 
         Raises:
             ProtocolError: this version cannot read the plan.
             MalformedMessage: the run does not have the name that follows from its plan.
         """
         try:
-            plan = plan_from_wire(message.plan)
+            if self._read is None or self._read[0] != message.plan:
+                self._read = await asyncio.to_thread(_read, message.plan)
         except ProtocolError:
             self._audit.write("coordinator_refused", reason="a plan that this version cannot read")
             raise
+        _, plan, manifest = self._read
         if message.run != plan.run_name:
             raise MalformedMessage("a run that is not the one of its plan")
-        return plan
+        return plan, manifest
 
-    async def admit(self, plan: Plan) -> Rounds:
+    async def admit(self, plan: Plan, manifest: Manifest) -> Rounds:
         """Start a run as soon as this hospital's policy and persons allow the run.
 
         Raises:
             OperatorError: the policy refuses the plan, or the trainer cannot follow it.
             MaskingRefused: this site does not mask for the run.
         """
-        await self.check_policy(plan, manifest_of(plan))
-        return await self._begin(plan.run_name, plan)
+        await self.check_policy(plan, manifest)
+        return await self._begin(plan.run_name, plan, manifest)
 
     async def check_policy(self, plan: Plan, manifest: Manifest) -> None:
         """End this site's part in the run if the current policy does not allow the study. Raises RefusedError."""
@@ -110,9 +114,9 @@ class Admission:
         remedy = remedy_of_refusal(self.hospital, plan, identity=identity, audit=self._audit)
         raise policy_refuses(plan.study, refusal, remedy)
 
-    async def _begin(self, run: str, plan: Plan) -> Rounds:
-        manifest = manifest_of(plan, starting_values(Path(self.hospital.starting_files), plan))
-        self._tensors = frozenset(tensor.name for tensor in manifest.tensors)
+    async def _begin(self, run: str, plan: Plan, manifest: Manifest) -> Rounds:
+        if starts := starting_values(Path(self.hospital.starting_files), plan):
+            manifest = manifest_of(plan, starts)
         facts = {"run": run, "plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
         before, state, site = self.hospital, self.hospital.state_path, self.hospital.site
         guard, approvers = guard_of(before), before.policy.approvers
@@ -192,13 +196,16 @@ class Admission:
                 await self._refuse(withdrawn, SiteReason.WITHDRAWN, because=because)
             case TrainerFailed(can_continue=False, failed=failed):
                 # Another name than that of a shared tensor could be a patient's.
-                await self._refuse(run, SiteReason(failed.reason), self._named(failed.tensor))
-
-    def _named(self, tensor: str) -> str:
-        return tensor if tensor in self._tensors else ""
+                shared = {tensor.name for tensor in self._read[2].tensors} if self._read else set()
+                await self._refuse(run, SiteReason(failed.reason), failed.tensor if failed.tensor in shared else "")
 
     async def _refuse(self, run: str, reason: SiteReason, tensor: str = "", because: str = "") -> None:
         facts = {"because": because} if because else {}
         self._audit.write("participation_ended", run=run, reason=reason.name.lower(), tensor=tensor, **facts)
         if run:
             await self._turns.tell(Refusal(run, reason, tensor))
+
+
+def _read(raw: bytes) -> tuple[bytes, Plan, Manifest]:
+    plan = plan_from_wire(raw)
+    return raw, plan, manifest_of(plan)

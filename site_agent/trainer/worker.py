@@ -387,14 +387,12 @@ class Worker:
         """
         try:
             self._concluded(asked, received)
-        except (DataError, MayNotSend, TrainingDiverged) as failed:
-            _print_lines(failed)
-        except (OperatorError, MalformedMessage, OSError, MemoryError):
-            raise  # the computer, or values that no honest coordinator sends
-        except Exception as cause:
-            defect = explained(cause)
+        except Exception as error:
+            failure = _of_own_rows(error)
             consequence = "This site has no report of the run. The coordinator sees the same as after any other run."
-            _print_lines(DefectError(what=defect.what, consequence=consequence, remedy=defect.remedy))
+            _print_lines(
+                OperatorError(what=failure.what, consequence=consequence, remedy=failure.remedy, code=failure.code)
+            )
 
     def _ready(self) -> Study | PriorStudy:
         if self._study is None:
@@ -430,14 +428,20 @@ def _print_lines(error: OperatorError) -> None:
     print(error.lines("site-trainer"), file=sys.stderr, flush=True)
 
 
-def _void(error: Exception) -> int:
-    """Print why a round has no answer, and return the number of its reason.
+def _of_own_rows(error: Exception) -> OperatorError:
+    """Return an error that this site's rows may have caused, with three sentences.
 
     What follows from the announced values, the disk or the memory alone is raised: it is the same for any patients.
     """
     failure = _explained(error)
     if isinstance(error, MalformedMessage | MemoryError) or isinstance(failure, UnavailableError | StoreError):
         raise error
+    return failure
+
+
+def _void(error: Exception) -> int:
+    """Print why a round has no answer, and return the number of its reason."""
+    failure = _of_own_rows(error)
     _print_lines(failure)
     return int(_reason(failure))
 

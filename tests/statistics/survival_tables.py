@@ -27,6 +27,10 @@ class SurvivalTable:
     coded: dict[str, tuple[object, ...]]
     rows: pd.DataFrame
 
+    def __str__(self) -> str:
+        """Return the name, which tests use for folders."""
+        return self.name
+
 
 def _read(name: str, numbers: str, by: str, **coded: tuple[object, ...]) -> SurvivalTable:
     rows = pd.read_csv(_FOLDER / f"{name}.csv")

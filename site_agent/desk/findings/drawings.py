@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from host.printed_page import figure, figures, paragraph
-from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED
-from site_agent.desk.results.simple_models import TITLES
-from site_agent.plots import (
+from host.plots import (
     COLOURS,
     OTHER_REFERENCE,
     REFERENCE,
@@ -19,6 +16,9 @@ from site_agent.plots import (
     intervals,
     plot,
 )
+from host.printed_page import figure, figures, paragraph
+from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED
+from site_agent.desk.results.simple_models import TITLES
 
 # The facts are JSON. Tests check the names of their keys.
 Facts: TypeAlias = Mapping[str, Any]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from host.plots import Row, intervals
 from host.printed_page import Section, figure, figures, page, paragraph, table
 from site_agent.desk.comparison.evaluation import METRIC_NAMES, headline_metric
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED
@@ -22,7 +23,6 @@ from site_agent.desk.findings.drawings import (
     title_of,
 )
 from site_agent.desk.findings.facts import RECEIVING, prior_rounds
-from site_agent.plots import Row, intervals
 
 _READING: Final = (
     "All intervals are 95% bootstrap intervals over the test patients. Each difference is paired: both models are "

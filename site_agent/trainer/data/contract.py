@@ -339,12 +339,13 @@ def read_contract(path: Path) -> Contract:
 
     Raises:
         ConfigurationError: it lists every mistake with its line and column.
-        UnavailableError: the file is not there, for example because a drive is mounted later.
+        UnavailableError: the file cannot be read now, for example because a drive is mounted later.
     """
     try:
         return read_document(path, Contract, consequence="The table was not read and nothing was sent.")
     except ConfigurationError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
+        cause = error.__cause__
+        if not isinstance(cause, OSError) or isinstance(cause, PermissionError | IsADirectoryError):
             raise
         remedy = "A service tries again by itself. If the file will not be there, correct its path in hospital.yaml."
         raise UnavailableError(what=error.what, consequence=error.consequence, remedy=remedy) from error

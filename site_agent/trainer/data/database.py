@@ -103,7 +103,8 @@ def query_records(path: Path, form: SqlFormat) -> Generator[Row, None, None]:
             yield from _rows(connection, form)
         return
     except SQLAlchemyError as error:  # its text quotes the query, and can quote a value
-        failure = _failure_of(getattr(error, "orig", None), is_connected=is_connected, is_wal=is_wal)
+        is_lost = getattr(error, "connection_invalidated", False)
+        failure = _failure_of(getattr(error, "orig", None), is_lost, is_connected=is_connected, is_wal=is_wal)
     finally:
         engine.dispose()
     raise failure
@@ -174,9 +175,9 @@ def _keep_texts(adapters: AdaptersMap) -> None:
             adapters.register_loader(kind.array_oid, TextLoader)
 
 
-def _failure_of(error: BaseException | None, *, is_connected: bool, is_wal: bool) -> OperatorError:
+def _failure_of(error: BaseException | None, is_lost: bool, *, is_connected: bool, is_wal: bool) -> OperatorError:
     code = str(getattr(error, "sqlstate", None) or getattr(error, "sqlite_errorname", ""))
-    if code.startswith(_LATER):
+    if code.startswith(_LATER) or (is_lost and not code):  # a server that crashes sends no code
         return UnavailableError(
             what="The database is busy: it starts or ends, it is full, or another program has locked it.",
             consequence=_NOTHING,

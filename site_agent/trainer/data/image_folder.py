@@ -170,18 +170,23 @@ class ImageFolder:
         keeps them in memory.
 
         Raises:
-            DataError: the folder cannot be read.
+            DataError: the folder is a file.
             ConfigurationError: the library for images is not installed.
-            UnavailableError: the file with the pixels cannot be created.
+            UnavailableError: the folder is not there yet, or the file with the pixels cannot be created.
         """
         self._column, self._root = column, table.parent / column.folder
         self._markers = {"", *markers, *column.missing_markers}
         self._is_in_memory = scratch is None
         self._read, self._pixels = 0, GrowingPixels(scratch, column.image.numbers)
         if not self._root.is_dir():
-            raise unusable(
-                what=f"The contract names the folder of images {column.folder}. This is not a folder beside the table.",
-                remedy=f"Correct the key folder of the column {column.name} in the contract.",
+            what = f"The contract names the folder of images {column.folder}. This is not a folder beside the table."
+            remedy = f"Correct the key folder of the column {column.name} in the contract."
+            if self._root.exists():
+                raise unusable(what=what, remedy=remedy)
+            raise UnavailableError(  # a disk or a network drive may be there later
+                what=what,
+                consequence="The table was not used and nothing was sent.",
+                remedy=f"A service tries again by itself. If the folder will not be there: {remedy}",
             )
         _require_libraries(column)
 

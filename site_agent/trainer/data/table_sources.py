@@ -106,7 +106,7 @@ def first_row(rows: Iterator[Row]) -> tuple[int, list[str]]:
 def _rows(path: Path, file: BinaryIO, form: Format, doubts: list[Doubt]) -> Generator[Row, None, None]:
     match form:
         case TableFormat():
-            return _text_rows(file, form)
+            return _text_rows(file, form, doubts)
         case ExcelFormat():
             from site_agent.trainer.data.workbook import sheet_rows
 
@@ -180,7 +180,7 @@ def text_of(value: object) -> str | None:
             return None
 
 
-def _text_rows(file: BinaryIO, form: TableFormat) -> Generator[Row, None, None]:
+def _text_rows(file: BinaryIO, form: TableFormat, doubts: list[Doubt]) -> Generator[Row, None, None]:
     # An undecodable byte becomes half a character, so that its line can be reported without its bytes.
     is_wide = form.encoding == "utf-16"
     text = io.TextIOWrapper(
@@ -189,17 +189,29 @@ def _text_rows(file: BinaryIO, form: TableFormat) -> Generator[Row, None, None]:
         errors="strict" if is_wide else "surrogateescape",
         newline="",
     )
-    row = width = 0
+    reader = csv.reader(_lines(text), delimiter=form.delimiter, strict=True)
+    row = width = line = swallowed = 0
     try:
-        for row, cells in enumerate(csv.reader(_lines(text), delimiter=form.delimiter, strict=True), start=1):
+        for row, cells in enumerate(reader, start=1):
             width = width or len(cells)
             if cells:  # some programs write a delimiter behind the last cell of a row
                 yield row, cells if any(cells[width:]) else cells[:width]
+            if reader.line_num > line + 1:
+                swallowed += sum(_holds_a_row(cell, width, form.delimiter) for cell in cells)
+            line = reader.line_num
     except csv.Error:
         pass
     else:
+        if swallowed:
+            words = f"{swallowed} cells in quotation marks have a line that looks like a row of the table"
+            doubts.append(Doubt(f"{words}; is a quotation mark missing, so that rows are read as text?"))
         return
     refuse([f"row {row + 1}: a quotation mark is not closed, or a cell is far too long"])
+
+
+def _holds_a_row(cell: str, width: int, delimiter: str) -> bool:
+    """Return whether a line after the first one in a cell has as many delimiters as a row."""
+    return any(line.count(delimiter) == width - 1 > 0 for line in cell.splitlines()[1:])
 
 
 def _lines(text: io.TextIOWrapper) -> Iterator[str]:
@@ -226,7 +238,7 @@ def _parquet_rows(file: BinaryIO) -> Generator[Row, None, None]:
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.ParquetFile(file)
+        table = pyarrow.parquet.ParquetFile(file, page_checksum_verification=True)
         names = list(table.schema_arrow.names)
         yield 1, names
         row = 2
@@ -236,8 +248,9 @@ def _parquet_rows(file: BinaryIO) -> Generator[Row, None, None]:
             columns = [[cell_of(value) for value in column.to_pylist()] for column in batch.columns]
             yield from enumerate(zip(*columns, strict=True), start=row)
             row += batch.num_rows
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError):  # such as a time before the year 1
-        pass
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as cause:  # such as a time before the year 1
+        if getattr(cause, "errno", None) is not None:  # the disk's error, and not the library's about the content
+            raise
     else:
         return
     refuse(["the file is not a Parquet file, or it is damaged"])

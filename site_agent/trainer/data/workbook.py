@@ -25,7 +25,7 @@ from xml.etree.ElementTree import Element, ParseError
 from defusedxml.ElementTree import iterparse
 from openpyxl import load_workbook
 from openpyxl.utils import range_boundaries
-from openpyxl.utils.cell import column_index_from_string, coordinate_from_string
+from openpyxl.utils.cell import coordinate_to_tuple
 from openpyxl.utils.exceptions import CellCoordinatesException, InvalidFileException
 from openpyxl.workbook import Workbook
 
@@ -134,17 +134,21 @@ def _rows_of(path: Path, workbook: Workbook, form: ExcelFormat, doubts: list[Dou
 
 
 def _looked_up(path: Path, part: str) -> _Sheet:
-    found, is_header = _Sheet(), True
+    found, is_header, row = _Sheet(), True, 0
     try:
         with zipfile.ZipFile(path) as archive, archive.open(part.removeprefix("/")) as xml:
             for _, element in iterparse(xml):
                 match element.tag.rpartition("}")[2]:
                     case "row":
-                        cells = [cell for cell in element if cell.get("r")]
-                        for cell in () if is_header else cells:
-                            _look_at(cell, found)
+                        row, column = _number(element.get("r"), after=row), 0
+                        cells = [cell for cell in element if cell.tag.endswith("}c")]
+                        for cell in cells:
+                            name = cell.get("r")
+                            column = _number(name and coordinate_to_tuple(name)[1], after=column)
+                            if not is_header:
+                                _look_at(cell, row, column, found)
                         if element.get("hidden") in ("1", "true") and cells:
-                            found.hidden.add(int(element.get("r") or 0))
+                            found.hidden.add(row)
                         is_header = is_header and not cells
                         element.clear()
                     case "mergeCell":
@@ -155,10 +159,16 @@ def _looked_up(path: Path, part: str) -> _Sheet:
     return refuse(["the sheet is damaged"])
 
 
-def _look_at(cell: Element, found: _Sheet) -> None:
+def _number(stated: str | int | None, *, after: int) -> int:
+    """Return the number of a row or column. Programs may leave it out. The reader would lose one that is not later."""
+    number = int(stated or after + 1)
+    if number <= after:
+        raise ValueError
+    return number
+
+
+def _look_at(cell: Element, row: int, column: int, found: _Sheet) -> None:
     parts = {part.tag.rpartition("}")[2]: part.text for part in cell}
-    name, row = coordinate_from_string(cell.get("r", ""))
-    column = column_index_from_string(name)
     if "f" not in parts:
         found.others[column] += "v" in parts
     elif not parts.get("v"):
@@ -190,14 +200,15 @@ def _rows(rows: Iterator[tuple[object, ...]], known: _Sheet, doubts: list[Doubt]
         cells = [cell_of(value) for value in values]
         while cells and cells[-1] == "":
             cells.pop()  # a row can have empty cells at its end, depending on how the sheet was edited
-        if not cells:
+        flaws = known.unreadable.get(row, {}) if width else {}
+        if not cells and _NO_VALUE not in flaws.values():
             continue
         cells += [""] * (width - len(cells))
         if width:
             dates.look_at(values)
-            for column, unreadable in known.unreadable.get(row, {}).items():
-                if column <= len(cells):
-                    cells[column - 1] = unreadable
+        for column, unreadable in flaws.items():
+            if column <= len(cells):
+                cells[column - 1] = unreadable
         width = width or len(cells)
         yield row, cells
 

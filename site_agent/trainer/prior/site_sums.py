@@ -4,7 +4,9 @@ The site's own intercept never leaves the site. It is solved there for all recei
 the likelihood with this intercept profiled out (Murphy, van der Vaart 2000). For several classes, a separate regression
 distinguishes each class from all others. The rules against a coordinator that chooses coefficients:
 
-* many rows must contribute to H: (sum w)^2 / sum w^2 >= rows / 4, and no weight above 10 times their mean;
+* many rows must contribute to H. With coefficients of 0 and n rows, the sum of all weights is T = cases * others / n,
+  at most n / 4. Of a rare outcome only about 4 T rows can have much weight. So (sum w)^2 / sum w^2 >= T, and no weight
+  is above sum w / (.4 T). The first number is at least 10, the second at most sum w / 10, if there are 100 rows;
 * a site with one class only, or without an outcome, contributes zeros.
 
 The private form has one term for each patient (protos/plan/private_prior.py). The rules:
@@ -32,9 +34,9 @@ from site_agent.trainer.plain_models import probabilities
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 
-# The least effective number of rows, as a fraction of all rows; honest runs have at least .43.
-_SMALLEST_SHARE: Final = 0.25
-_LARGEST_RATIO: Final = 10.0  # the largest weight divided by the mean weight; honest runs have at most 4.8
+_EFFECTIVE: Final = 1.0  # the least effective number of rows, divided by T; honest runs have at least 1.7
+_LIGHTEST: Final = 0.4  # sum w / (T max w), at least; honest runs have at least 1.2
+_FEWEST: Final = 10.0
 _STEPS: Final = 200
 
 
@@ -71,7 +73,7 @@ def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
         if not len(targets) or targets.min() == targets.max():
             continue  # the intercept would be infinite, and every weight 0
         fitted, weights = _fitted(line, targets, is_number=rows.is_number)
-        require_spread(weights)
+        require_spread(weights, len(weights) / 4 if rows.is_number else len(weights) * float(targets.var()))
         centred = rows.design - (weights @ rows.design) / weights.sum()
         found.hessian[output] = centred.T @ (centred * weights[:, None])
         found.gradient[output] = rows.design.T @ (fitted - targets)
@@ -79,15 +81,18 @@ def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
     return NewtonSums(hessian=(found.hessian + found.hessian.transpose(0, 2, 1)) / 2, gradient=found.gradient)
 
 
-def require_spread(weights: Float64) -> None:
-    """Raise Concentrated if a few rows have most of the weight. Weights are float64 (rows,). See the module's rules."""
-    total = float(weights.sum())
+def require_spread(weights: Float64, largest: float) -> None:
+    """Raise Concentrated if a few rows have most of the weight. See the module's rules.
+
+    Weights are float64 (rows,), and `largest` is T, their sum with coefficients of 0.
+    """
+    total, rows = float(weights.sum()), len(weights)
     if total <= 0.0:
         raise Concentrated("no row has a weight")
-    if total**2 / float(weights @ weights) < _SMALLEST_SHARE * len(weights):
+    if total**2 / float(weights @ weights) < max(_EFFECTIVE * largest, min(_FEWEST, rows / 4)):
         raise Concentrated("the weights of few rows are as large as those of all others")
-    if float(weights.max()) * len(weights) > _LARGEST_RATIO * total:
-        raise Concentrated("one row has more than ten times the mean weight")
+    if float(weights.max()) * max(_LIGHTEST * largest, min(_FEWEST, rows / 10)) > total:
+        raise Concentrated("one row has too large a part of all weights")
 
 
 def profiled_intercept(line: Float64, targets: Float64, *, is_number: bool) -> float:

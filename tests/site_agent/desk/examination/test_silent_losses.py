@@ -82,6 +82,18 @@ def test_one_patient_under_two_spellings_is_asked_about(tmp_path: Path, other: s
     assert [column for _, column in found.doubts] == (["patient"] if other.strip() != "A-1" else [])
 
 
+def test_rows_inside_a_quoted_cell_are_asked_about(tmp_path: Path) -> None:
+    """Two stray quotation marks make text of all rows between them, and a note may have lines."""
+    rows = _lines()
+    rows[0][2] = '"two\nlines, really"'
+    assert not survey_table(_file(tmp_path / "table.csv", rows), contract_from(_contract())).doubts
+    rows[0][2], rows[3][2] = '"5 inch', 'left"'
+
+    found = survey_table(_file(tmp_path / "table.csv", rows), contract_from(_contract()))
+
+    assert len(found.doubts) == 1
+
+
 def test_a_copy_of_a_database_without_its_log_is_asked_about(tmp_path: Path) -> None:
     """Its newest rows can be in the file that was not copied."""
     path = tmp_path / "table.sqlite"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import re
+import signal
 import sqlite3
 import traceback
 import zipfile
@@ -13,7 +16,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 import numpy as np
@@ -26,7 +29,7 @@ from protos.errors import ConfigurationError, DataError, OperatorError, Unavaila
 from site_agent.hospital import Split
 from site_agent.trainer.data import database
 from site_agent.trainer.data.cell_rules import ZONED as ZONED_TIME
-from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.contract import Contract, SqlFormat, read_contract
 from site_agent.trainer.data.dataset import split_rows
 from site_agent.trainer.data.table_sources import text_of
 from site_agent.trainer.data.tables import Table, read_table, survey_table
@@ -276,6 +279,55 @@ def test_a_table_that_is_not_there_yet_is_unavailable(tmp_path: Path, small_cont
         read_table(tmp_path / "later.csv", small_contract)
     with pytest.raises(DataError):
         read_table(tmp_path, small_contract)
+
+
+def test_a_drive_that_fails_is_unavailable(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the kind of the file: a network drive that lost its server may be there later."""
+    write(SMALL_ROWS)
+    parquet.write_table(arrow.table({"age": [1]}), tmp_path / "table.parquet")
+    opened, is_lost = Path.open, False
+
+    class Lost(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    def lost(path: Path, *words: Any, **more: Any) -> Any:  # Any: every form of Path.open
+        if is_lost:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return Lost(opened(path, *words, **more).read())
+
+    monkeypatch.setattr(Path, "open", lost)
+    with pytest.raises(UnavailableError):
+        read_table(tmp_path / "table.parquet", _with_format("{kind: parquet}"))
+    is_lost = True
+    with pytest.raises(UnavailableError):
+        read_contract(tmp_path / "contract.yaml")
+
+
+def test_a_parquet_file_with_another_sum_is_damaged(tmp_path: Path) -> None:
+    """A value that changed on the disk is a value all the same, but the file has sums of its pages."""
+    path = tmp_path / "table.parquet"
+    columns = dict(zip(SMALL_HEADER, zip(*SMALL_ROWS, strict=True), strict=True))
+    parquet.write_table(arrow.table(columns), path, write_page_checksum=True, compression="none", use_dictionary=False)
+    assert read_table(path, _with_format("{kind: parquet}")).rows
+    path.write_bytes(path.read_bytes().replace(SMALL_ROWS[0][1].encode(), b"332"))
+
+    with pytest.raises(DataError):
+        read_table(path, _with_format("{kind: parquet}"))
+
+
+@needs_postgres
+def test_a_server_that_crashes_during_a_query_is_unavailable(postgres: Callable[[str], Path]) -> None:
+    """It sends no code, and it may answer the same query later."""
+    query = "SELECT pg_backend_pid() AS one FROM generate_series(1, 100000)"
+    rows = database.query_records(postgres("SELECT 1"), SqlFormat(kind="sql", query=query))
+    next(rows)
+    _, (process,) = next(rows)
+
+    os.kill(int(str(process)), signal.SIGKILL)
+
+    with pytest.raises(UnavailableError):
+        list(rows)
 
 
 @needs_postgres

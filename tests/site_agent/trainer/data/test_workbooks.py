@@ -83,6 +83,44 @@ def test_a_formula_without_a_saved_value_is_no_missing_value(tmp_path: Path) -> 
     assert _mistakes(found) == {("age", (3, 7))}
 
 
+def test_a_row_of_formulas_without_saved_values_is_no_blank_row(tmp_path: Path) -> None:
+    """A sheet that only refers to another one has rows without any value."""
+
+    def change(sheet: Worksheet) -> None:
+        sheet.append([f"=Old!{column}{ROWS + 2}" for column in "ABCDE"])
+
+    found = survey_table(_book(tmp_path / "table.xlsx", change), _contract())
+
+    assert ("patient", (ROWS + 2,)) in _mistakes(found)
+
+
+def test_cells_without_their_places_are_read_in_their_order(tmp_path: Path) -> None:
+    """Programs may leave out the places, and formulas and hidden rows are found nevertheless."""
+
+    def change(sheet: Worksheet) -> None:
+        sheet["B3"] = "=1+1"
+        sheet.row_dimensions[4].hidden = True
+
+    path = _book(tmp_path / "table.xlsx", change)
+    _edited(path, "xl/worksheets/sheet1.xml", rb'<(row|c) r="\w+"', rb"<\1")
+    found = survey_table(path, _contract())
+
+    assert _mistakes(found) == {("age", (3,))}
+    assert len(found.doubts) == 1
+
+
+@pytest.mark.parametrize(("pattern", "again"), [(rb'<row r="7"', b'<row r="6"'), (rb'<c r="C7"', b'<c r="A7"')])
+def test_a_row_or_cell_that_is_not_behind_the_one_before_is_damage(
+    tmp_path: Path, pattern: bytes, again: bytes
+) -> None:
+    """The library would drop the row, and put the cell over another."""
+    path = _book(tmp_path / "table.xlsx")
+    _edited(path, "xl/worksheets/sheet1.xml", pattern, again)
+
+    with pytest.raises(DataError):
+        survey_table(path, _contract())
+
+
 def test_formulas_that_are_all_zero_are_asked_about(tmp_path: Path) -> None:
     """Some programs save 0 for what they do not compute."""
     path = _book(tmp_path / "table.xlsx")

@@ -8,10 +8,10 @@ import re
 import numpy as np
 import pytest
 
+from host.plots import Axis, Row, Series, intervals, plot
 from site_agent.desk.comparison.evaluation import HeldOutRows
 from site_agent.desk.findings.drawings import calibration_plots, ranking_plots, title_of
 from site_agent.desk.findings.subgroups import subgroups
-from site_agent.plots import Axis, Row, Series, intervals, plot
 
 UNIT = Axis(label="<x>", low=0.0, high=1.0)
 

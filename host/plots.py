@@ -20,12 +20,12 @@ Kind: TypeAlias = Literal["line", "points"]
 REFERENCE: Final = -1
 OTHER_REFERENCE: Final = -2
 # The colours of Okabe and Ito 2008, which people with colour blindness can distinguish.
-_COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#806600", "#7a3e9d", "#b3003b", "#2b6b6b")
-COLOURS: Final = len(_COLOURS)
-_DASHES: Final = ("-", "--", ":", "-.", (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
-_GREY: Final = "#57606a"
+PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#806600", "#7a3e9d", "#b3003b", "#2b6b6b")
+COLOURS: Final = len(PALETTE)
+DASHES: Final = ("-", "--", ":", "-.", (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
+GREY: Final = "#57606a"
 _LONGEST_LABEL: Final = 48  # characters
-_INCHES: Final = 1 / 96
+INCHES: Final = 1 / 96
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,43 +63,43 @@ class Row:
 
 def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
     """Return a plot with lines and points as an HTML image. `about` describes it. The last series is on top."""
-    figure = Figure(figsize=(460 * _INCHES, 380 * _INCHES), layout="constrained")
+    figure = Figure(figsize=(460 * INCHES, 380 * INCHES), layout="constrained")
     axes = figure.add_subplot(xlabel=x.label, ylabel=y.label)
     for one in series:
         label, is_reference = one.label or "_", one.colour < 0
-        colour = _GREY if is_reference else _COLOURS[one.colour % COLOURS]
+        colour = GREY if is_reference else PALETTE[one.colour % COLOURS]
         if one.kind == "points":
             axes.plot(one.xs, one.ys, "o", color=colour, markersize=4, label=label)
         else:
-            dashes = (":" if one.colour == REFERENCE else "--") if is_reference else _DASHES[one.colour % COLOURS]
+            dashes = (":" if one.colour == REFERENCE else "--") if is_reference else DASHES[one.colour % COLOURS]
             axes.plot(one.xs, one.ys, color=colour, linestyle=dashes, linewidth=1.5, label=label)
     axes.set_xlim(x.low, x.high)
     axes.set_ylim(y.low, y.high)
     axes.grid(color="#d0d7de", linewidth=0.5)
     if any(one.label for one in series):
         figure.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=8)
-    return _image(about, figure)
+    return image(about, figure)
 
 
 def intervals(about: str, label: str, rows: Sequence[Row], reference: float | None = None) -> str:
     """Draw a row for each number, from top to bottom, with its interval, and a vertical line at `reference`."""
-    figure = Figure(figsize=(760 * _INCHES, (70 + 24 * len(rows)) * _INCHES), layout="constrained")
+    figure = Figure(figsize=(760 * INCHES, (70 + 24 * len(rows)) * INCHES), layout="constrained")
     axes = figure.add_subplot(xlabel=label)
     right = axes.secondary_yaxis("right")
     if reference is not None:
-        axes.axvline(reference, color=_GREY, linestyle=":", linewidth=1.2)
+        axes.axvline(reference, color=GREY, linestyle=":", linewidth=1.2)
     for place, row in enumerate(rows):
         if row.interval is not None:
-            axes.plot(row.interval, [place, place], color=_COLOURS[0], linewidth=2)
+            axes.plot(row.interval, [place, place], color=PALETTE[0], linewidth=2)
         if row.value is not None:
-            axes.plot([row.value], [place], "o", color=_COLOURS[0], markersize=5)
+            axes.plot([row.value], [place], "o", color=PALETTE[0], markersize=5)
     names = [row.label if len(row.label) <= _LONGEST_LABEL else f"{row.label[: _LONGEST_LABEL - 1]}…" for row in rows]
     axes.set_yticks(range(len(rows)), names)
     right.set_yticks(range(len(rows)), [_figures(row) for row in rows])
     right.tick_params(length=0)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(axis="x", color="#d0d7de", linewidth=0.5)
-    return _image(about, figure)
+    return image(about, figure)
 
 
 def axis_over(label: str, numbers: Sequence[float]) -> Axis:
@@ -123,12 +123,13 @@ def _short(value: float) -> str:
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
 
 
-def _image(about: str, figure: Figure) -> str:
+def image(about: str, figure: Figure) -> str:
+    """Return a drawn figure as an HTML image. `about` describes it in words."""
     content = io.BytesIO()
     with rc_context({"svg.hashsalt": "global-layers", "svg.fonttype": "path"}):
         figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
     source = base64.b64encode(content.getvalue()).decode()
-    width = round(figure.get_figwidth() / _INCHES)
+    width = round(figure.get_figwidth() / INCHES)
     return (
         f'<img class="plot" width="{width}" alt="{escape(about)}" title="{escape(about)}" '
         f'src="data:image/svg+xml;base64,{source}">'

@@ -1,0 +1,319 @@
+"""Builds the HTML page of a statistics plan's results: Table 1, forest plots, coefficients, curves and digests.
+
+The coordinator and every hospital make it from the same results. A hospital adds its own estimates, which are on its
+own page only. Without matplotlib the page has all numbers, and no plots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import exp
+from types import ModuleType
+from typing import Any, Final
+
+from host.printed_page import Cell, Section, figure, page, pairs, paragraph, table
+
+Facts = Mapping[str, Any]  # JSON, whose keys are checked by tests
+_PAPERS: Final = {
+    "binomial": "logistic regression",
+    "gaussian": "linear regression",
+    "poisson": "Poisson regression",
+}
+_INDENT: Final = "\u2003"  # a space that HTML keeps
+_REFUSED: Final = "This analysis has no result. "
+
+
+def statistics_page(results: Facts, own: Mapping[str, Facts] | None = None) -> str:
+    """Return the page.
+
+    Args:
+        results: with the keys study, version, plan_digest, run, sites and analyses.
+        own: by the name of an analysis what this hospital alone has: by term a ratio with its interval, or by group a
+            curve. None at the coordinator.
+    """
+    mine, drawings = own or {}, _drawings()
+    sections = [
+        Section(heading=one["name"], parts=list(_analysis(one, mine.get(one["name"], {}), drawings)))
+        for one in results["analyses"]
+    ]
+    sections.append(Section(heading="For the methods section", parts=[paragraph(text) for text in _methods(results)]))
+    sections.append(Section(heading="Versions and digests", parts=[_versions(results)]))
+    count = len(results["sites"])
+    opening = [
+        paragraph(
+            f"These numbers are of {count} hospitals together. Each sent masked sums, and nobody saw the sums of a "
+            "single hospital. They are those of one pooled table, to rounding."
+        )
+    ]
+    if mine:
+        words = "This page also has estimates of this hospital alone. No other hospital and no coordinator has them."
+        opening.append(paragraph(words, "lead"))
+    if drawings is None:
+        opening.append(paragraph("matplotlib is not installed here, so this page has no plots.", "soft"))
+    return page(f"{results['study']}, version {results['version']}", opening, sections)
+
+
+def _drawings() -> ModuleType | None:
+    try:
+        from host import statistics_drawings
+    except ModuleNotFoundError:
+        return None
+    return statistics_drawings
+
+
+def _analysis(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]:
+    if "refused" in one:
+        yield paragraph(_REFUSED + str(one["refused"]), "warning")
+        return
+    match one["kind"]:
+        case "table_one":
+            yield from _table_one(one)
+        case "curve":
+            yield from _curve(one, own, drawings)
+        case _:
+            yield from _model(one, own, drawings)
+
+
+def _table_one(one: Facts) -> Iterator[str]:
+    groups: Sequence[str] = one["groups"]
+    differences = one.get("differences", {})
+    head = ["", *(group if group != "all" else "All" for group in groups), *(["SMD"] if differences else [])]
+    rows: list[list[Cell]] = []
+    notes: list[str] = []
+    for name, records in one["columns"].items():
+        unit = one["units"].get(name)
+        last: list[Cell] = [_two(differences.get(name))] if differences else []
+        voids = [record["void"] for record in records.values() if "void" in record]
+        notes += [f"{name}: {voids[0]}."] if voids else []
+        if one["kinds"][name] == "number":
+            what = f"{name}, {unit}" if unit else name
+            rows.append([f"{what}: mean (SD)", *(_mean(records[group]) for group in groups), *last])
+            if any(record.get("quartiles") for record in records.values()):
+                width = next(record["resolution"] for record in records.values() if record.get("quartiles"))
+                rows.append(
+                    [
+                        f"{_INDENT}median [quartiles] ± {_short(width)}",
+                        *(_quartiles(records[group]) for group in groups),
+                    ]
+                )
+                rows[-1] += [""] if differences else []
+        else:
+            codes = next((list(record["codes"]) for record in records.values() if "codes" in record), [])
+            rows.append([f"{name}: n (%)", *("" for _ in groups), *last])
+            for code in codes:
+                rows.append([f"{_INDENT}{code}", *(_share(records[group], code) for group in groups)])
+                rows[-1] += [""] if differences else []
+        if any(record.get("missing") for record in records.values()):
+            rows.append(
+                [f"{_INDENT}missing", *(_missing(records[group]) for group in groups), *([""] if differences else [])]
+            )
+    yield table(str(one["name"]), ["Characteristic", *head[1:]], rows, style="figures")
+    yield from (paragraph(note, "soft") for note in notes)
+    if differences:
+        yield paragraph("SMD: the largest standardised mean difference between two groups.", "soft")
+
+
+def _mean(record: Facts) -> str:
+    if record.get("mean") is None:
+        return "–"
+    return f"{_short(record['mean'])} ({_short(record['deviation'])})"
+
+
+def _quartiles(record: Facts) -> str:
+    if not record.get("quartiles"):
+        return "–"
+    low, middle, high = map(_short, record["quartiles"])
+    return f"{middle} [{low}, {high}]"
+
+
+def _share(record: Facts, code: str) -> str:
+    cell = record.get("codes", {}).get(code)
+    return "–" if cell is None or cell["share"] is None else f"{cell['rows']:,} ({100 * cell['share']:.1f})"
+
+
+def _missing(record: Facts) -> str:
+    return f"{record['missing']:,}" if "missing" in record else "–"
+
+
+def _model(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]:
+    ratio, terms = one["ratio"], one["terms"]
+    yield paragraph(" ".join(_patients(one)))
+    shown = [_on_scale(term, is_ratio=ratio is not None) for term in terms if term["term"] != "intercept"]
+    mine = {term: _record(found["ratio"], found["low"], found["high"]) for term, found in own.items()} if ratio else {}
+    if not one["ridge"] and drawings is not None:
+        words = f"{(ratio or 'difference').capitalize()} of each term with its 95% interval"
+        drawn = drawings.forest(f"Forest plot: {words}", ratio or "difference", shown, mine, is_ratio=ratio is not None)
+        yield figure(words, drawn, is_wide=True)
+    is_timed = any(term.get("proportional_p") is not None for term in terms)
+    differs = any(term.get("between_sites") for term in terms)
+    head = ["Term", f"{(ratio or 'estimate').capitalize()} (95% interval)", "p", "Coefficient", "Standard error"]
+    head += ["SD of the column", *(["p, proportional hazards"] if is_timed else [])]
+    head += ["I² between hospitals", "Random-effects mean"] if differs else []
+    head += ["This hospital alone"] if mine else []
+    rows: list[list[Cell]] = []
+    for term in terms:
+        of = _on_scale(term, is_ratio=ratio is not None and term["term"] != "intercept")
+        number = "–" if term["error"] is None else f"{term['error']:.4g}"
+        cells: list[Cell] = [term["term"], of["text"], _p(term["p"]), f"{term['estimate']:.4g}", number]
+        cells += [_short(term["deviation"]) if "deviation" in term else "–"]
+        cells += [_p(term.get("proportional_p"))] if is_timed else []
+        between = term.get("between_sites")
+        nothing = ("–", "–")
+        cells += ((f"{100 * between['i_squared']:.0f}%", _interval(between)) if between else nothing) if differs else ()
+        cells += [mine[term["term"]]["text"] if term["term"] in mine else "–"] if mine else []
+        rows.append(cells)
+    yield table(f"{one['name']}: coefficients", head, rows, style="figures")
+    if one["ridge"]:
+        words = f"A penalty (ridge {one['ridge']:g}) shrinks these estimates. So they have no interval and no p value."
+        yield paragraph(words, "soft")
+
+
+def _patients(one: Facts) -> Iterator[str]:
+    """Yield who took part in a model, and who did not."""
+    sites, recorded, missing = one["sites"], one["sites that record it"], one["rows with a missing value"]
+    events = f"{one['events']:,} of them with the event, " if one["events"] is not None else ""
+    yield f"{one['rows']:,} patients, {events}of {sites} hospitals."
+    if missing:
+        yield f"{missing:,} further patients have a missing value and take no part."
+    if sites < recorded:
+        yield f"{recorded - sites} of {recorded} hospitals have too few patients or events to take part."
+
+
+def _on_scale(term: Facts, *, is_ratio: bool) -> dict[str, Any]:
+    """Return an estimate as a ratio or as it is, with its limits if it has any, and as text."""
+    value, *ends = (exp(min(50.0, one)) if is_ratio else one for one in _numbers(term))
+    if not ends:
+        return {"term": term["term"], "value": value, "text": _short(value)}
+    return {"term": term["term"], **_record(value, *ends)}
+
+
+def _numbers(term: Facts) -> list[float]:
+    """Return an estimate and, if it has them, the limits of its interval."""
+    return [term[key] for key in ("estimate", "low", "high") if term[key] is not None]
+
+
+def _record(value: float, low: float, high: float) -> dict[str, Any]:
+    return {"value": value, "low": low, "high": high, "text": _with_ends(value, low, high)}
+
+
+def _curve(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]:
+    unit = one["unit"] or "the unit of the time"
+    label = f"{one['time']}, {unit}"
+    if drawings is not None:
+        words = f"Without {one['event']}, by Kaplan and Meier, with 95% intervals"
+        yield figure(words, drawings.survival(words, label, one["groups"]), is_wide=True)
+    until = one["groups"][0]["restricted_mean"]["until"]
+    head = ["Group", "Patients", "Events", "Hospitals", f"Median, {unit}", f"Mean up to {_short(until)} {unit}"]
+    rows: list[list[Cell]] = []
+    for group in one["groups"]:
+        counts = (f"{group[key]:,}" for key in ("patients", "events", "sites"))
+        rows.append([group["group"], *counts, _estimate(group["median"]), _estimate(group["restricted_mean"])])
+    for name, found in own.items():
+        counts = (f"{found[key]:,}" for key in ("patients", "events", "sites"))
+        rows.append([f"{name}: this hospital alone", *counts, _estimate(found["median"]), "–"])
+    yield table(f"{one['name']}: medians", head, rows, style="figures")
+    notes = [f"Times count as the end of their interval of {_short(one['resolution'])} {unit}."]
+    if one["log_rank"]:
+        found = one["log_rank"]
+        notes.append(
+            f"Log-rank test, stratified by hospital: chi-squared {found['chi_squared']:.2f} with {found['degrees']} "
+            f"degree{'s' if found['degrees'] > 1 else ''} of freedom, p {_p(found['p'], equals=True)}."
+        )
+    if one["restricted_mean_difference"]:
+        found = one["restricted_mean_difference"]
+        notes.append(f"Difference of the means: {_estimate(found)} {unit}, p {_p(found['p'], equals=True)}.")
+    if one["not shown"]:
+        notes.append(f"Not shown, because too few hospitals or patients have it: {', '.join(one['not shown'])}.")
+    yield from (paragraph(note, "soft") for note in notes)
+
+
+def _methods(results: Facts) -> Iterator[str]:
+    count = len(results["sites"])
+    yield (
+        f"Data of {count} hospitals were analysed together without leaving them (global-layers). Each hospital "
+        "sent sums of its patients, masked so that only the total over the hospitals could be read. The results equal "
+        "those of one pooled table."
+    )
+    for one in results["analyses"]:
+        if "refused" not in one and (words := _method(one)):
+            yield f"{one['name']}: {words}"
+
+
+def _method(one: Facts) -> str:
+    match one["kind"]:
+        case "cox":
+            penalty = f", with a ridge penalty of {one['ridge']:g}" if one["ridge"] else ""
+            words = (
+                f"a Cox model stratified by hospital, with {one['ties'].capitalize()}'s method for ties{penalty}."
+                " Hazard ratios have 95% Wald intervals."
+            )
+            if one["proportional_p"] is not None:
+                words += (
+                    " Proportional hazards were tested by scaled Schoenfeld residuals against the logarithm of time "
+                    f"(all columns: p {_p(one['proportional_p'], equals=True)})."
+                )
+            return words
+        case "curve":
+            compared = " Groups were compared by the log-rank test, stratified by hospital." if one["log_rank"] else ""
+            return f"survival by Kaplan and Meier with Greenwood's variance and log-log intervals.{compared}"
+        case "regression":
+            own = "an intercept for each hospital" if one["intercept"] == "site" else "one common intercept"
+            penalty = f" and a ridge penalty of {one['ridge']:g}" if one["ridge"] else ""
+            robust = " Standard errors allow for several rows of one patient (sandwich)." if one["robust"] else ""
+            return f"{_PAPERS[one['family']]} with {own}{penalty}.{robust}"
+        case _:
+            return ""
+
+
+def _versions(results: Facts) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        program = version("global-layers")
+    except PackageNotFoundError:
+        program = "not installed as a package"
+    return pairs(
+        "Versions and digests",
+        [
+            ("global-layers", program),
+            ("Plan", f"{results['study']}, version {results['version']}, digest {results['plan_digest']}"),
+            ("Run", str(results["run"])),
+            ("Hospitals", ", ".join(results["sites"])),
+        ],
+    )
+
+
+def _interval(found: Facts) -> str:
+    return _with_ends(found["ratio"], found["low"], found["high"])
+
+
+def _estimate(found: Facts) -> str:
+    if found["value"] is None:
+        return "not reached"
+    ends = (_short(found[key]) if found[key] is not None else "not reached" for key in ("low", "high"))
+    return f"{_short(found['value'])} ({' to '.join(ends)})"
+
+
+def _p(value: float | None, *, equals: bool = False) -> str:
+    if value is None:
+        return "–"
+    shown = "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+    return f"= {shown}" if equals and value >= 0.001 else shown
+
+
+def _two(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _short(value: float) -> str:
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+
+
+def _with_ends(value: float, low: float, high: float) -> str:
+    """Return a number with its interval. A narrow interval near 1 has a third digit, which two would hide."""
+    is_narrow = 0.0 < low < 10.0 and high / low < 1.2
+    shown, *ends = (f"{one:.3f}" if is_narrow else _short(one) for one in (value, low, high))
+    return f"{shown} ({' to '.join(ends)})"

@@ -1,0 +1,114 @@
+"""The page of a plan's results: every number is on it, own estimates only where they belong, and names are texts."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from typing import Any
+
+import pytest
+
+from host import statistics_page as made
+from host.statistics_page import statistics_page
+from protos.plan.analyses import Cox, Curve
+from protos.statistics.cox import CoxArithmetic
+from protos.statistics.group_curves import CurveArithmetic
+from tests.statistics.one_process import concepts_of, frames_of, run, size
+from tests.statistics.survival_tables import LUNG, ROSSI, SurvivalTable
+
+TABLE_ONE: dict[str, Any] = {
+    "name": "characteristics", "kind": "table_one", "groups": ["all", "arm=a"],
+    "kinds": {"age": "number", "stage": "codes", "rare": "codes"}, "units": {"age": "years"},
+    "columns": {
+        "age": {
+            "all": {"rows": 1200, "missing": 7, "mean": 61.25, "deviation": 9.5, "quartiles": [55.0, 61.0, 68.5],
+                    "resolution": 0.5},
+            "arm=a": {"rows": 1, "missing": 0, "mean": None, "deviation": None},
+        },
+        "stage": {"all": {"rows": 3, "missing": 0, "codes": {"<I>": {"rows": 2, "share": 2 / 3}}},
+                  "arm=a": {"rows": 0, "missing": 0, "codes": {"<I>": {"rows": 0, "share": None}}}},
+        "rare": {"all": {"void": "join codes of rare"}, "arm=a": {"void": "join codes of rare"}},
+    },
+}  # fmt: skip
+
+
+def _arithmetics(table: SurvivalTable) -> tuple[CoxArithmetic, CurveArithmetic]:
+    concepts, of = concepts_of(table.rows.drop(columns="site"), table.coded), size(table.rows["site"].nunique())
+    cox = CoxArithmetic(Cox(time="time", event="event", terms=table.terms), concepts, of)
+    grid = float(table.rows["time"].max()) / 20
+    return cox, CurveArithmetic(Curve(time="time", event="event", by=table.by, grid=grid, to=20 * grid), concepts, of)
+
+
+def _results(table: SurvivalTable) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is printed, and what the first site has alone."""
+    frames, (cox, curve) = frames_of(table.rows, "site", table.coded), _arithmetics(table)
+    analyses = [
+        {"name": "hazards"} | run(cox, frames)[0], {"name": "survival"} | run(curve, frames)[0],
+        {"name": "other", "refused": "age follows from the other columns."}, TABLE_ONE,
+    ]  # fmt: skip
+    head = {"study": "lungs <b>", "version": 2, "plan_digest": "ab" * 32, "run": "lungs-2", "sites": ["one", "two"]}
+    return head | {"analyses": analyses}, {"hazards": cox.own(frames[0]), "survival": curve.own(frames[0])}
+
+
+@pytest.mark.parametrize("table", [LUNG, ROSSI], ids=["lung", "rossi"])
+def test_every_estimate_is_on_the_page(table: SurvivalTable) -> None:
+    """Each term has its ratio, interval, coefficient and p value; each curve its median; each plot its description."""
+    results, _ = _results(table)
+
+    page = statistics_page(results)
+
+    for term in results["analyses"][0]["terms"]:
+        row = re.search(rf'<th scope="row">{term["term"]}</th>(.*?)</tr>', page)
+        assert row is not None
+        assert f"{term['estimate']:.4g}" in row[1]
+        assert f"{term['error']:.4g}" in row[1]
+    for group in results["analyses"][1]["groups"]:
+        assert f"<td>{group['patients']:,}</td><td>{group['events']:,}</td>" in page
+    assert page.count('<img class="plot"') == 2
+    assert "61.2 (9.50)" in page
+    assert "61.0 [55.0, 68.5]" in page
+    assert "2 (66.7)" in page
+    assert "age follows from the other columns." in page
+    assert "ab" * 32 in page
+
+
+def test_own_estimates_are_on_the_own_page_only() -> None:
+    """The page of the coordinator has no word about a single hospital."""
+    results, own = _results(LUNG)
+
+    with_own, without = statistics_page(results, own), statistics_page(results)
+
+    assert with_own.count("this hospital alone") >= 2
+    assert "his hospital alone" not in without
+    for found in own["hazards"].values():
+        assert made._with_ends(found["ratio"], found["low"], found["high"]) in with_own
+
+
+def test_names_are_texts_and_the_page_loads_nothing() -> None:
+    """Names of studies and codes are escaped, and the page has no script and no address."""
+    page = statistics_page(_results(LUNG)[0])
+
+    assert "lungs &lt;b&gt;" in page
+    assert "&lt;I&gt;" in page
+    assert "<script" not in page
+    assert "http://" not in page.replace("http-equiv", "")
+
+
+def test_a_coordinator_without_matplotlib_has_all_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plots are missing, and a sentence says so."""
+    results, _ = _results(LUNG)
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "host" and rest[2] == ("statistics_drawings",):
+            raise ModuleNotFoundError(name)
+        return real(name, *rest, **more)
+
+    whole = statistics_page(results)
+    monkeypatch.setattr(builtins, "__import__", without)
+    page = statistics_page(results)
+
+    assert "<img" not in page
+    assert "matplotlib is not installed" in page
+    rows = re.compile(r"<tbody>.*?</tbody>")
+    assert rows.findall(page) == rows.findall(whole)
