@@ -6,8 +6,10 @@ then shows that at least one site had a reason, and nothing else.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +19,25 @@ import pytest
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.messages import Chunk, SiteReason
+from protos.plan.prior_plan import PriorPlan
+from protos.plan.prior_sums import place_sums
+from protos.wire.messages import Bind, Chunk, Offer, SiteReason, Stage
+from site_agent.desk import after_rounds
 from site_agent.gate.door import Builder, Contribution, Gate
 from site_agent.gate.permission import GateRefusal
 from site_agent.gate.site_rounds import Rounds
-from tests.federation import MadeUpTrainer, Site, Vector, masked_plan, update_of
-from tests.hostile.attack import Attack, played
+from site_agent.hospital import read_hospital
+from site_agent.trainer import worker
+from site_agent.trainer.worker import Worker
+from site_agent.trainer_socket import Message
+from tests.federation import MadeUpTrainer, Site, Vector, identity_of, masked_plan, update_of
+from tests.hostile.attack import Attack, patched, played
 from tests.hostile.masking_coordinator import agree, ask_for, enter, found, total
 from tests.hostile.real_trainers import exchange_of
 from tests.logged import facts_of
+from tests.rehearsal.study import offer
+from tests.site_agent.trainer.asked import ScriptedSocket
+from tests.site_agent.trainer.prior.prior_federation import SITES, make_hospital, prior_plan
 
 NAMES = "abcd"
 TRIGGER = 3.0  # parameters to which one patient reacts
@@ -204,12 +216,84 @@ def numbers_after_a_restart(weakened: bool) -> bool:
     return played(scene, weakened, not_kept)
 
 
+class PatientsTrainer(MadeUpTrainer):
+    """The real trainer with a hospital's table, in this process."""
+
+    def __init__(self, site: str, configuration: Path) -> None:
+        super().__init__(site)
+        scratch_folder = configuration.parent / "rehearsal"
+        self._worker = Worker(read_hospital(configuration), ScriptedSocket(), after_rounds, rehearsal=scratch_folder)  # type: ignore[arg-type]
+
+    async def ask(self, message: Message, largest_payload: int = 0) -> Message:
+        """Answer as the trainer's process does."""
+        return self._worker._answer(message)
+
+
+def announced_rows(plan: PriorPlan, rows: int) -> Vector:
+    """The vector before the first Newton round, with statistics that so many rows can have."""
+    sizes = {"sites": 4, "sum": rows << 29, "squares": rows << 28}  # a mean of 1/2 in each column
+    numbers = [sizes.get(name.partition(" ")[0], rows) for name in plan.statistics_names]
+    numbers[plan.statistics_names.index("sum outcome")] = rows // 2
+    vector = np.zeros(plan.tensor.number_count, np.float32)
+    place_sums(vector, plan.place(0, plan.training_rounds), numbers)
+    return vector
+
+
+def rows_from_refusals(weakened: bool) -> bool:
+    """Announce fewer rows than the hospitals have, and see who says that the others have too few."""
+    document = json.loads(prior_plan("breast-cancer").canonical)
+    document["sites"] = [{"name": name, "identity": identity_of(name)} for name in SITES]
+    document["masking"] = {"required": True}
+    plan = PriorPlan.model_validate_json(json.dumps(document))
+
+    async def scene(folder: Path) -> bool:
+        sites = []
+        for name in SITES:
+            configuration = make_hospital(folder / name / "hospital", name, "breast-cancer")
+            table = configuration.with_name("table.csv")
+            kept = table.read_text().splitlines(keepends=True)[: 140 if name == "cluj" else 80]
+            table.write_text("".join(kept))
+            sites.append(Site(name, plan, folder / name / "state", trainer=PatientsTrainer(name, configuration)))
+        await enter(sites)
+        await agree(sites)
+        vector = np.zeros(plan.tensor.number_count, np.float32)
+        for number, stage in enumerate((Stage.STATISTICS, Stage.NEWTON)):
+            first, *chunks = offer(vector, number)
+            assert isinstance(first, Offer)
+            for site in sites:
+                await site.tell(replace(first, stage=stage), *chunks)
+                await site.tell(Bind(number, 0, plan.site_names, 0))
+            vector = announced_rows(plan, rows=75)
+        voids = [site.records("contribution_released")[-1]["void"] for site in sites]
+        assert weakened or voids == ["no", "no", "data_unfit", "no"]
+        return len({tuple(visible(site)) for site in sites}) > 1
+
+    return played(scene, weakened, refused_by_the_trainer)
+
+
+@contextmanager
+def refused_by_the_trainer() -> Iterator[None]:
+    """The trainer stops instead of answering with a void."""
+
+    def raised(error: Exception) -> int:
+        raise error
+
+    with patched(worker, _void=raised):
+        yield
+
+
 ATTACKS = (
     Attack(
         name="void-who-stops",
         tries="parameters that react to one patient make only that patient's hospital behave in another way",
         without="voids: the site refuses in the open",
         run=who_stops,
+    ),
+    Attack(
+        name="void-rows-of-a-hospital",
+        tries="announced statistics of too few rows make only the largest hospital refuse a Newton round",
+        without="voids: the trainer refuses in the open",
+        run=rows_from_refusals,
     ),
     Attack(
         name="void-difference",
