@@ -195,9 +195,12 @@ class Admission:
             case ConsentEnded(because=because, run=withdrawn):
                 await self._refuse(withdrawn, SiteReason.WITHDRAWN, because=because)
             case TrainerFailed(can_continue=False, failed=failed):
-                # Another name than that of a shared tensor could be a patient's.
-                shared = {tensor.name for tensor in self._read[2].tensors} if self._read else set()
-                await self._refuse(run, SiteReason(failed.reason), failed.tensor if failed.tensor in shared else "")
+                await self._refuse(run, SiteReason(failed.reason), self._named(failed.tensor))
+
+    def _named(self, tensor: str) -> str:
+        """Return the name of a shared tensor. Another name could be a patient's."""
+        shared = {entry.name for entry in self._read[2].tensors} if self._read else set()
+        return tensor if tensor in shared else ""
 
     async def _refuse(self, run: str, reason: SiteReason, tensor: str = "", because: str = "") -> None:
         facts = {"because": because} if because else {}

@@ -25,6 +25,7 @@ from protos.fingerprints import fingerprint
 from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.plan.canonical import pack
 from protos.plan.exchange import Exchange
+from protos.plan.manifest import manifest_of
 from protos.plan.plan import plan_from_wire
 from protos.wire.messages import Announcement, Bind, Join, Offer
 from site_agent.gate.itinerary import Itinerary
@@ -168,7 +169,7 @@ def with_any_run_name() -> Iterator[None]:
     async def announced(self: Any, message: Announcement) -> None:
         plan = plan_from_wire(message.plan)
         self._run = message.run
-        self._rounds = await self._admission._begin(message.run, plan)
+        self._rounds = await self._admission._begin(message.run, plan, manifest_of(plan))
         await self._send(Join(message.run, plan.digest, self._rounds.manifest.digest, self._rounds.key_session))
 
     with without(*OF_SETS) as patch:
