@@ -389,10 +389,8 @@ class Worker:
             self._concluded(asked, received)
         except Exception as error:
             failure = _of_own_rows(error)
-            consequence = "This site has no report of the run. The coordinator sees the same as after any other run."
-            _print_lines(
-                OperatorError(what=failure.what, consequence=consequence, remedy=failure.remedy, code=failure.code)
-            )
+            failure.consequence = "This site has no report. The coordinator sees the same as after any other run."
+            _print_lines(failure)
 
     def _ready(self) -> Study | PriorStudy:
         if self._study is None:
