@@ -4,9 +4,8 @@ The site's own intercept never leaves the site. It is solved there for all recei
 the likelihood with this intercept profiled out (Murphy, van der Vaart 2000). For several classes, a separate regression
 distinguishes each class from all others. The rules against a coordinator that chooses coefficients:
 
-* many rows must contribute to H. With coefficients of 0 and n rows, the sum of all weights is T = cases * others / n,
-  at most n / 4. Of a rare outcome only about 4 T rows can have much weight. So (sum w)^2 / sum w^2 >= T, and no weight
-  is above sum w / (.4 T). The first number is at least 10, the second at most sum w / 10, if there are 100 rows;
+* many rows must contribute to H. With coefficients of 0 and n rows, the sum of all weights is T = cases * others / n.
+  So (sum w)^2 / sum w^2 >= max(T, min(10, n / 4)), and no weight is above sum w / max(.4 T, min(10, n / 10));
 * a site with one class only, or without an outcome, contributes zeros.
 
 The private form has one term for each patient (protos/plan/private_prior.py). The rules:
