@@ -52,7 +52,7 @@ from site_agent.trainer.data.dataset import prepare_rows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.prior.site_sums import profiled_intercept
-from site_agent.trainer.study import Asked
+from site_agent.trainer.requests import Asked
 
 Numbers = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

@@ -34,8 +34,9 @@ from protos.wire.messages import Stage
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.concept_columns import concept_inputs
+from site_agent.trainer.requests import Asked
 from site_agent.trainer.site_network import Seeds
-from site_agent.trainer.study import Asked, Study
+from site_agent.trainer.study import Study
 from site_agent.trainer.training.private_gradient import Layer, PrivateRows, clipped_gradients
 
 Float32 = npt.NDArray[np.float32]

@@ -21,7 +21,9 @@ from protos.wire.messages import Finish, Offer, Stage
 from site_agent.gate.door import Builder, Noise
 from site_agent.gate.privacy_ledger import with_noise
 from site_agent.trainer.prior.prior_study import PriorStudy
-from site_agent.trainer.study import Asked, Study
+from site_agent.trainer.requests import Asked
+from site_agent.trainer.statistics.statistics_study import StatisticsStudy
+from site_agent.trainer.study import Study
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,7 +59,7 @@ class Collection:
         for index in range(offered.exchange.layout.chunks):
             self.run.running_sum.add(site, index, offered.exchange.layout.body(contribution.buffer, index))
 
-    def make(self, round_number: int, studies: Mapping[str, Study | PriorStudy]) -> None:
+    def make(self, round_number: int, studies: Mapping[str, Study | PriorStudy | StatisticsStudy]) -> None:
         """Run a whole round: train at every site, and add each site's numbers to the sums."""
         offered = self.run.offered(round_number)
         self.begin(round_number)
@@ -85,7 +87,7 @@ class Collection:
         self.run.close_round(round_number)
 
 
-def run_rounds(plan: Plan, studies: Mapping[str, Study | PriorStudy]) -> Collection:
+def run_rounds(plan: Plan, studies: Mapping[str, Study | PriorStudy | StatisticsStudy]) -> Collection:
     """Run all rounds of a plan. Every site loads the result.
 
     Args:

@@ -7,8 +7,8 @@ moment. It follows from plan and sums alone, so a record of it can be replayed. 
   sites received in round r;
 * a round without a report of validation is not measured;
 * training that ends early ends with the training round after the round that decided it;
-* the Newton rounds of federated-prior end when no coefficient moves by 1e-8, or after the plan's largest number. The
-  next round is the guard. The sums are written into the vector for the sites.
+* Newton rounds end when no coefficient moves, or after the plan's largest number. The next round is the last one. The
+  sums are written into the vector for the sites.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from protos.numbers.newton_sums import OutOfBound, has_converged
 from protos.numbers.round_sums import Sums
+from protos.plan.announcing_plan import AnnouncingPlan
 from protos.plan.exchange import pack_layers, stage_at
 from protos.plan.ingredients import SensitivePrefix
 from protos.plan.manifest import (
@@ -34,11 +35,12 @@ from protos.plan.manifest import (
     largest_weight,
 )
 from protos.plan.network_plan import NetworkPlan
-from protos.plan.noisy_results import noisy_fit, noisy_statistics
+from protos.plan.noisy_results import noisy_fit
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.prior_sums import AnnouncedSums, place_sums
-from protos.plan.statistics_plan import StatisticsPlan, summed
+from protos.plan.statistics_plan import StatisticsPlan
+from protos.statistics.announced_statistics import AnnouncedStatistics
 from protos.wire.messages import Stage
 
 Float32: TypeAlias = npt.NDArray[np.float32]
@@ -55,7 +57,6 @@ class Course:
         curve: measured rounds, each with the mean validation loss of the model that was offered in it.
         best: the entry of the curve with the lowest loss; of equal ones the earliest.
         training_rounds: the number of training rounds if the run ends early, otherwise None.
-        statistics: the results for each declared cell; None before them.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # applies to values that are read from disk
@@ -65,7 +66,6 @@ class Course:
     curve: tuple[tuple[int, float], ...] = ()
     best: tuple[int, float] | None = None
     training_rounds: int | None = None
-    statistics: dict[str, dict[str, float | int | None]] | None = None
 
     @property
     def best_round(self) -> int | None:
@@ -112,13 +112,7 @@ def follow(plan: Plan, course: Course, round_number: int, sums: Sums) -> Course:
     match sums.exchange.stage:
         case Stage.PROBE:
             return _choose_layers(plan, course, sums)
-        case Stage.STATISTICS:
-            if not isinstance(plan, StatisticsPlan):
-                return course
-            if plan.privacy is not None:
-                return replace(course, statistics=noisy_statistics(plan, sums.scalars, sums.contributors))
-            return replace(course, statistics=summed(plan, sums.scalars))
-        case Stage.NEWTON | Stage.GUARD:
+        case Stage.STATISTICS | Stage.NEWTON | Stage.GUARD:
             return course
         case stage:
             assert isinstance(plan, NetworkPlan)
@@ -172,7 +166,7 @@ def news(manifest: Manifest, before: Course, after: Course) -> Iterator[tuple[st
         yield "training_ends_early", {"training_rounds": after.training_rounds}
 
 
-def announce(prior: PriorPlan, course: Course, round_number: int, sums: Sums, values: Float32) -> Course:
+def announce(plan: AnnouncingPlan, course: Course, round_number: int, sums: Sums, values: Float32) -> Course:
     """Write the sums of a round into the vector that sites receive. Return the decisions after this round.
 
     Args:
@@ -180,25 +174,36 @@ def announce(prior: PriorPlan, course: Course, round_number: int, sums: Sums, va
         round_number: from 0.
         values: float32 of the announced tensor's size, changed in place.
     """
-    made = prior.training_rounds if course.training_rounds is None else course.training_rounds
+    made = plan.training_rounds if course.training_rounds is None else course.training_rounds
     stage, integers = sums.exchange.stage, [sums.scalars[scalar.name] for scalar in sums.exchange.scalars]
-    place_sums(values, prior.place(round_number, made), integers)
-    is_last = round_number == prior.training_rounds
-    if stage is not Stage.NEWTON or is_last or not _has_ended(prior, round_number, values):
+    place_sums(values, plan.place(round_number, made), integers)
+    is_last = round_number == plan.training_rounds
+    if stage is not Stage.NEWTON or is_last or not _has_ended(plan, round_number, values):
         return course
     return replace(course, training_rounds=round_number)
 
 
-def _has_ended(prior: PriorPlan, round_number: int, values: Float32) -> bool:
-    """Return whether the last Newton step changed no coefficient.
+def _has_ended(plan: AnnouncingPlan, round_number: int, values: Float32) -> bool:
+    """Return whether no coefficient moves any more.
 
     Impossible sums do not end the rounds here, because every site refuses them.
     """
+    if isinstance(plan, StatisticsPlan):
+        return AnnouncedStatistics(plan, values, round_number).has_converged
+    assert isinstance(plan, PriorPlan)
     try:
-        path = AnnouncedSums(prior, values).coefficients(round_number)
+        path = AnnouncedSums(plan, values).coefficients(round_number)
     except OutOfBound:
         return False
     return has_converged(path[-2], path[-1])
+
+
+def analysed(plan: StatisticsPlan, course: Course, values: Float32, rounds_made: int) -> list[dict[str, Any]]:
+    """Return what the analyses of a plan print, as values for JSON. Empty before the last round."""
+    newton = plan.training_rounds if course.training_rounds is None else course.training_rounds
+    if rounds_made < 1 + newton + (newton > 0):
+        return []
+    return AnnouncedStatistics(plan, values, newton, is_over=True).results()
 
 
 def fitted(prior: PriorPlan, course: Course, values: Float32, rounds_made: int) -> dict[str, Float32]:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from coordinator.rounds.aggregation import RunningSum
 from coordinator.rounds.course import (
     Course,
+    analysed,
     announce,
     fitted,
     follow,
@@ -44,6 +45,7 @@ from coordinator.rounds.round_times import RoundTimes
 from coordinator.storage.snapshots import Snapshot
 from protos.numbers.fixed_point import FixedPoint
 from protos.numbers.round_sums import Sums
+from protos.plan.announcing_plan import AnnouncingPlan
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, stage_at
 from protos.plan.manifest import ROWS, Manifest, manifest_of
@@ -52,6 +54,7 @@ from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.privacy_in_words import price_in_words
 from protos.plan.server_rules import RuleState, apply_rule, begin_rule, spans
+from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
 from protos.wire.messages import Chunk, Finish, KeyAdvert, KeySessionAcknowledgement, MalformedMessage, Offer, Stage
 from protos.wire.positions import parameters_digest
@@ -176,7 +179,7 @@ class Run:
             if exchange.has_controls:
                 self.values[self.manifest.parameters :] = self.rule_state["control"]
         self.course = follow(self.plan, self.course, round_number, sums)
-        if isinstance(self.plan, PriorPlan):
+        if isinstance(self.plan, AnnouncingPlan):
             self.course = announce(self.plan, self.course, round_number, sums, self.values)
         self.terms = replace(self.terms, rounds=rounds_of(self.plan, self.course))
         self.rounds_made += 1
@@ -193,7 +196,15 @@ class Run:
         views = self.manifest.views(self.parameters)
         if isinstance(self.plan, PriorPlan):
             return fitted(self.plan, self.course, self.values, self.rounds_made)
+        if isinstance(self.plan, StatisticsPlan):
+            return {}
         return {tensor.name: views[tensor.name] for tensor in self.exchanges.result(layers_of_result(self.course))}
+
+    def analyses(self) -> list[dict[str, Any]]:
+        """Return what the analyses of a statistics plan print, in the plan's sequence. Empty for other plans."""
+        if not isinstance(self.plan, StatisticsPlan):
+            return []
+        return analysed(self.plan, self.course, self.values, self.rounds_made)
 
     def facts(self) -> dict[str, Any]:  # Any: every type that JSON has
         """Return the facts about the run that may be public, as values for JSON."""
@@ -219,7 +230,6 @@ class Run:
             "best_round": course.best_round,
             "best_validation_loss": course.best[1] if course.best else None,
             "validation_curve": thinned(course.curve),
-            "statistics": course.statistics,
         }
 
     def _sums(self, exchange: Exchange) -> Sums:
@@ -235,7 +245,7 @@ class Run:
     def _sent(self, tensors: tuple[TensorSpec, ...], *, has_controls: bool) -> Float32:
         """Return the parameters of these tensors as one vector: a copy only if some of the manifest's are absent."""
         count = self.manifest.parameters
-        if isinstance(self.plan, PriorPlan):
+        if isinstance(self.plan, AnnouncingPlan):
             return self.values
         if len(tensors) == len(self.manifest.tensors):
             return self.values if has_controls else self.values[:count]
@@ -251,7 +261,7 @@ def new_run(plan: Plan, terms: Terms, state: State, manifest: Manifest | None = 
     """
     manifest, method = manifest or manifest_of(plan), plan.ingredients
     count = manifest.parameters * (2 if method.has_controls else 1)
-    values = np.zeros(plan.tensor.number_count if isinstance(plan, PriorPlan) else count, np.float32)
+    values = np.zeros(plan.tensor.number_count if isinstance(plan, AnnouncingPlan) else count, np.float32)
     values[: manifest.parameters] = manifest.initial_parameters(plan.seed)
     return Run(
         name=plan.run_name,

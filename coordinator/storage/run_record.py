@@ -21,6 +21,8 @@ from coordinator.rounds.phases import Over
 from coordinator.rounds.run import Run
 from coordinator.storage.snapshots import save_arrays
 from host.durable import on_disk, replace_file
+from protos.plan.statistics_plan import StatisticsPlan
+from protos.statistics.printed_results import RESULTS_CSV, RESULTS_JSON, results_as_csv, results_as_json
 
 
 def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, object]) -> str:
@@ -38,6 +40,9 @@ def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, o
         path, metadata = directory / "parameters.safetensors", {"run": run.name, "plan_digest": run.plan.digest.hex()}
         # Synced before the record, which states that these parameters exist.
         save_arrays(path, run.views(), metadata, partial=directory / "parameters.safetensors.partial")
+        if isinstance(run.plan, StatisticsPlan) and (results := run.analyses()):
+            replace_file(directory / RESULTS_CSV, results_as_csv(results).encode())
+            replace_file(directory / RESULTS_JSON, results_as_json(run.plan, results))
         facts = {**_facts(run, over), **happened, "ended": datetime.now(UTC).isoformat(timespec="seconds")}
         content = json.dumps(facts, indent=2, sort_keys=True).encode()
         replace_file(directory / "record.json", content)

@@ -38,18 +38,15 @@ SUM_SCALE: Final = 1 << 36  # of moments and Newton sums
 
 
 class TableOne(Document):
-    """Describes patients by group: rows, missing, mean, deviation, quartiles, and the rows of each code.
+    """Describes patients by group: rows, missing, mean, deviation, and the rows of each code.
 
     Attributes:
         columns: concepts.
         by: a concept with codes, whose groups have a column each beside the column of all; None without groups.
-        bins: the number of equal parts of a number's range in which rows are counted, for median and quartiles. The
-            width of a part is their resolution. None without quartiles.
     """
 
     columns: tuple[ConceptName, ...] = Field(min_length=1, max_length=200)
     by: ConceptName | None = None
-    bins: int | None = Field(default=None, ge=4, le=200)
 
 
 class Regression(Document):

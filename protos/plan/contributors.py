@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from protos.plan.analyses import concepts_used
 from protos.plan.manifest import manifest_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.partly_recorded import ListedColumn, PartlyObserved
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
+from protos.plan.statistics_plan import StatisticsPlan
 
 UPDATES: Final = "changes"  # the word that stored ledgers use
 FIGURES: Final = "figures"
@@ -37,6 +39,9 @@ def kinds_of(plan: Plan) -> dict[str, frozenset[str]]:
     if isinstance(plan, PriorPlan):
         sets = plan.recorders()
         kinds |= {f"concepts {' and '.join(names)}": sites for names, sites in sets.items() if sites != everybody}
+    if isinstance(plan, StatisticsPlan):
+        used = {names: plan.recorders(names) for one in plan.analyses for names in concepts_used(one)}
+        kinds |= {f"concepts {' and '.join(names)}": sites for names, sites in used.items() if sites != everybody}
     if isinstance(plan, NetworkPlan):
         partly: tuple[ListedColumn | PartlyObserved, ...] = (*plan.recorded_columns, *plan.partly_observed)
         kinds |= {entry.what: frozenset(entry.recorded_by or ()) for entry in partly}

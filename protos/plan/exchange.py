@@ -20,6 +20,7 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from protos.numbers.chunk_layout import Layout
+from protos.plan.announcing_plan import AnnouncingPlan
 from protos.plan.architecture import TensorSpec
 from protos.plan.ingredients import SensitivePrefix
 from protos.plan.initial_values import initial_values
@@ -27,7 +28,6 @@ from protos.plan.manifest import ROWS, Manifest, Occasion, Scalar
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.plan.plan_head import FITTING
-from protos.plan.prior_plan import PriorPlan
 from protos.wire.messages import MalformedMessage, Stage
 
 Float32 = npt.NDArray[np.float32]
@@ -189,7 +189,7 @@ class Exchanges:
         chosen = unpack_layers(layers, len(self._manifest.layers))
         if not self._may_be_shared(chosen):
             raise MalformedMessage("layers that the method does not choose")
-        return (self._plan.tensor,) if isinstance(self._plan, PriorPlan) else self._tensors(chosen)
+        return (self._plan.tensor,) if isinstance(self._plan, AnnouncingPlan) else self._tensors(chosen)
 
     def of(self, round_number: int, stage: Stage, layers: bytes) -> Exchange:
         """Return what sites receive and send in this round.
@@ -250,7 +250,7 @@ class Exchanges:
         return Exchange(
             stage=stage,
             layers=layers,
-            down=(self._plan.tensor,) if isinstance(self._plan, PriorPlan) else down,
+            down=(self._plan.tensor,) if isinstance(self._plan, AnnouncingPlan) else down,
             has_controls=is_training and self._plan.ingredients.has_controls,
             up=offered if sends_changes else (),
             scalars=tuple(scalar for scalar in manifest.scalars if scalar.occasion in occasions),

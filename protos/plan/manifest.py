@@ -32,7 +32,7 @@ from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.prior_sums import GUARD, GUARD_SCALE, LARGEST_ROW_LOSS, PRIOR_MOMENT_SCALE
 from protos.plan.private_training import PrivateTraining
-from protos.plan.statistics_plan import LARGEST_COUNT, MOMENT_SCALE, StatisticsPlan
+from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import EqualWeights, RowWeights
 from protos.privacy.accounting import PRIVATE_SCALE
 
@@ -54,7 +54,7 @@ class Occasion(StrEnum):
     PROBE = "the probe"
     STATISTICS = "the statistics"
     NEWTON = "every Newton round"
-    GUARD = "the guard"
+    GUARD = "the last round"
 
 
 class Scalar(NamedTuple):  # a plan can have a hundred thousand
@@ -250,12 +250,10 @@ def _scalars(plan: NetworkPlan, tensors: tuple[TensorSpec, ...]) -> Iterator[Sca
 
 
 def _statistics_scalars(plan: StatisticsPlan) -> Iterator[Scalar]:
-    for kind, cell in plan.numbers:
-        name, scale = f"{kind} {cell}", 1 if kind == "count" else MOMENT_SCALE
-        if plan.privacy is not None:
-            yield Scalar(name, plan.largest_private_number, Occasion.STATISTICS, PRIVATE_SCALE, is_signed=True)
-        else:
-            yield Scalar(name, LARGEST_COUNT * scale, Occasion.STATISTICS, scale)
+    occasions = (Occasion.STATISTICS, Occasion.NEWTON, Occasion.GUARD)
+    for occasion, numbers in zip(occasions, plan.numbers_by_round, strict=True):
+        for one in numbers:
+            yield Scalar(one.name, one.bound, occasion, one.scale, is_signed=one.is_signed)
 
 
 def _private_gradients(training: PrivateTraining | None) -> Iterator[Scalar]:

@@ -17,11 +17,11 @@ from typing import Annotated, Final, Literal, TypeAlias, assert_never
 
 from pydantic import Field, StrictInt
 
+from protos.plan.announcing_plan import AnnouncingPlan
 from protos.plan.concepts import Concept, ConceptColumn, LowAndHigh, NumberConcept, Text, columns_of
 from protos.plan.documents import Document
 from protos.plan.methods import FEDERATED_PRIOR
-from protos.plan.networks.network_tensors import Constant, Part, TensorSpec
-from protos.plan.plan_head import MOST_SITES, ListedSite, PlanHead, Stages, why_not_listed
+from protos.plan.plan_head import MOST_SITES, ListedSite, Stages, why_not_listed
 from protos.plan.private_prior import PrivateSums
 from protos.wire.messages import Stage
 
@@ -62,7 +62,7 @@ class PriorSite(ListedSite):
     tier: Literal["receiving", "training"] = "training"
 
 
-class PriorPlan(PlanHead):
+class PriorPlan(AnnouncingPlan):
     """A plan in which sites fit a regression on common concepts from sums.
 
     Attributes:
@@ -83,9 +83,6 @@ class PriorPlan(PlanHead):
     outcome: PriorOutcome = YesOrNo(task="binary")
     ridge: float = Field(default=10.0, gt=0, le=1e6)
     newton_rounds: StrictInt = Field(default=15, ge=1, le=50)
-    fewest_sites: StrictInt = Field(default=4, ge=3, le=100)
-    largest_rows: StrictInt = Field(default=1 << 20, ge=1, le=1 << 26)
-    rows_per_unknown: float = Field(default=5.0, ge=1.0, le=1e6)
 
     def _reasons(self) -> Iterator[str]:
         # Every pair of columns has a sum, so this is counted before anything is listed.
@@ -100,11 +97,7 @@ class PriorPlan(PlanHead):
                 "privacy: the outcome must be binary, because the program cannot clip the gradients of other outcomes "
                 "yet"
             )
-        if self.largest_rows * len(self.site_names) >= 1 << 27:
-            yield (
-                f"largest_rows ({self.largest_rows}) times the number of sites ({len(self.site_names)}) must be below "
-                "134,217,728"
-            )
+        yield from self.why_too_many_rows()
         places = {name: 1 << place for place, name in enumerate(self.site_names)}
         sets = [
             (one.name, sum(places.get(site, 0) for site in set(one.recorded_by or places))) for one in self.concepts
@@ -207,11 +200,6 @@ class PriorPlan(PlanHead):
             )
         )
 
-    @cached_property
-    def tensor(self) -> TensorSpec:
-        """Return the tensor of sums, four numbers each, that sites receive in each round and with the result."""
-        return TensorSpec("announced.sums", (self.words, 4), Part.COMMON, Constant(0.0))
-
     def recorders(self) -> dict[tuple[str, ...], frozenset[str]]:
         """Return the sites that, by the plan, contribute to the sums of each concept and each pair of concepts."""
         everybody = frozenset(self.site_names)
@@ -223,25 +211,11 @@ class PriorPlan(PlanHead):
         return alone | {(one, other): both(sites[one], sites[other]) for one, other in combinations(sites, 2)}
 
     @property
-    def words(self) -> int:
-        """Return the number of sums in the whole run."""
+    def sizes(self) -> tuple[int, int, int]:
+        """Return how many sums each kind of round has."""
         if self.private is not None:
-            return len(self.statistics_names)
-        return len(self.statistics_names) + self.training_rounds * len(self.newton_names) + 1
-
-    def place(self, round_number: int, made: int) -> slice:
-        """Return the slice that contains one round's sums in the vector of all sums of the run.
-
-        Args:
-            round_number: 0 for the statistics, then the Newton rounds, then the guard.
-            made: the number of Newton rounds of the run; the next round is the guard.
-        """
-        if round_number == 0:
-            return slice(0, len(self.statistics_names))
-        if round_number > made:
-            return slice(self.words - 1, self.words)
-        start = len(self.statistics_names) + (round_number - 1) * len(self.newton_names)
-        return slice(start, start + len(self.newton_names))
+            return len(self.statistics_names), 0, 0
+        return len(self.statistics_names), len(self.newton_names), 1
 
     def rows_needed(self, rounds: int) -> float:
         """Return how many rows the other sites need so that this site takes part in `rounds` Newton rounds."""

@@ -1,51 +1,28 @@
-"""Defines the statistics plan: one sum of counts and moments of declared columns. Such a plan trains no model.
+"""Defines the statistics plan: Table 1, regressions, Cox models and curves of concepts, from sums. It trains no model.
 
-Each site counts its own rows and adds up scaled values. It sends only these integers, masked, and only one time for
-each version of its data. The rules:
-
-* a cell is the rows of a column with a value, or the rows of one code. If any cell of a site is too small, the site
-  sends zeros for all its numbers;
-* values are clipped to the declared range and scaled to 0..1, so every number has a bound;
-* columns that a plan does not declare are neither counted nor named.
-
-With `privacy` each patient adds one clipped term to noisy counts and moments: the sum over the patient's rows, cut to
-the norm of `clip` complete rows. A complete row has 1 for each column, and for a number also the position u in the
-declared range, from -1 to 1, and u^2. No small cell is left out, because that would depend on patients.
+Each analysis (protos/plan/analyses.py) lists the numbers that a site sends. On each occasion it has one number more:
+whether the site may not answer it. Sites send only these integers, masked. With `privacy` each patient adds one clipped
+term to noisy sums (protos/statistics/private_tables.py), in one round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
-from math import sqrt
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StrictInt
 
-from protos.plan.concepts import LowAndHigh
-from protos.plan.documents import READABLE, Document
-from protos.plan.plan_head import MOST_SITES, ListedSite, PlanHead, Stages
+from protos.plan.analyses import Analysis, Arithmetic, Number, StudySize, concepts_used
+from protos.plan.announcing_plan import AnnouncingPlan
+from protos.plan.concepts import Concept
+from protos.plan.plan_head import MOST_SITES, ListedSite, Stages, why_not_listed
 from protos.plan.private_training import LARGEST_PATIENTS
 from protos.privacy.accounting import LARGEST_NOISE, PRIVATE_SCALE, share_variance
+from protos.statistics.arithmetics import arithmetic_of, reasons_against
+from protos.statistics.private_tables import PrivateTables
 from protos.wire.messages import Stage
-
-MOMENT_SCALE: Final = 1 << 20  # 100 sites with a billion rows each stay far below 2**63
-LARGEST_COUNT: Final = 1 << 30
-Text = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=f"^{READABLE}+$")]
-Kind = Literal["count", "sum", "squares"]
-
-
-class NumericColumn(LowAndHigh):
-    """A measured number. Sites send its rows with a value, and the sum and sum of squares of the scaled values."""
-
-    name: Text
-
-
-class CodedColumn(Document):
-    """A category. Sites send the number of rows of each code."""
-
-    name: Text
-    codes: tuple[Text, ...] = Field(min_length=1, max_length=200)
 
 
 class CountingSite(ListedSite):
@@ -54,51 +31,102 @@ class CountingSite(ListedSite):
     tier: Literal["statistics"] = "statistics"
 
 
-class StatisticsPlan(PlanHead):
-    """A plan in which sites send counts and moments of declared columns, in one round."""
+class StatisticsPlan(AnnouncingPlan):
+    """A plan in which sites send sums for analyses of concepts.
+
+    Attributes:
+        smallest_cell: rows below which a site sends no count.
+        newton_rounds: the largest number of Newton rounds. They stop when no analysis needs another one.
+    """
 
     kind: Literal["statistics"]
     sites: Annotated[tuple[CountingSite, ...], Field(min_length=1, max_length=MOST_SITES)]
-    columns: tuple[NumericColumn | CodedColumn, ...] = Field(min_length=1, max_length=500)
+    concepts: tuple[Concept, ...] = Field(min_length=1, max_length=500)
+    analyses: tuple[Analysis, ...] = Field(min_length=1, max_length=50)
     smallest_cell: int = Field(ge=1, le=1 << 20)
+    newton_rounds: StrictInt = Field(default=12, ge=1, le=30)
 
     def _reasons(self) -> Iterator[str]:
-        names = [column.name for column in self.columns]
-        if len(set(names)) != len(names):
-            yield "the plan lists a column twice under columns"
         if self.privacy is not None and self.smallest_cell != 1:
             yield f"privacy: smallest_cell is {self.smallest_cell}, but noise hides small counts. Set it to 1"
+        yield from why_not_listed(self.concepts, self.site_names)
+        yield from self.why_too_many_rows()
+        if self.privacy is None and self.fewest_sites < self.assumed_colluders + 2:
+            yield f"fewest_sites must be at least {self.assumed_colluders + 2}, two more than assumed_colluders"
+            return
+        reason = reasons_against(self.analyses, self.concepts, self._size, is_private=self.privacy is not None)
+        if reason is not None:
+            yield reason
+
+    def recorders(self, concepts: tuple[str, ...]) -> frozenset[str]:
+        """Return the sites that, by the plan, record all these concepts."""
+        lists = [one.recorded_by for one in self.concepts if one.name in concepts and one.recorded_by is not None]
+        return frozenset(self.site_names).intersection(*lists)
+
+    @property
+    def smallest_part(self) -> int:
+        """Return how many rows a site needs in a cell of a model, so that those of all honest sites are enough."""
+        return -(-self.smallest_cell // max(1, self.fewest_sites - self.assumed_colluders))
+
+    def _size(self, analysis: Analysis) -> StudySize:
+        return StudySize(
+            sites=min(len(self.recorders(used)) for used in concepts_used(analysis)),
+            fewest_sites=self.fewest_sites,
+            largest_rows=self.largest_rows,
+            smallest_cell=self.smallest_cell,
+            smallest_part=self.smallest_part,
+            rows_per_unknown=self.rows_per_unknown,
+        )
+
+    @cached_property
+    def arithmetics(self) -> tuple[Arithmetic, ...]:
+        """Return the arithmetic of each analysis."""
+        return tuple(arithmetic_of(analysis, self.concepts, self._size(analysis)) for analysis in self.analyses)
+
+    @cached_property
+    def private_tables(self) -> PrivateTables | None:
+        """Return the private form of all analyses; None if the plan has no key `privacy`."""
+        return None if self.privacy is None else PrivateTables(self.analyses, self.concepts, self.privacy.clip)
+
+    @cached_property
+    def numbers_by_round(self) -> tuple[tuple[Number, ...], tuple[Number, ...], tuple[Number, ...]]:
+        """Return the numbers of the first round, of each Newton round and of the last round.
+
+        Those of an analysis follow the one that counts the sites that may not answer it.
+        """
+        if self.private_tables is not None:
+            largest = self.largest_private_number
+            return tuple(Number(name, largest, PRIVATE_SCALE, True) for name in self.private_tables.names), (), ()
+        found: tuple[list[Number], list[Number], list[Number]] = ([], [], [])
+        for analysis, arithmetic in zip(self.analyses, self.arithmetics, strict=True):
+            for numbers, place in zip((arithmetic.first, arithmetic.newton, arithmetic.last), found, strict=True):
+                if numbers:
+                    named = (Number("not answered", 1), *numbers)
+                    place += [replace(one, name=f"{one.name}, {analysis.name}") for one in named]
+        return tuple(found[0]), tuple(found[1]), tuple(found[2])
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Return how many sums each kind of round has."""
+        first, newton, last = self.numbers_by_round
+        return len(first), len(newton), len(last)
 
     @property
     def method_names(self) -> tuple[str, ...]:
         """Return the word for this kind of plan, which a policy allows by its tier."""
         return ("statistics",)
 
-    @property
-    def stages(self) -> Stages:
-        """Return the only stage, which has one round."""
-        return ((Stage.STATISTICS, 1),)
-
     @cached_property
-    def numbers(self) -> tuple[tuple[Kind, str], ...]:
-        """Return the kind and the cell of every number that a site sends, in the order of the vector."""
-        found: list[tuple[Kind, str]] = []
-        for column in self.columns:
-            if isinstance(column, NumericColumn):
-                found += [("count", column.name), ("sum", column.name), ("squares", column.name)]
-            else:
-                found += [("count", f"{column.name}={code}") for code in column.codes]
-        return tuple(found)
+    def stages(self) -> Stages:
+        """Return the stages: one round of counts and, for models, Newton rounds and a last round at the estimates."""
+        if self.privacy is not None or not any(arithmetic.newton for arithmetic in self.arithmetics):
+            return ((Stage.STATISTICS, 1),)
+        return (Stage.STATISTICS, 1), (Stage.NEWTON, self.newton_rounds), (Stage.GUARD, 1)
 
     @property
-    def unit(self) -> float:
-        """Return the largest norm of the numbers that one patient adds to private sums. The unit is rows.
-
-        With -1 <= u <= 1 a number's column has at most the squared norm 1 + u^2 + u^4 <= 3. A row has only one of a
-        category's codes.
-        """
-        squares = sum(3 if isinstance(column, NumericColumn) else 1 for column in self.columns)
-        return sqrt(squares) * (self.privacy.clip if self.privacy else 1.0)
+    def may_end_early(self) -> bool:
+        """Return whether Newton rounds can end early, when no analysis needs another one."""
+        return len(self.stages) > 1
 
     @cached_property
     def noise_variance(self) -> int:
@@ -109,28 +137,3 @@ class StatisticsPlan(PlanHead):
     def largest_private_number(self) -> int:
         """Return the largest size of one integer of a private sum. A larger sum is clipped before noise is added."""
         return LARGEST_PATIENTS * PRIVATE_SCALE + LARGEST_NOISE
-
-
-def summed(plan: StatisticsPlan, sums: Mapping[str, int]) -> dict[str, dict[str, float | int | None]]:
-    """Compute from the sums the number of rows of each cell, and mean and standard deviation of each numeric column.
-
-    Args:
-        sums: by the numbers' names in the manifest, "count age" for example.
-
-    Returns:
-        by cell; mean and deviation are None if no site had enough rows. The deviation is that of all rows together.
-    """
-    told: dict[str, dict[str, float | int | None]] = {}
-    for column in plan.columns:
-        if isinstance(column, CodedColumn):
-            told |= {f"{column.name}={code}": {"rows": sums[f"count {column.name}={code}"]} for code in column.codes}
-            continue
-        rows, width = sums[f"count {column.name}"], column.high - column.low
-        told[column.name] = {"rows": rows, "mean": None, "deviation": None}
-        if rows:
-            mean = sums[f"sum {column.name}"] / MOMENT_SCALE / rows
-            spread = sums[f"squares {column.name}"] / MOMENT_SCALE / rows - mean * mean
-            told[column.name] |= {
-                "mean": column.low + width * mean, "deviation": width * sqrt(max(0.0, spread)),
-            }  # fmt: skip
-    return told

@@ -21,8 +21,10 @@ from pki.identity_key import has_identity_key, identity_fingerprint, read_identi
 from protos.errors import ConfigurationError, OperatorError, RefusedError, UnavailableError, UsageError
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_wire, read_plan
+from protos.plan.statistics_plan import StatisticsPlan
 from site_agent import approvals, approving
 from site_agent.commands.site_options import config_option, opened_log, plan_option
+from site_agent.desk.analyses_in_words import analysis_section
 from site_agent.desk.fingerprint_sheet import SIGNATURES, is_refused, sheet_sections
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import Section, Table, as_lines, review_page, review_sections
@@ -50,7 +52,8 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
     refused, manifest = _refusals(hospital, plan), manifest_of(plan)
     title_section, *exact = review_sections(plan, manifest)
     own = [*_meanings(hospital, plan), *_here(hospital, plan, refused)]
-    sections = [title_section, *_of_receiver(hospital, plan), in_words(plan, manifest), *exact, *own]
+    head = [title_section, *_of_receiver(hospital, plan), in_words(plan, manifest), *_of_analyses(plan)]
+    sections = [*head, *exact, *own]
     if dry_run:
         sections.append(_dry_run(hospital, path.resolve(), plan))
     _print(sections)
@@ -148,7 +151,7 @@ def _ask(hospital: Hospital, plan: Plan, by: str, ends: datetime | None) -> None
             consequence=_NOTHING_APPROVED,
             remedy="Run the command at a terminal. In a script, add --yes after a person has read `site-agent review`.",
         )
-    _print([*_of_receiver(hospital, plan), in_words(plan, manifest_of(plan))])
+    _print([*_of_receiver(hospital, plan), in_words(plan, manifest_of(plan)), *_of_analyses(plan)])
     until = "" if ends is None else f" until {_moment(ends)}"
     if not click.confirm(f"Does {by} approve {plan.study} version {plan.version}{until}?", default=False):
         raise UsageError(
@@ -237,6 +240,10 @@ def plan_named(hospital: Hospital, path: Path | None) -> Plan:
             "coordinator.",
         )
     return plan_from_wire(announced[-1].read_bytes())
+
+
+def _of_analyses(plan: Plan) -> tuple[Section, ...]:
+    return (analysis_section(plan),) if isinstance(plan, StatisticsPlan) else ()
 
 
 def _print(sections: Sequence[Section]) -> None:

@@ -17,6 +17,7 @@ from site_agent.hospital import Hospital
 if TYPE_CHECKING:
     from site_agent.trainer.data.preprocessing import Preprocessing
     from site_agent.trainer.prior.prior_study import PriorStudy
+    from site_agent.trainer.statistics.statistics_study import StatisticsStudy
     from site_agent.trainer.study import Study, Watch
 
 
@@ -34,12 +35,23 @@ def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.N
     receiving.receive(hospital, plan, run, rounds, vector)
 
 
-def make_report(hospital: Hospital, study: Study | PriorStudy, preprocessing: Preprocessing, run: str) -> None:
-    """Save and compare the models of a run, and write the report."""
+def make_report(
+    hospital: Hospital, study: Study | PriorStudy | StatisticsStudy, preprocessing: Preprocessing | None, run: str
+) -> None:
+    """Save and compare the models of a run, and write the report. Statistics have only the files of their results."""
+    if preprocessing is None:
+        from site_agent.desk.results.statistics_results import write_results
+        from site_agent.trainer.statistics.statistics_study import StatisticsStudy
+
+        assert isinstance(study, StatisticsStudy)
+        write_results(hospital, study, run)
+        return
     from site_agent.desk.results import prior_report, run_report
     from site_agent.trainer.prior.prior_study import PriorStudy
+    from site_agent.trainer.study import Study
 
     if isinstance(study, PriorStudy):
         prior_report.make_prior_report(hospital, study, preprocessing, run)
     else:
+        assert isinstance(study, Study)
         run_report.make_report(hospital, study, preprocessing, run)

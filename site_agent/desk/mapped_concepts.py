@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 
 from protos.errors import ConfigurationError
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
-from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.desk.plan_review import Section, Table
-from site_agent.trainer.data.columns import CategoricalFeature, Feature
 from site_agent.trainer.data.contract import Contract, other_answer
 from site_agent.trainer.prior.concept_columns import mapped_columns
+from site_agent.trainer.statistics.concept_frame import Recorded, mapped_concepts, recorded_concepts
 
 
 def concept_sections(
@@ -30,7 +29,7 @@ def concept_sections(
     """
     if plan.question is not None:
         yield _question(plan, contract, site)
-    if not isinstance(plan, StatisticsPlan) and plan.concepts:
+    if plan.concepts:
         yield _concepts(plan, contract, site, suspicions)
 
 
@@ -55,26 +54,25 @@ def _question(plan: Plan, contract: Contract | None, site: str) -> Section:
     )
 
 
-def _concepts(
-    plan: NetworkPlan | PriorPlan, contract: Contract | None, site: str, suspicions: Sequence[str]
-) -> Section:
+def _concepts(plan: Plan, contract: Contract | None, site: str, suspicions: Sequence[str]) -> Section:
     heading = "Columns with a common meaning"
     if contract is None:
         return Section(
             heading,
             ("Your user account cannot read the contract, so this page does not show the columns of the concepts.",),
         )
-    own = {feature.concept: feature for feature in contract.features if feature.concept is not None}
+    own = recorded_concepts(contract)
     sentences = [
         f"This site records {sum(one.name in own for one in plan.concepts)} of the {len(plan.concepts)} concepts of "
         "the plan."
     ]
-    used = plan.concepts if isinstance(plan, PriorPlan) or plan.reads_concepts else ()
-    if used:
-        try:
-            mapped_columns(used, contract, None if plan.tier_of(site) == "receiving" else site)
-        except ConfigurationError as wrong:
-            sentences.append(f"This site cannot take part now: {wrong.what}")
+    try:
+        if isinstance(plan, StatisticsPlan):
+            mapped_concepts(plan.concepts, contract, site)
+        elif isinstance(plan, PriorPlan) or plan.reads_concepts:
+            mapped_columns(plan.concepts, contract, None if plan.tier_of(site) == "receiving" else site)
+    except ConfigurationError as wrong:
+        sentences.append(f"This site cannot take part now: {wrong.what}")
     sentences += suspicions
     unused = sorted(set(own) - {one.name for one in plan.concepts})
     if unused:
@@ -83,7 +81,7 @@ def _concepts(
     return Section(heading, tuple(sentences), Table(("concept", "definition", "unit or codes", "own column"), rows))
 
 
-def _row(concept: Concept, feature: Feature | None) -> tuple[str, str, str, str]:
+def _row(concept: Concept, feature: Recorded | None) -> tuple[str, str, str, str]:
     if isinstance(concept, CodedConcept):
         unit = ", ".join(concept.codes)
     else:
@@ -91,8 +89,8 @@ def _row(concept: Concept, feature: Feature | None) -> tuple[str, str, str, str]
     return concept.name, concept.definition, unit, "-" if feature is None else _own(concept, feature)
 
 
-def _own(concept: Concept, feature: Feature) -> str:
-    if isinstance(feature, CategoricalFeature):
+def _own(concept: Concept, feature: Recorded) -> str:
+    if feature.codes is not None:
         means = feature.concept_codes
         if means is None:
             return feature.name

@@ -43,7 +43,8 @@ def _asked(plan: Plan) -> Iterator[str]:
             "number. They receive the same sums as every contributing hospital, and use the sums as a model."
         )
     if isinstance(plan, StatisticsPlan):
-        yield f"Task: {len(plan.site_names)} hospitals ({names}) count their patients once. No model is trained."
+        what = f"compute {counted(len(plan.analyses), 'result')}"
+        yield f"Task: {len(plan.site_names)} hospitals ({names}) {what} together. No model for predictions is trained."
         return
     yield (
         f"Task: {len(plan.site_names)} hospitals ({names}) train a model together, in at most "

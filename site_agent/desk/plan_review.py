@@ -162,17 +162,16 @@ def _who(plan: Plan) -> Section:
 def _rounds(plan: Plan) -> Iterator[str]:
     yield f"The run has {'at most ' if plan.may_end_early else ''}{counted(plan.rounds, 'round')}:"
     if isinstance(plan, StatisticsPlan):
-        yield "1 round of statistics: nothing is trained."
-        yield "Only the numbers in the tables below are sent, and each number is sent only once."
-        if plan.privacy is None:
-            least = plan.smallest_cell
-            yield f"If a group has fewer than {least} rows at this site, the count of this group is sent as 0."
-            return
-        yield (
-            f"All rows of one patient together have at most the influence of {plan.privacy.clip:g} complete "
-            f"{'row' if plan.privacy.clip == 1 else 'rows'}. Random noise is added to every number. Therefore the "
-            "results of small groups of patients are sent too."
-        )
+        yield "1 round of counts and sums: nothing is trained."
+        if plan.training_rounds:
+            yield f"At most {counted(plan.training_rounds, 'round')} of Newton's method, together for all models."
+            yield "1 last round at the estimates, for standard errors and tests."
+        if plan.privacy is not None:
+            yield (
+                f"All rows of one patient together have at most the influence of {plan.privacy.clip:g} complete "
+                f"{'row' if plan.privacy.clip == 1 else 'rows'}. Random noise is added to every number. Therefore the "
+                "results of small groups of patients are sent too."
+            )
         return
     if plan.private_training is not None:
         yield f"{counted(plan.training_rounds, 'round')} of training: this site sends only sums with random noise."
@@ -227,6 +226,8 @@ def _numbers(plan: Plan, manifest: Manifest) -> Section:
     heading = "Other numbers"
     if not manifest.scalars:
         return Section(heading, ("Apart from the values above, no number is sent.",))
+    if isinstance(plan, StatisticsPlan):
+        return Section(heading, (f"{len(manifest.scalars)} numbers. The section Analyses says for what they are.",))
     sentences = (
         ("The coordinator and the other sites see only the sums of these numbers over the sites.",)
         if plan.masking.required

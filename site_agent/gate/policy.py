@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import Final
 
+from protos.plan.announcing_plan import AnnouncingPlan
 from protos.plan.architecture import network_tensors
 from protos.plan.contributors import kinds_of, smallest_set
 from protos.plan.manifest import Manifest, most_bytes
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
-from protos.plan.prior_plan import PriorPlan
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
 from site_agent.hospital import Policy
@@ -70,7 +70,7 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
     if manifest.tensors and plan.masking.largest_clipped_share > policy.largest_clipped_share:
         asked, allowed = plan.masking.largest_clipped_share, policy.largest_clipped_share
         yield f"{asked:.2%} of the values of an update could be clipped, and the policy allows {allowed:.2%}"
-    if isinstance(plan, PriorPlan) and plan.fewest_sites < policy.smallest_sites:
+    if isinstance(plan, AnnouncingPlan) and plan.fewest_sites < policy.smallest_sites:
         yield f"some sums are over only {plan.fewest_sites} sites, and the policy requires {policy.smallest_sites}"
     if isinstance(plan, StatisticsPlan) and plan.privacy is None and plan.smallest_cell < policy.smallest_cell:
         yield f"the plan's smallest cell is {plan.smallest_cell}, and the policy requires {policy.smallest_cell}"

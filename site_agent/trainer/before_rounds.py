@@ -5,6 +5,7 @@ Libraries are loaded inside the functions, so an idle trainer uses no memory for
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from site_agent.trainer.data.preprocessing import Preprocessing
     from site_agent.trainer.data.tables import Table
     from site_agent.trainer.prior.prior_study import PriorStudy
+    from site_agent.trainer.statistics.statistics_study import StatisticsStudy
     from site_agent.trainer.study import Study
 
 
@@ -104,17 +106,27 @@ def begin_prior(hospital: Hospital, plan: PriorPlan) -> tuple[PriorStudy, Prepro
     return PriorStudy(plan, dataset, table, rows, site=hospital.site, fewest=fewest), preprocessing
 
 
-def own_numbers(hospital: Hospital, plan: StatisticsPlan, folder: Path) -> tuple[int, ...]:
-    """Return the numbers that this site sends in a round of statistics. Without privacy, `folder` stores them first.
+def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> StatisticsStudy:
+    """Load the table for a study of statistics, without the libraries for training.
 
     Raises:
-        OperatorError: the table cannot be used, was used for another run, or the record cannot be written.
+        OperatorError: the table cannot be used, or does not fit the plan's concepts.
     """
-    from site_agent.trainer.data.run_table import table_for_run
-    from site_agent.trainer.released_numbers import numbers_of_table
+    from site_agent.trainer.answered_values import remember
+    from site_agent.trainer.data.contract import require_answer
+    from site_agent.trainer.data.run_table import table_digest, table_for_run
+    from site_agent.trainer.statistics.concept_frame import concept_frame, used_values
+    from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
     table, _ = table_for_run(hospital, hospital.scratch_path)
-    return numbers_of_table(plan, table, hospital.policy.smallest_cell, folder)
+    require_answer(plan, table.contract, hospital.site)
+    cell = max(plan.smallest_cell, hospital.policy.smallest_cell)
+    frame = concept_frame(plan.concepts, table, hospital.site, cell)
+    used = used_values(plan.concepts, table, frame)
+    study = StatisticsStudy(plan, frame, site=hospital.site, digest=table_digest(table))
+    if plan.privacy is None:
+        study.remember = partial(remember, state / "models", plan.run_name, used, cell)
+    return study
 
 
 def _rows_of(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:

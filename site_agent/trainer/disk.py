@@ -310,12 +310,13 @@ class Saves:
         """Return the state before a round, or None for the first round. A damaged file is a ConfigurationError."""
         if number not in self._held:
             return None
-        from torch import from_numpy  # an idle trainer does not load torch
-
-        found = load(self._folder, _name(number))
+        found, tensors = load(self._folder, _name(number)), dict[str, "Tensor"]()
         study = found.facts["study"]
         assert isinstance(study, Mapping)
-        tensors: dict[str, Tensor] = {name: from_numpy(array.copy()) for name, array in found.tensors.items()}
+        if found.tensors:
+            from torch import from_numpy  # an idle trainer does not load torch
+
+            tensors = {name: from_numpy(array.copy()) for name, array in found.tensors.items()}
         return SavedStudy(tensors=tensors, facts=study)
 
     def forget_before(self, oldest: int) -> None:

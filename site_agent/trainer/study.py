@@ -41,6 +41,7 @@ from site_agent.trainer.disk import Json, SavedStudy
 from site_agent.trainer.failures import TrainingDiverged
 from site_agent.trainer.fitting import check_fit
 from site_agent.trainer.prior.concept_columns import ConceptInputs, shared_count
+from site_agent.trainer.requests import Answer, Asked
 from site_agent.trainer.site_network import Seeds, SiteNetworks, SiteTraining, begin_training, rows_of
 from site_agent.trainer.training.flat_network import Vector, part_of, prefixed
 from site_agent.trainer.training.local import sensitivities
@@ -48,33 +49,6 @@ from site_agent.trainer.training.private_gradient import PrivateRows, private_su
 
 # Receives the number of a round, the training, the choice so far, and whether no later model follows.
 Watch: TypeAlias = Callable[[int, SiteTraining, Choice, bool], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """The work that the coordinator requires from a site in one round. See messages.Offer.
-
-    `stage` is None for the result after the last round.
-    `own_sums` has the noisy sums of private layers over all earlier rounds, see PrivateTraining. An empty tuple stands
-    for zeros.
-    """
-
-    round: int
-    stage: Stage | None = Stage.TRAINING
-    layers: bytes = b""
-    best_round: int | None = None
-    own_sums: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """The trainer's result of one round: updates, float32 in the order of the round's tensors, and scalars.
-
-    These are all numbers of the round except "rows". The noisy sums of private layers follow, if the plan has them.
-    """
-
-    updates: Vector = field(repr=False)
-    scalars: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -118,6 +92,8 @@ class Study:
         self.manifest = manifest_of(plan, starts)
         self._exchanges = Exchanges(plan, self.manifest)
         self.dataset, common = _read(plan, dataset, inputs)
+        self.data_digest, self.training_rows = dataset.digest, len(dataset.training)
+        self.column_count = len(self.dataset.columns)
         self.networks = SiteNetworks(
             plan=plan,
             columns=len(self.dataset.columns),

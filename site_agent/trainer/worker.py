@@ -38,8 +38,8 @@ from protos.errors import (
     UnavailableError,
     explained,
 )
+from protos.plan.announcing_plan import AnnouncingPlan
 from protos.plan.manifest import manifest_of
-from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan, plan_from_wire
 from protos.plan.plan_head import LARGEST_PLAN_BYTES
 from protos.plan.prior_plan import PriorPlan
@@ -75,10 +75,16 @@ from site_agent.trainer_socket import (
 )
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from site_agent.trainer.data.preprocessing import Preprocessing
     from site_agent.trainer.disk import Saves
     from site_agent.trainer.prior.prior_study import PriorStudy
-    from site_agent.trainer.study import Asked, Study, Watch
+    from site_agent.trainer.requests import Asked
+    from site_agent.trainer.statistics.statistics_study import StatisticsStudy
+    from site_agent.trainer.study import Study, Watch
+
+    AnyStudy: TypeAlias = Study | PriorStudy | StatisticsStudy
 
 
 class AfterRounds(Protocol):
@@ -96,7 +102,7 @@ class AfterRounds(Protocol):
         """At a site without outcomes, save the model that the other sites trained."""
 
     def make_report(
-        self, hospital: Hospital, study: Study | PriorStudy, preprocessing: Preprocessing, run: str, /
+        self, hospital: Hospital, study: AnyStudy, preprocessing: Preprocessing | None, run: str, /
     ) -> None:
         """Save and compare the models, and write the report."""
 
@@ -116,7 +122,7 @@ class Worker:
         self._hospital, self._trainer_socket, self._after = hospital, trainer_socket, after
         self._rehearsal = rehearsal
         self._state = rehearsal or hospital.state_path
-        self._study: Study | PriorStudy | None = None
+        self._study: AnyStudy | None = None
         self._preprocessing: Preprocessing | None = None
         self._is_reported = False
         self._run = ""
@@ -195,24 +201,23 @@ class Worker:
         self._study = None  # free the network of an earlier run before the next network is built
         self._suspected.clear()
         self._plan, self._run, self._is_reported = plan, run, False
-        if isinstance(plan, StatisticsPlan):
-            return Prepared(approved)
         if plan.tier_of(self._hospital.site) == "receiving":
             return self._prepare_to_receive(run, plan, approved)
         study, self._preprocessing = self._begin(plan)
-        require_answer(plan, self._preprocessing.contract, self._hospital.site)
+        if self._preprocessing is not None:
+            require_answer(plan, self._preprocessing.contract, self._hospital.site)
         self._check_rows(plan, study)
         found = study.manifest.digest.hex()
         if found != approved:
             raise NetworkDiffers("it would hand out something else than was approved here")
         self._study = study
         controls = 2 if plan.ingredients.has_controls else 1
-        numbers = plan.tensor.number_count if isinstance(plan, PriorPlan) else controls * study.manifest.parameters
+        numbers = plan.tensor.number_count if isinstance(plan, AnnouncingPlan) else controls * study.manifest.parameters
         self._trainer_socket.largest_payload = max(4 * numbers + 8 * plan.own_numbers, LARGEST_PLAN_BYTES)
-        self._saves = Saves(self._state, run, plan, study.own.digest)
+        self._saves = Saves(self._state, run, plan, study.data_digest)
         self._next = 0 if self._saves.began is None else None
         held = self._saves.held
-        self._log.info("study_prepared", run=run, columns=len(study.dataset.columns), saved=list(held))
+        self._log.info("study_prepared", run=run, columns=study.column_count, saved=list(held))
         return Prepared(found, _packed(held))
 
     def _prepare_to_receive(self, run: str, plan: Plan, approved: str) -> Prepared:
@@ -228,9 +233,11 @@ class Worker:
     def _is_receiver(self) -> bool:
         return self._plan is not None and self._plan.tier_of(self._hospital.site) == "receiving"
 
-    def _begin(self, plan: NetworkPlan | PriorPlan) -> tuple[Study | PriorStudy, Preprocessing]:
+    def _begin(self, plan: Plan) -> tuple[AnyStudy, Preprocessing | None]:
         if isinstance(plan, PriorPlan):
             return before_rounds.begin_prior(self._hospital, plan)
+        if isinstance(plan, StatisticsPlan):
+            return before_rounds.begin_statistics(self._hospital, plan, self._state), None
         study, preprocessing = before_rounds.begin_study(self._hospital, plan, self._state)
         if not self._rehearsal:  # of which nothing is stored
             study.watch = self._after.watch(self._hospital, study, preprocessing)
@@ -250,32 +257,22 @@ class Worker:
             )
         return approval.manifest_digest
 
-    def _check_rows(self, plan: Plan, study: Study | PriorStudy) -> None:
+    def _check_rows(self, plan: Plan, study: AnyStudy) -> None:
         weighting, fewest = plan.site_weights, self._hospital.policy.smallest_training_rows
         if isinstance(weighting, RowWeights):
             fewest = max(fewest, weighting.fewest_rows)
-        is_too_small = len(study.own.training) < fewest
+        is_too_small = study.training_rows < fewest
         if isinstance(weighting, RowWeights):
             # The count of an earlier study may be smaller than the present number of rows. The gate refuses it too.
             is_too_small |= study.rows < weighting.counted(fewest)
         if plan.tier_of(self._hospital.site) == "training" and is_too_small:
             raise TooFewRows(fewest)
 
-    def _count(self, plan: StatisticsPlan, question: Train) -> Trained:
-        if (question.round, question.stage, question.layers) != (0, Stage.STATISTICS, "") or question.payload:
-            raise MalformedMessage("another round than the one of statistics")
-        try:
-            return Trained(0, 0, _packed(before_rounds.own_numbers(self._hospital, plan, self._state / "models")))
-        except Exception as error:
-            return Trained(0, 0, b"", _void(error))
-
     def _train(self, question: Train) -> Trained:
         if self._plan is not None and self._rehearsal is None:
             self._approved(self._plan)
         if self._is_receiver():
             raise MalformedMessage("a round for a site that only receives")
-        if isinstance(self._plan, StatisticsPlan):
-            return self._count(self._plan, question)
         asked, received = self._parted(question)
         self._ready().exchange(asked)  # raises an error if the plan does not allow this round
         assert self._answered is not None
@@ -303,7 +300,7 @@ class Worker:
         sums = np.frombuffer(bytes(payload[end:]), "<i8").tolist()
         return replace(asked, own_sums=tuple(sums)), _numbers(payload[:end])
 
-    def _compare_columns(self, study: Study | PriorStudy) -> None:
+    def _compare_columns(self, study: AnyStudy) -> None:
         """Log once per run each column whose unit or codes seem wrong, compared with the other sites."""
         if not isinstance(self._plan, PriorPlan):
             return
@@ -318,8 +315,6 @@ class Worker:
             keep_suspicions(self._state, self._run, [one.sentence for one in study.suspicions])
 
     def _conclude(self, question: Conclude) -> Agreed:
-        if isinstance(self._plan, StatisticsPlan):
-            return Agreed()
         asked, received = self._parted(question)
         if self._plan is not None and self._is_receiver():
             self._after.receive(self._hospital, self._plan, self._run, question.round, received)
@@ -331,7 +326,7 @@ class Worker:
         self._study = None
         return Agreed()
 
-    def _took(self, study: Study | PriorStudy, question: Train) -> None:
+    def _took(self, study: AnyStudy, question: Train) -> None:
         """Record that a round was answered. If the plan requires it, save the state before the answer is sent."""
         assert self._saves is not None
         self._next = question.round + 1
@@ -339,7 +334,7 @@ class Worker:
             self._saves.write(self._next, study.saved())
         self._saves.forget_before(question.oldest)
 
-    def _study_before(self, number: int) -> Study | PriorStudy:
+    def _study_before(self, number: int) -> AnyStudy:
         """Return the study in its state before a round, from memory or from disk. Raise StateLost without a state."""
         study, saves, following = self._ready(), self._saves, self._next
         assert saves is not None
@@ -353,15 +348,15 @@ class Worker:
         self._log.info("study_restored", run=self._run, round=number + 1)
         return study
 
-    def _study_at_end(self, number: int) -> Study | PriorStudy:
+    def _study_at_end(self, number: int) -> AnyStudy:
         assert self._saves is not None
         if self._next is None and number not in self._saves.held:
             raise StateLost(number)
         return self._restored(number) if self._next is None else self._ready()
 
-    def _restored(self, number: int) -> Study | PriorStudy:
+    def _restored(self, number: int) -> AnyStudy:
         assert self._saves is not None
-        assert isinstance(self._plan, NetworkPlan | PriorPlan)
+        assert self._plan is not None
         found = self._saves.read(number)
         if found is None:
             self._study, self._preprocessing = self._begin(self._plan)
@@ -375,7 +370,6 @@ class Worker:
         study = self._ready()
         study.close(asked, received)
         if not self._is_reported:
-            assert self._preprocessing is not None
             self._after.make_report(self._hospital, study, self._preprocessing, self._run)
             self._is_reported = True
 
@@ -392,14 +386,14 @@ class Worker:
             failure.consequence = "This site has no report. The coordinator sees the same as after any other run."
             _print_lines(failure)
 
-    def _ready(self) -> Study | PriorStudy:
+    def _ready(self) -> AnyStudy:
         if self._study is None:
             raise MalformedMessage("a round before a study was prepared")
         return self._study
 
 
 def _asked(question: Train | Conclude) -> Asked:
-    from site_agent.trainer.study import Asked
+    from site_agent.trainer.requests import Asked
 
     try:
         layers = bytes.fromhex(question.layers)

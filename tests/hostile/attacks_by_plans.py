@@ -26,6 +26,7 @@ from site_agent.gate.permission import Allowance
 from tests.federation import Site, masked_plan, of_kind, settle, sites_of
 from tests.hostile.attack import Attack, patched, played
 from tests.hostile.masking_coordinator import agree, ask_for
+from tests.protos.examples import table_one_of
 from tests.rehearsal.study import made_up_identity
 
 
@@ -48,11 +49,7 @@ _NETWORK: Mapping[str, Any] = {
     "columns": ["a", "b"],
     "outputs": 1,
 }
-_STATISTICS: Mapping[str, Any] = {
-    "kind": "statistics",
-    "smallest_cell": 3,
-    "columns": [{"name": "sex", "codes": ["F"]}],
-}
+_STATISTICS: Mapping[str, Any] = table_one_of({"name": "sex", "codes": ["F", "M"]}) | {"smallest_cell": 3}
 
 
 WEAK_PLANS: Mapping[str, WeakPlan] = {

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-import site_agent.trainer.released_numbers
-from protos.plan.plan import Plan
-from protos.plan.statistics_plan import MOMENT_SCALE
+import site_agent.trainer.answered_values
+from protos.plan.analyses import SUM_SCALE
 from site_agent.hospital import read_hospital
 from site_agent.trainer.answered_values import ReleasedBefore
-from site_agent.trainer.before_rounds import own_numbers
 from tests.hostile.attack import Attack, in_copy, patched, scratch
+from tests.protos.examples import table_one_of
 from tests.site_agent.trainer.sites import make_plan, make_site
+from tests.site_agent.trainer.test_statistics import own_numbers
 
-AGE = {"name": "mean_radius", "low": 0.0, "high": 40.0}
+AGE = {"name": "mean-radius", "low": 0.0, "high": 40.0}
 OF_THE_PATIENT = 17.25
 
 
 def without_a_memory_of_values() -> AbstractContextManager[None]:
     """A site forgets which values it used."""
-    return patched(site_agent.trainer.released_numbers, remember=lambda *used: None)
+    return patched(site_agent.trainer.answered_values, remember=lambda *used: None)
 
 
-def counting(version: int) -> Plan:
+def counting(version: int) -> Any:  # a statistics plan
     """A plan that counts one column."""
-    return make_plan(kind="statistics", smallest_cell=5, columns=[AGE], version=version)
+    return make_plan(**table_one_of(AGE), smallest_cell=5, version=version)
+
+
+def _map(folder: Path) -> None:
+    """The contract says that the first column of numbers records the concept."""
+    contract = yaml.safe_load((folder / "contract.yaml").read_text())
+    contract["columns"][1]["concept"] = AGE["name"]
+    (folder / "contract.yaml").write_text(yaml.safe_dump(contract))
 
 
 def add_patient(folder: Path) -> None:
@@ -47,13 +55,14 @@ def one_added_patient(weakened: bool) -> bool:
     """Count a column, wait for a patient, count it again after an unrelated column has joined, and subtract."""
     with scratch() as folder, in_copy(weakened, without_a_memory_of_values):
         config = make_site(folder)
-        rows, total, _ = own_numbers(read_hospital(config), counting(1), folder / "models")
+        _map(folder)
+        _, _, rows, _, total, _ = own_numbers(read_hospital(config), counting(1), folder)
         add_patient(folder)
         try:
-            more, later, _ = own_numbers(read_hospital(config), counting(2), folder / "models")
+            _, _, more, _, later, _ = own_numbers(read_hospital(config), counting(2), folder)
         except ReleasedBefore:
             return False
-    return more == rows + 1 and abs((later - total) / MOMENT_SCALE * 40.0 - OF_THE_PATIENT) < 1e-3
+    return more == rows + 1 and abs((later - total) / SUM_SCALE * 40.0 - OF_THE_PATIENT) < 1e-3
 
 
 ATTACKS = (

@@ -27,7 +27,7 @@ from site_agent.trainer.data.columns import Feature
 from site_agent.trainer.prior import concept_columns
 from site_agent.trainer.prior.concept_columns import Mapped
 from site_agent.trainer.prior.prior_study import PriorStudy
-from site_agent.trainer.study import Asked
+from site_agent.trainer.requests import Asked
 from tests.federation import Site, of_kind, settle
 from tests.hostile.attack import Attack, patched, played, scratch
 from tests.hostile.imprinting import COLUMNS, PLAN

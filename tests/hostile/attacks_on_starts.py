@@ -22,8 +22,9 @@ from site_agent.gate import permission
 from site_agent.gate.itinerary import Itinerary
 from site_agent.hospital import Policy
 from site_agent.trainer.disk import site_secret
+from site_agent.trainer.requests import Asked
 from site_agent.trainer.site_network import Seeds
-from site_agent.trainer.study import Asked, Study
+from site_agent.trainer.study import Study
 from tests.federation import Site, masked_plan, of_kind, settle
 from tests.host.starting import write_starting_file
 from tests.hostile.attack import Attack, in_copy, patched, played, scratch

@@ -1,40 +1,91 @@
-"""A researcher who requests statistics in such a way that a sum over three sites is one patient's value.
+"""A researcher who requests statistics in such a way that a sum over three sites is one patient's value or one cell.
 
 The attacker writes the plan, and so the columns and their ranges. The sums are those of the sites' own trainers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import yaml
 
-import site_agent.trainer.released_numbers
-from protos.plan.statistics_plan import MOMENT_SCALE
-from site_agent.trainer.before_rounds import own_numbers
+from protos.errors import ConfigurationError
+from protos.plan.analyses import SUM_SCALE
+from protos.plan.concepts import NumberConcept
+from protos.statistics.table_one import TableOneArithmetic
+from site_agent.trainer.statistics import concept_frame
 from tests.hostile.attack import Attack, in_copy, patched, scratch
-from tests.site_agent.trainer.test_statistics import asking, site
+from tests.site_agent.trainer.test_statistics import SEX, asking, own_numbers, site
 
 OLDEST = 97.3
 AGES = [20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 35.0, 45.0, 55.0, 65.0, 75.0]
 SMALLEST_CELL = 10
 
 
-def without_rows_within_the_range() -> AbstractContextManager[None]:
-    """A site counts all its rows towards the smallest cell, also those that the range clips."""
-    return patched(site_agent.trainer.released_numbers, within=lambda values, column: np.asarray(values))
+def _sums(folder: Path, plan: Any, tables: Sequence[list[float]], smallest_cell: int) -> list[int]:
+    """The sums of three sites' own trainers."""
+    each = [
+        own_numbers(site(folder / name, ages, smallest_cell=smallest_cell), plan, folder / name)
+        for name, ages in zip("abc", tables, strict=True)
+    ]
+    return [sum(numbers) for numbers in zip(*each, strict=True)]
+
+
+def without_small_cells() -> AbstractContextManager[None]:
+    """A site counts all its rows, also cells that are too small or that the range has replaced."""
+    cells = TableOneArithmetic._of_cells
+    return patched(TableOneArithmetic, _of_cells=lambda self, concept, values, _: cells(self, concept, values, 1))
 
 
 def range_around_one_patient(weakened: bool) -> bool:
     """Declare a range in which one patient of three sites lies: all others are clipped, and the sum is its value."""
     low, high = 95.0, 120.0
     plan = asking({"name": "age", "low": low, "high": high}, smallest_cell=SMALLEST_CELL)
-    with scratch() as folder, in_copy(weakened, without_rows_within_the_range):
-        total = 0
-        for name, ages in (("a", [*AGES[:-1], OLDEST]), ("b", AGES), ("c", AGES)):
-            total += own_numbers(site(folder / name, ages, smallest_cell=SMALLEST_CELL), plan, Path(folder / name))[1]
-        return abs(low + (high - low) * total / MOMENT_SCALE - OLDEST) < 0.001
+    with scratch() as folder, in_copy(weakened, without_small_cells):
+        total = _sums(folder, plan, ([*AGES[:-1], OLDEST], AGES, AGES), SMALLEST_CELL)[4]
+        return abs(low + (high - low) * total / SUM_SCALE - OLDEST) < 0.001
+
+
+def suppressed_code(weakened: bool) -> bool:
+    """Read the three patients of a rare code, or get them as all rows minus the other code."""
+    with scratch() as folder, in_copy(weakened, without_small_cells):
+        _, _, women, men, _, missing = _sums(folder, asking(SEX, smallest_cell=4), (AGES, AGES, AGES), 4)
+        return men == 9 or 36 - women - missing == 9
+
+
+def without_a_check_of_recorders() -> AbstractContextManager[None]:
+    """A site leaves out what it lacks, and says nothing."""
+    mapped = concept_frame.mapped_concepts
+
+    def lenient(concepts: Any, contract: Any, name: str) -> Any:
+        there = concept_frame.recorded_concepts(contract)
+        return mapped([concept for concept in concepts if concept.name in there], contract, name)
+
+    return patched(concept_frame, mapped_concepts=lenient)
+
+
+def column_of_one_site(weakened: bool) -> bool:
+    """Name a column that one contract has: the sum is that hospital's count and mean."""
+    plan = asking({"name": "age", "low": 20.0, "high": 100.0}, smallest_cell=SMALLEST_CELL)
+    assert isinstance(plan.concepts[0], NumberConcept)
+    with scratch() as folder, in_copy(weakened, without_a_check_of_recorders):
+        totals = [0] * 6
+        for name in "abc":
+            hospital = site(folder / name, AGES, smallest_cell=SMALLEST_CELL)
+            if name != "a":
+                path = folder / name / "contract.yaml"
+                contract = yaml.safe_load(path.read_text())
+                del contract["columns"][0]["concept"]
+                path.write_text(yaml.safe_dump(contract))
+            try:
+                numbers = own_numbers(hospital, plan, folder / name)
+            except ConfigurationError:
+                return False
+            totals = [total + number for total, number in zip(totals, numbers, strict=True)]
+        return totals[2] == len(AGES) and totals[4] > 0
 
 
 ATTACKS = (
@@ -43,5 +94,17 @@ ATTACKS = (
         tries="a plan declares a range in which one patient lies, so that the sum of three sites is that value",
         without="the smallest cell of rows within a range",
         run=range_around_one_patient,
+    ),
+    Attack(
+        name="statistics-suppressed-code",
+        tries="a plan counts a code of three patients at each site, directly or as the total minus the other codes",
+        without="the void of a whole column with a small cell",
+        run=suppressed_code,
+    ),
+    Attack(
+        name="statistics-column-of-one-site",
+        tries="a plan names a column that one hospital's contract has, so that the sum is that hospital's",
+        without="the check of recorders against the contract",
+        run=column_of_one_site,
     ),
 )

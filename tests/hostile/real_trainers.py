@@ -20,7 +20,8 @@ from protos.plan.plan import Plan, plan_from_wire
 from protos.wire.messages import Stage
 from site_agent.hospital import read_hospital
 from site_agent.trainer.before_rounds import begin_study
-from site_agent.trainer.study import Asked, Study
+from site_agent.trainer.requests import Asked
+from site_agent.trainer.study import Study
 from site_agent.trainer_socket import Agreed, Conclude, Message, Prepare, Prepared, Train, Trained
 from tests.federation import MadeUpTrainer, Site, Vector, masked_plan
 from tests.hostile.masking_coordinator import ask_for, total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ import pytest
 from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
-from protos.plan.noisy_results import noise_rows, noisy_statistics
 from protos.plan.plan import Plan
-from protos.plan.statistics_plan import StatisticsPlan, summed
+from protos.plan.statistics_plan import StatisticsPlan
 from protos.wire.messages import Stage
 from site_agent.approving import approve, withdraw
 from tests.federation import Federation, Vector, identity_of, masked_plan, measured_by, played, recorded, update_of
+from tests.protos.examples import table_one_of
 from tests.rehearsal.study import plan_with
 
 COLUMNS: list[dict[str, Any]] = [{"name": "age", "low": 0.0, "high": 100.0}, {"name": "sex", "codes": ["F", "M"]}]
@@ -25,9 +26,8 @@ COLUMNS: list[dict[str, Any]] = [{"name": "age", "low": 0.0, "high": 100.0}, {"n
 
 @pytest.mark.parametrize("tier", ["statistics", "evaluation", "training"])
 def test_a_plan_of_statistics_tells_sums_and_no_sites_own(tmp_path: Path, tier: str) -> None:
-    """One round, under masks, also at sites whose policy allows no more; the record holds what the sums stand for."""
-    asked = {"smallest_cell": 10, "columns": COLUMNS}
-    plan = masked_plan("abc", kind="statistics", **asked)
+    """One round, under masks, also at sites whose policy allows no more; the run has only what the sums stand for."""
+    plan = masked_plan("abc", **table_one_of(*COLUMNS), smallest_cell=10)
 
     async def scene(network: Federation) -> None:
         for name in "abc":
@@ -36,25 +36,19 @@ def test_a_plan_of_statistics_tells_sums_and_no_sites_own(tmp_path: Path, tier: 
         for name in "abc":
             (released,) = network.sites[name].records("contribution_released")
             assert released["stage"] == "statistics"
-            assert (released["tensors"], released["masked"], len(released["scalars"])) == (0, True, 5)
+            assert (released["tensors"], released["masked"], len(released["scalars"])) == (0, True, 12)
             assert len(network.sites[name].records("run_finished")) == 1
 
     played(tmp_path, plan, scene)
 
-    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.STATISTICS, b"")
-    each = [measured_by(site, 0, exchange) for site in "abc"]
-    totals = {name: sum(found[name] for found in each) for name in each[0]}
-    assert isinstance(plan, StatisticsPlan)
     told = recorded(tmp_path)
-    assert told["statistics"] == summed(plan, totals)
     assert (told["is_complete"], told["rounds_made"], told["training_rounds"]) == (True, 1, 0)
 
 
 def test_statistics_under_privacy_leave_with_noise_that_was_paid_for(tmp_path: Path) -> None:
-    """Each site pays once, before its sums leave; the record has the sums with the noise of all three."""
+    """Each site pays once, before its sums leave; the results have the sums with the noise of all three."""
     promise = {"unit": "patient", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
-    asked = {"smallest_cell": 1, "columns": COLUMNS}
-    plan = masked_plan("abc", kind="statistics", **asked, privacy=promise)
+    plan = masked_plan("abc", **table_one_of(*COLUMNS), smallest_cell=1, privacy=promise)
     limits = {"largest_epsilon_per_study": 1.0, "largest_epsilon_per_year": 1.0, "delta": 1e-5}
 
     async def scene(network: Federation) -> None:
@@ -71,12 +65,15 @@ def test_statistics_under_privacy_leave_with_noise_that_was_paid_for(tmp_path: P
 
     exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.STATISTICS, b"")
     each = [measured_by(site, 0, exchange) for site in "abc"]
-    told = recorded(tmp_path)["statistics"]
     assert isinstance(plan, StatisticsPlan)
-    without = noisy_statistics(plan, {name: sum(found[name] for found in each) for name in each[0]}, 3)
-    assert [told[cell]["noise"] for cell in told] == [noise_rows(plan, 3)] * 3
-    assert told != without
-    assert all(abs(told[cell]["rows"] - without[cell]["rows"]) < 8 * noise_rows(plan, 3) for cell in told)  # type: ignore[operator]
+    assert plan.private_tables is not None
+    (file,) = tmp_path.rglob("results.json")
+    (told,) = json.loads(file.read_text())["analyses"]
+    totals = [sum(found[name] for found in each) for name in exchange.scalar_names]
+    (without,) = plan.private_tables.results(totals, 3.0 * plan.noise_variance)
+    assert told["noise"] == pytest.approx(without["noise"], rel=1e-15)
+    rows, exact = told["columns"]["age"]["all"]["rows"], without["columns"]["age"]["all"]["rows"]
+    assert 0 < abs(rows - exact) < 8 * told["noise"]
 
 
 def evaluating_plan(**changes: Any) -> Plan:

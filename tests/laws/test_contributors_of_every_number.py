@@ -13,7 +13,8 @@ import pytest
 
 from protos.plan.contributors import kinds_of, smallest_set
 from protos.plan.plan import Plan
-from site_agent.trainer.study import Answer, Study
+from site_agent.trainer.requests import Answer
+from site_agent.trainer.study import Study
 from tests.laws.catalogue import COLUMNS, NAMES, catalogue_plan
 from tests.laws.contributions import SMALLEST, contributors, plan_for
 

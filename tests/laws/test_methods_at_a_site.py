@@ -15,8 +15,9 @@ from protos.plan.ingredients import Method, SensitivePrefix, Together
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.desk.results.network_baselines import train_alone
+from site_agent.trainer.requests import Answer, Asked
 from site_agent.trainer.site_network import Seeds, SiteTraining, begin_training, rows_of
-from site_agent.trainer.study import Answer, Asked, Study
+from site_agent.trainer.study import Study
 from site_agent.trainer.training.flat_network import State, Vector
 from tests.for_each import in_turns, some
 from tests.laws.catalogue import NAMES, SITES, catalogue_plan, rows_at

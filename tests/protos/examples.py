@@ -80,6 +80,17 @@ def listed(count: int) -> list[dict[str, str]]:
     return [{"name": f"site-{index:03d}", "identity": fingerprint(key)} for index, key in enumerate(keys)]
 
 
+def table_one_of(*columns: dict[str, Any], by: str | None = None) -> dict[str, Any]:
+    """The keys of a statistics plan that describes these columns, for three sites or more."""
+    concepts = [
+        {"kind": "codes" if "codes" in column else "number", "definition": f"{column['name']}.", **column}
+        for column in columns
+    ]
+    described = [column["name"] for column in columns if column["name"] != by]
+    analyses = [{"name": "patients", "table_one": {"columns": described} | ({"by": by} if by else {})}]
+    return {"kind": "statistics", "fewest_sites": 3, "concepts": concepts, "analyses": analyses}
+
+
 def plan_document(**changes: Any) -> dict[str, Any]:
     """A plan as a person would write it, with these changes."""
     document = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from protos.errors import ConfigurationError
-from protos.plan import concepts, statistics_plan
+from protos.plan import analyses, concepts
 from protos.plan.documents import DEEPEST_NESTING, LARGEST_DOCUMENT_BYTES, Document, parse_document, refuse_for
 from protos.plan.plan import plan_from_yaml
 
@@ -219,7 +219,7 @@ def test_almost_yaml_is_a_plan_or_a_configuration_error(words: list[str]) -> Non
         plan_from_yaml("".join(words).encode(), source="plan.yaml", consequence="Nothing began.")
 
 
-TEXTS_THAT_PEOPLE_READ = [concepts.Text, concepts.Definition, statistics_plan.Text]
+TEXTS_THAT_PEOPLE_READ = [concepts.Text, concepts.Definition, analyses.AnalysisName]
 WITH_ANOTHER_EFFECT = [*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), *"\u061c\u200e\u200f\u2028\u2029"]
 WITH_ANOTHER_EFFECT += [*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))]
 

@@ -30,6 +30,7 @@ from tests.protos.examples import (
     plan_document,
     plan_of_method,
     plan_with,
+    table_one_of,
 )
 
 AGE: dict[str, Any] = {"name": "age", "low": 0.0, "high": 120.0}
@@ -64,8 +65,18 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
     "statistics": (
-        {"kind": "statistics", "columns": [AGE], "smallest_cell": 1, "sites": listed(4)},
-        HEAD | {"columns": [AGE, AGE | {"name": "chol"}], "smallest_cell": 5, "privacy": PROMISE},
+        table_one_of(AGE) | {"smallest_cell": 1, "sites": listed(4)},
+        HEAD
+        | {
+            "concepts": table_one_of(AGE | {"high": 99.0})["concepts"],
+            "analyses": [{"name": "others", "table_one": {"columns": ["age"]}}],
+            "smallest_cell": 5,
+            "newton_rounds": 3,
+            "fewest_sites": 4,
+            "largest_rows": 1000,
+            "rows_per_unknown": 2.0,
+            "privacy": PROMISE,
+        },
     ),
     "prior": (
         {"kind": "prior", "concepts": CONCEPTS, "sites": listed(4)},

@@ -1,89 +1,97 @@
-"""Counts and moments as integers: the sent numbers, the meaning of their sums, and the allowed requests of a plan."""
+"""What a statistics plan may ask for, and which numbers its sites send."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
-import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from protos.plan.manifest import Occasion, manifest_of, most_bytes, rounds_with
 from protos.plan.plan import Plan
-from protos.plan.statistics_plan import MOMENT_SCALE, StatisticsPlan, summed
-from tests.for_each import for_each
-from tests.protos.examples import plan_of_method, plan_with
+from protos.plan.statistics_plan import StatisticsPlan
+from tests.protos.examples import plan_of_method, plan_with, table_one_of
 
-COLUMNS: list[dict[str, Any]] = [{"name": "age", "low": 10.0, "high": 90.0}, {"name": "sex", "codes": ["F", "M"]}]
+AGE: dict[str, Any] = {"name": "age", "low": 10.0, "high": 90.0}
+SEX: dict[str, Any] = {"name": "sex", "codes": ["F", "M"]}
 
 
 def plan_with_statistics(**keys: Any) -> StatisticsPlan:
-    """A plan that only counts."""
-    plan = plan_with(**{"kind": "statistics", "smallest_cell": 5, "columns": COLUMNS} | keys)
+    """A plan that describes patients."""
+    plan = plan_with(**table_one_of(AGE, SEX) | {"smallest_cell": 5} | keys)
     assert isinstance(plan, StatisticsPlan)
     return plan
 
 
 def test_the_manifest_names_every_number_and_nothing_else() -> None:
-    """Three numbers of a measured column, one of each code; no tensor; one round; a hundred sites do not overflow."""
+    """Each column has its sites and cells; no tensor; one round; a hundred sites do not overflow."""
     plan = plan_with_statistics()
     manifest = manifest_of(plan)
 
     assert manifest.tensors == ()
-    assert [scalar.name for scalar in manifest.scalars] == [
-        "count age", "sum age", "squares age", "count sex=F", "count sex=M",
-    ]  # fmt: skip
+    assert len(manifest.scalars) == 1 + 6 + 5
+    assert len({scalar.name for scalar in manifest.scalars}) == len(manifest.scalars)
     assert {scalar.occasion for scalar in manifest.scalars} == {Occasion.STATISTICS}
-    assert all(100 * scalar.bound < 1 << 63 for scalar in manifest.scalars)
+    assert all(len(plan.site_names) * scalar.bound < 1 << 63 for scalar in manifest.scalars)
     assert plan.rounds == 1
     assert (rounds_with(plan, Occasion.STATISTICS), rounds_with(plan, Occasion.TRAINING)) == (1, 0)
-    assert most_bytes(plan, manifest) == 8 * (1 + 5)
+    assert most_bytes(plan, manifest) == 8 * (1 + 12)
 
 
-@for_each("seed", range(5))
-def test_sums_over_sites_are_the_moments_of_all_rows_together(seed: int) -> None:
-    """Mean and deviation to six digits, counts exactly, however the rows lie at the sites."""
-    generator = np.random.default_rng(seed)
-    parts = [generator.uniform(10, 90, size=generator.integers(20, 200)) for _ in range(4)]
-    asked = plan_with_statistics(columns=[COLUMNS[0]])
-    totals: Counter[str] = Counter()
-    for part in parts:
-        scaled = (part - 10) / 80
-        totals["count age"] += part.size
-        totals["sum age"] += int(np.rint(scaled * MOMENT_SCALE).sum())
-        totals["squares age"] += int(np.rint(scaled**2 * MOMENT_SCALE).sum())
+def test_models_add_newton_rounds_and_one_last_round() -> None:
+    """All models of a plan share them, and the run may end earlier."""
+    model = {"name": "model", "regression": {"family": "binomial", "outcome": "sex", "terms": ["age"]}}
+    plan = plan_with_statistics(analyses=[*table_one_of(AGE)["analyses"], model], newton_rounds=7)
 
-    told = summed(asked, totals)["age"]
-
-    together = np.concatenate(parts)
-    assert told["rows"] == together.size
-    assert told["mean"] == pytest.approx(together.mean(), abs=1e-4)
-    assert told["deviation"] == pytest.approx(together.std(), abs=1e-3)
+    assert [count for _, count in plan.stages] == [1, 7, 1]
+    assert plan.may_end_early
+    occasions = [scalar.occasion for scalar in manifest_of(plan).scalars]
+    assert len(occasions) == plan.words - 6 * occasions.count(Occasion.NEWTON)
 
 
-def test_a_cell_that_no_site_fills_has_no_moments() -> None:
-    """Zero rows have neither a mean nor a deviation."""
-    asked = plan_with_statistics()
-    told = summed(asked, dict.fromkeys((f"{kind} {cell}" for kind, cell in asked.numbers), 0))
-
-    assert told["age"] == {"rows": 0, "mean": None, "deviation": None}
-    assert told["sex=F"] == {"rows": 0}
+TABLE = {"name": "t", "table_one": {"columns": ["age"]}}
 
 
 @pytest.mark.parametrize(
     "keys",
     [
         {"smallest_cell": 0},
-        {"columns": []},
-        {"columns": [COLUMNS[0], COLUMNS[0]]},
-        {"columns": [{"name": "age", "low": 1.0, "high": 1.0}]},
+        {"analyses": []},
+        {"concepts": []},
+        {"analyses": [TABLE, TABLE]},
+        {"analyses": [{"name": "t", "table_one": {"columns": ["weight"]}}]},
+        {"analyses": [{"name": "t", "table_one": {"columns": ["sex"], "by": "age"}}]},
+        {"analyses": [{"name": "t", "regression": {"family": "binomial", "outcome": "age", "terms": ["sex"]}}]},
+        {"analyses": [{"name": "t", "regression": {"family": "poisson", "outcome": "sex", "terms": ["age"]}}]},
+        {"analyses": [{"name": "t", "regression": {"family": "gaussian", "outcome": "age", "terms": ["age"]}}]},
+        {"fewest_sites": 5},
+        {"fewest_sites": 3, "assumed_colluders": 2},
+        {"largest_rows": 1 << 26},
         {"weighting": {"name": "rows", "largest_rows": 64}},
     ],
 )
 def test_what_statistics_cannot_go_with_is_refused(keys: dict[str, Any]) -> None:
-    """Under such a plan sites send only the sums."""
+    """Every analysis fits the declared concepts, and every number has enough sites."""
     with pytest.raises(ValidationError):
+        plan_with_statistics(**keys)
+
+
+def test_a_column_of_too_few_sites_is_refused_before_a_hospital_reads_the_plan() -> None:
+    """Two of three sites record the sex, so a Table 1 by sex would be theirs alone."""
+    keys = table_one_of(AGE, SEX | {"recorded_by": [site.name for site in plan_with_statistics().sites][:2]}, by="sex")
+
+    with pytest.raises(ValidationError):
+        plan_with_statistics(**keys)
+
+
+def test_an_oversized_plan_is_refused_by_arithmetic() -> None:
+    """Fifty codes by fifty codes by fifty are counted, not listed."""
+    codes = [f"c{place}" for place in range(50)]
+    columns = [{"name": f"k{place}", "codes": codes} for place in range(3)]
+    model = {"family": "gaussian", "outcome": "age", "terms": ["k0:k1:k2"]}
+    keys = table_one_of(AGE, *columns) | {"analyses": [{"name": "model", "regression": model}]}
+
+    with pytest.raises(ValidationError, match="sums in a round"):
         plan_with_statistics(**keys)
 
 

@@ -31,8 +31,9 @@ from protos.plan.server_rules import apply_rule, begin_rule
 from protos.wire.messages import Stage
 from site_agent.trainer.choice import Choice
 from site_agent.trainer.failures import TrainingDiverged
+from site_agent.trainer.requests import Answer, Asked
 from site_agent.trainer.site_network import begin_training, rows_of
-from site_agent.trainer.study import Answer, Asked, Outcome, Study, conclude
+from site_agent.trainer.study import Outcome, Study, conclude
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 

@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from protos.errors import ConfigurationError, UnavailableError
-from protos.plan.concepts import Answers
+from protos.plan.concepts import Answers, ConceptName
 from protos.plan.documents import Document, read_document
 from protos.plan.plan import Plan
 from site_agent.trainer.data.columns import (
@@ -146,16 +146,21 @@ class _Target(TableColumn):
     role: Literal["target"]
     answers: Answers = "same"
     missing: Literal["refuse", "drop"] = "refuse"
+    concept: ConceptName | None = None
 
 
 class BinaryTarget(_Target):
-    """A target column with yes or no. Codes not in `positive` are negative, or only those in `negative` if given."""
+    """A target column with yes or no. Codes not in `positive` are negative, or only those in `negative` if given.
+
+    `concept_codes` has the concept's codes for negative and for positive, in this order; by default no and yes.
+    """
 
     task: Literal["binary"]
     positive: tuple[Code, ...]
     negative: tuple[Code, ...] | None = None
     positive_name: Words = "positive"
     negative_name: Words = "negative"
+    concept_codes: tuple[Words, Words] = ("no", "yes")
 
     @model_validator(mode="after")
     def _usable(self) -> BinaryTarget:

@@ -87,7 +87,9 @@ def mapped_columns(concepts: Sequence[Concept], contract: Contract, site: str | 
     own: dict[str, Feature] = {}
     for feature in contract.features:
         if feature.concept is not None and feature.concept in own:
-            raise _wrong(f"The contract maps {own[feature.concept].name} and {feature.name} to {feature.concept}.")
+            raise wrong_mapping(
+                f"The contract maps {own[feature.concept].name} and {feature.name} to {feature.concept}."
+            )
         if feature.concept is not None:
             own[feature.concept] = feature
     found: list[Mapped] = []
@@ -104,7 +106,7 @@ def _mapped(concept: Concept, feature: Feature | None, site: str | None) -> Sequ
     # Without `recorded_by` the plan counts every site for this concept. A site that lacks the concept must not be
     # counted. Otherwise a sum could be of fewer sites than the plan allows.
     if feature is None:
-        raise _wrong(f"The plan says that this site records {concept.name}, and no column of the contract does.")
+        raise wrong_mapping(f"The plan says that this site records {concept.name}, and no column of the contract does.")
     if isinstance(concept, NumberConcept):
         return [_mapped_number(concept, feature)]
     return _mapped_codes(concept, feature)
@@ -112,32 +114,45 @@ def _mapped(concept: Concept, feature: Feature | None, site: str | None) -> Sequ
 
 def _mapped_number(concept: NumberConcept, feature: Feature) -> MappedNumber:
     if not isinstance(feature, NumericFeature | DateFeature):
-        raise _wrong(f"{concept.name} is a number, and the column {feature.name} has codes.")
-    factor, offset = 1.0, 0.0
-    if feature.unit != concept.unit:
-        known = {conversion.unit: conversion for conversion in concept.conversions}
-        if feature.unit is None or feature.unit not in known:
-            raise _wrong(
-                f"{feature.name} is in {feature.unit or 'no unit'}, {concept.name} in {concept.unit or 'no unit'}, and "
-                "the plan declares no conversion."
-            )
-        factor, offset = known[feature.unit].factor, known[feature.unit].offset
+        raise wrong_mapping(f"{concept.name} is a number, and the column {feature.name} has codes.")
+    factor, offset = conversion_of(concept, feature.name, feature.unit)
     return MappedNumber(feature=feature.name, factor=factor, offset=offset, low=concept.low, high=concept.high)
+
+
+def conversion_of(concept: NumberConcept, column: str, unit: str | None) -> tuple[float, float]:
+    """Return factor and offset that convert a column's unit to the concept's. Raises ConfigurationError without one."""
+    if unit == concept.unit:
+        return 1.0, 0.0
+    known = {conversion.unit: conversion for conversion in concept.conversions}
+    if unit is None or unit not in known:
+        raise wrong_mapping(
+            f"{column} is in {unit or 'no unit'}, {concept.name} in {concept.unit or 'no unit'}, and the plan declares "
+            "no conversion."
+        )
+    return known[unit].factor, known[unit].offset
 
 
 def _mapped_codes(concept: CodedConcept, feature: Feature) -> list[Mapped]:
     if not isinstance(feature, CategoricalFeature):
-        raise _wrong(f"{concept.name} has codes, and the column {feature.name} is a number.")
-    means = feature.concept_codes or tuple(code if code in concept.codes else None for code in feature.codes)
-    strangers = {code for code in means if code is not None and code not in concept.codes}
-    if strangers or not any(means):
-        what = ", ".join(sorted(strangers)) or "none of its codes"
-        raise _wrong(f"The column {feature.name} maps {what} to {concept.name}, which has {', '.join(concept.codes)}.")
+        raise wrong_mapping(f"{concept.name} has codes, and the column {feature.name} is a number.")
+    means = meanings_of(concept, feature.name, feature.codes, feature.concept_codes)
     known = tuple(place for place, code in enumerate(means) if code is not None)
     return [
         MappedCode(feature=feature.name, ones=tuple(p for p in known if means[p] in column.ones), known=known)
         for column in columns_of((concept,))
     ]
+
+
+def meanings_of(
+    concept: CodedConcept, column: str, codes: Sequence[str], concept_codes: Sequence[str | None] | None
+) -> tuple[str | None, ...]:
+    """Return the concept's code for each code of a column, or None. Raises ConfigurationError for another concept's."""
+    means = tuple(concept_codes or (code if code in concept.codes else None for code in codes))
+    strangers = {code for code in means if code is not None and code not in concept.codes}
+    if strangers or not any(means):
+        what = ", ".join(sorted(strangers)) or "none of its codes"
+        raise wrong_mapping(f"The column {column} maps {what} to {concept.name}, which has {', '.join(concept.codes)}.")
+    return means
 
 
 def without_rare(
@@ -195,7 +210,8 @@ def _beside_commonest(values: Float64) -> int:
     return int(len(present) - np.unique(present, return_counts=True)[1].max())
 
 
-def _wrong(what: str) -> ConfigurationError:
+def wrong_mapping(what: str) -> ConfigurationError:
+    """Return the error about a contract that does not fit the plan's concepts."""
     return unfit(
         what=what,
         remedy=(

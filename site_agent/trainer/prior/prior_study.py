@@ -47,8 +47,7 @@ from site_agent.trainer.failures import MayNotSend, unfit
 from site_agent.trainer.prior.compared_columns import OtherColumns, Suspicion, suspicions
 from site_agent.trainer.prior.concept_columns import Float64, Mapped, mapped_columns, values_of, without_rare
 from site_agent.trainer.prior.site_sums import Concentrated, Rows, clipped_terms, own_sums, profiled_intercept
-from site_agent.trainer.study import Answer, Asked
-from site_agent.trainer.training.flat_network import Vector
+from site_agent.trainer.requests import Answer, Asked, Vector
 
 _SUMS: Final = "announced"
 
@@ -89,6 +88,8 @@ class PriorStudy:
         """
         self.plan, self.own, self.site, self.prior = plan, dataset, site, plan
         self.dataset, self.manifest, self.rows = dataset, manifest_of(plan), 0
+        self.data_digest, self.training_rows = dataset.digest, len(dataset.training)
+        self.column_count = len(dataset.columns)
         self._exchanges = Exchanges(plan, self.manifest)
         self._table = table
         self._rows_of = {"training": rows.training, "validation": rows.validation, "test": rows.test}

@@ -29,6 +29,7 @@ import numpy.typing as npt
 from protos.numbers.newton_sums import NewtonSums
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
+from protos.statistics.intercepts import binomial_intercept
 from site_agent.trainer.plain_models import probabilities
 
 Float64: TypeAlias = npt.NDArray[np.float64]
@@ -36,7 +37,6 @@ Float64: TypeAlias = npt.NDArray[np.float64]
 _EFFECTIVE: Final = 1.0  # the least effective number of rows, divided by T; honest runs have at least 1.7
 _LIGHTEST: Final = 0.4  # sum w / (T max w), at least; honest runs have at least 1.2
 _FEWEST: Final = 10.0
-_STEPS: Final = 200
 
 
 class Concentrated(ValueError):
@@ -98,20 +98,7 @@ def profiled_intercept(line: Float64, targets: Float64, *, is_number: bool) -> f
     """Return the intercept with the largest likelihood for the linear part `line` and targets, both float64 (rows,)."""
     if is_number:
         return float((targets - line).mean())
-    share = float(targets.mean())
-    centre = float(np.log(share / (1.0 - share)))
-    low, high = centre - float(line.max()), centre - float(line.min())
-    guess = (low + high) / 2
-    for _ in range(_STEPS):
-        fitted = probabilities("binary", guess + line)
-        error, slope = float((fitted - targets).sum()), float((fitted * (1.0 - fitted)).sum())
-        low, high = (low, guess) if error > 0 else (guess, high)
-        step = guess - error / slope if slope > 0 else low - 1.0
-        following = step if low <= step <= high else (low + high) / 2
-        if following == guess:
-            break
-        guess = following
-    return guess
+    return binomial_intercept(line, targets)
 
 
 def _fitted(line: Float64, targets: Float64, *, is_number: bool) -> tuple[Float64, Float64]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,19 @@ from pydantic import ValidationError
 
 from protos.plan.exchange import Exchanges, stage_at
 from protos.plan.manifest import manifest_of
-from protos.plan.noisy_results import fewest_rows, noise_rows, noisy_statistics
 from protos.plan.plan import Plan
-from protos.plan.statistics_plan import NumericColumn, StatisticsPlan
+from protos.plan.statistics_plan import StatisticsPlan
 from protos.privacy.accounting import PRIVATE_SCALE, delta_of
 from protos.privacy.discrete_gaussian import discrete_gaussian
 from protos.wire.messages import Stage
 from site_agent.gate.policy import refusals
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.released_numbers import numbers_of_table, private_numbers
+from site_agent.trainer.requests import Asked
+from site_agent.trainer.statistics.concept_frame import concept_frame
+from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 from tests.for_each import for_each
-from tests.protos.examples import listed, plan_with
+from tests.protos.examples import listed, plan_with, table_one_of
 from tests.protos.privacy.private_plans import PROMISE
 from tests.rehearsal.gates import policy_with
 from tests.site_agent.trainer.test_statistics import CONTRACT
@@ -35,15 +35,24 @@ def private_statistics_plan(
     promise: dict[str, Any] | None = None, smallest_cell: int = 1, **keys: Any
 ) -> StatisticsPlan:
     """A plan that counts ages and sexes at four sites, with noise."""
-    asked = {"kind": "statistics", "smallest_cell": smallest_cell, "columns": [AGE, SEX], "sites": listed(4)}
+    asked = table_one_of(AGE, SEX) | {"smallest_cell": smallest_cell, "sites": listed(4)}
     plan = plan_with(**asked | {"privacy": PROMISE | {"clip": 1.0} | (promise or {})} | keys)
     assert isinstance(plan, StatisticsPlan)
     return plan
 
 
-def names_of(plan: StatisticsPlan) -> tuple[str, ...]:
-    """The names of the numbers that each site sends."""
-    return tuple(f"{kind} {cell}" for kind, cell in plan.numbers)
+def private_numbers(plan: StatisticsPlan, table: Table) -> tuple[int, ...]:
+    """What a site's trainer gives its gate, before noise."""
+    study = StatisticsStudy(plan, concept_frame(plan.concepts, table, plan.site_names[0], 1), site=plan.site_names[0])
+    asked = Asked(round=0, stage=Stage.STATISTICS)
+    return study.train(asked, np.zeros(plan.tensor.number_count, np.float32)).scalars
+
+
+def results_of(plan: StatisticsPlan, sums: Sequence[int], noise_variance: float) -> dict[str, Any]:
+    """What is printed of each column."""
+    assert plan.private_tables is not None
+    (found,) = plan.private_tables.results(sums, noise_variance)
+    return {"noise": found["noise"]} | {name: groups["all"] for name, groups in found["columns"].items()}
 
 
 def table_of(ages: np.ndarray, sexes: np.ndarray, patients: np.ndarray | None = None) -> Table:
@@ -68,22 +77,20 @@ def norm_of(numbers: Any) -> float:
 @for_each("mean", (60.0, 98.0))
 def test_the_error_of_a_mean_is_that_of_its_noise(mean: float) -> None:
     """1,000 draws of noise move the mean of 3,000 ages as the closed form says, within the limits of chance."""
-    counted, generator = private_statistics_plan(), np.random.default_rng(7)
+    plan, generator = private_statistics_plan(), np.random.default_rng(7)
+    assert plan.private_tables is not None
     place, rows, draws = (mean - 60.0) / 40.0, 3000, 1000
-    exact = {"count age": rows, "sum age": rows * place, "squares age": rows * place**2}
-    sigma = np.sqrt(4.0 * counted.noise_variance)
+    exact = np.array([rows, rows * place, rows * place**2, 500.0, 500.0, 500.0]) / plan.private_tables.unit
+    variance = 4.0 * plan.noise_variance
     means = []
     for _ in range(draws):
-        noise = dict(zip(names_of(counted), generator.normal(0.0, sigma, len(names_of(counted))), strict=True))
-        sums = {name: round(exact.get(name, 500.0) / counted.unit * PRIVATE_SCALE + noise[name]) for name in noise}
-        means.append(noisy_statistics(counted, sums, 4)["age"]["mean"])
+        sums = np.rint(exact * PRIVATE_SCALE + generator.normal(0.0, np.sqrt(variance), 6)).astype(int).tolist()
+        found = results_of(plan, sums, variance)
+        means.append(found["age"]["mean"])
 
-    (column,) = (one for one in counted.columns if one.name == "age")
-    assert isinstance(column, NumericColumn)
     # To first order, the noise in the count moves the mean by its distance from the middle of the range.
-    wanted = (column.high - column.low) / 2 * noise_rows(counted, 4) / rows * np.sqrt(1 + place**2)
+    wanted = 40.0 * found["noise"] / rows * np.sqrt(1 + place**2)
     assert abs(np.std(means) / wanted - 1) < 5 / np.sqrt(2 * draws)
-    assert fewest_rows(counted, 4) == pytest.approx(5 * noise_rows(counted, 4))
 
 
 @pytest.mark.parametrize(
@@ -110,9 +117,10 @@ def test_one_round_sends_signed_sums_and_nothing_else() -> None:
     assert (plan.rounds, plan.private_sums, plan.noise_variance) == (1, 1, plan.noise_variance)
     assert (stage_at(plan, 0), stage_at(plan, 1)) == (Stage.STATISTICS, None)
     exchange = Exchanges(plan, manifest).of(0, Stage.STATISTICS, b"")
-    names = ("count age", "sum age", "squares age", "count sex=F", "count sex=M", "count sex=X")
     assert (exchange.up, exchange.scalars) == ((), manifest.scalars)
-    assert tuple(scalar.name for scalar in manifest.scalars) == names == names_of(plan)
+    assert plan.private_tables is not None
+    assert tuple(scalar.name for scalar in manifest.scalars) == plan.private_tables.names
+    assert len(manifest.scalars) == 6
     assert all(scalar.is_signed and scalar.scale == PRIVATE_SCALE for scalar in manifest.scalars)
     assert all(100 * scalar.bound < 1 << 63 for scalar in manifest.scalars)
     assert all(scalar.bound > 64 * float(plan.noise_variance) ** 0.5 for scalar in manifest.scalars)
@@ -161,36 +169,33 @@ def test_without_noise_the_sums_are_the_moments_of_all_rows(seed: int) -> None:
     """Clip 1 shortens no patient with one row: counts, mean and deviation are exact to rounding."""
     generator, private = np.random.default_rng(seed), private_statistics_plan()
     ages, sexes = drawn(generator, 2000)
-    totals: Counter[str] = Counter()
-    for part in np.array_split(np.arange(2000), 4):
-        totals.update(
-            dict(zip(names_of(private), private_numbers(private, table_of(ages[part], sexes[part])), strict=True))
-        )
+    parts = np.array_split(np.arange(2000), 4)
+    each = [private_numbers(private, table_of(ages[part], sexes[part])) for part in parts]
 
-    told = noisy_statistics(private, totals, 4)
+    told = results_of(private, [sum(numbers) for numbers in zip(*each, strict=True)], 4.0 * private.noise_variance)
 
     known = np.clip(ages[~np.isnan(ages)], 20.0, 100.0)
     assert told["age"]["rows"] == known.size
     assert told["age"]["mean"] == pytest.approx(known.mean(), abs=1e-3)
     assert told["age"]["deviation"] == pytest.approx(known.std(), abs=1e-3)
-    assert [told[f"sex={code}"]["rows"] for code in "FMX"] == [(sexes == 0).sum(), (sexes == 1).sum(), 0]
+    rows = [told["sex"]["codes"][code]["rows"] for code in "FMX"]
+    assert rows == [(sexes == 0).sum(), (sexes == 1).sum(), 0]
 
 
 @for_each("seed", range(10))
 def test_the_reported_noise_is_that_of_the_counts(seed: int) -> None:
     """The shares of four sites move a count by its reported deviation, and small counts have no moments."""
-    plan, generator = private_statistics_plan(), np.random.default_rng(seed)
-    private = plan
-    shares = discrete_gaussian(4 * 6 * 200, plan.noise_variance, generator.bytes).reshape(200, 4, 6)
-    told = [
-        noisy_statistics(private, dict(zip(names_of(private), sums.tolist(), strict=True)), 4)
-        for sums in shares.sum(axis=1)
-    ]
-    counts = shares.sum(axis=1)[:, 0] / PRIVATE_SCALE * private.unit
+    private, generator = private_statistics_plan(), np.random.default_rng(seed)
+    assert private.private_tables is not None
+    shares = discrete_gaussian(4 * 6 * 200, private.noise_variance, generator.bytes).reshape(200, 4, 6)
+    counts = shares.sum(axis=1)
+    told = [results_of(private, sums.tolist(), 4.0 * private.noise_variance) for sums in counts]
 
-    assert np.std(counts) == pytest.approx(told[0]["age"]["noise"], rel=0.25)
+    assert np.std(counts[:, 0] / PRIVATE_SCALE * private.private_tables.unit) == pytest.approx(
+        told[0]["noise"], rel=0.25
+    )
     assert {(one["age"]["mean"], one["age"]["deviation"]) for one in told} == {(None, None)}
-    assert all(one[cell]["rows"] >= 0 for one in told for cell in one)  # type: ignore[operator]
+    assert all(one["age"]["rows"] >= 0 for one in told)
 
 
 def test_a_policy_s_smallest_cell_forbids_plain_statistics_and_no_private_ones() -> None:
@@ -207,22 +212,22 @@ def test_a_policy_s_smallest_cell_forbids_plain_statistics_and_no_private_ones()
     assert "the policy has no epsilon limits" in why(private)
 
 
-def test_the_sums_of_a_trainer_do_not_depend_on_small_cells(tmp_path: Path) -> None:
+def test_the_sums_of_a_trainer_do_not_depend_on_small_cells() -> None:
     """One row of a code is in the sum: leaving it out would tell others that it is alone.
 
-    A policy's smallest cell changes no number, and a second plan is not compared with the first one.
+    A second plan gets the same numbers.
     """
     plan = private_statistics_plan()
     private = plan
     table = table_of(np.array([50.0] * 20), np.array([0.0] * 19 + [1.0]))
     for number in range(2):
         again = private_statistics_plan(version=number + 1)
-        assert numbers_of_table(again, table, 10, tmp_path) == private_numbers(private, table)
-    assert list(tmp_path.iterdir()) == []
+        assert private_numbers(again, table) == private_numbers(private, table)
 
+    assert private.private_tables is not None
     numbers = private_numbers(private, table_of(np.array([50.0] * 20), np.array([0.0] * 19 + [1.0])))
 
-    assert numbers[4] == pytest.approx(PRIVATE_SCALE / private.unit, rel=1e-6)
+    assert numbers[4] == pytest.approx(PRIVATE_SCALE / private.private_tables.unit, rel=1e-6)
 
 
 def test_a_site_with_more_patients_than_the_bound_sends_clipped_sums_and_stops_nothing(

@@ -11,12 +11,14 @@ import pytest
 from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, uci_tables
 from protos.plan.manifest import Occasion, manifest_of, most_bytes
 from protos.plan.plan import Plan, plan_from_json
+from protos.plan.statistics_plan import StatisticsPlan
+from site_agent.desk.analyses_in_words import analysis_section
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import Section, Table, as_lines, review_page, review_sections
 from site_agent.desk.sets_of_plans import compared_with_others, plan_differences
 from tests.federation import masked_plan
 from tests.plan_changes import changed
-from tests.protos.examples import METHODS, plan_of_method, plan_with
+from tests.protos.examples import METHODS, listed, plan_of_method, plan_with, table_one_of
 from tests.protos.privacy.test_private_statistics import private_statistics_plan
 
 ROWS: dict[str, Any] = {"weighting": {"name": "rows", "largest_rows": 64}}
@@ -159,36 +161,30 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
     ]
 
 
-def test_a_plan_of_statistics_says_that_nothing_is_trained() -> None:
-    """Its page lists cells, their numbers and the smallest cell, and no sentence about a model."""
-    columns = [{"name": "age", "low": 0.0, "high": 120.0}, {"name": "sex", "codes": ["F", "M"]}]
-    plan = plan_with(kind="statistics", smallest_cell=12, columns=columns)
-    text = page(plan)
+def test_a_plan_of_statistics_says_what_each_result_is_and_how_many_hospitals_it_has() -> None:
+    """A column that three of four hospitals record has three in its row, whatever the plan's smallest number is."""
+    three = [site["name"] for site in listed(4)[:3]]
+    columns = ({"name": "age", "low": 0.0, "high": 120.0}, {"name": "sex", "codes": ["F", "M"], "recorded_by": three})
+    plan = plan_with(**table_one_of(*columns), sites=listed(4), smallest_cell=12)
+    assert isinstance(plan, StatisticsPlan)
 
-    names = [row[0] for row in table(plan, "Other numbers")]
-    assert names == ["count age", "sum age", "squares age", "count sex=F", "count sex=M"]
-    assert "fewer than 12 rows at this site, the count of this group is sent as 0" in text
-    assert "nothing is trained" in text
-    assert "Checkpoint" not in text
+    section = analysis_section(plan)
+
+    assert section.table is not None
+    assert [row[3:] for row in section.table.rows] == [("age", "4 (all)"), ("sex", f"3 ({', '.join(three)})")]
+    assert "nothing is trained" in page(plan)
+    assert "Checkpoint" not in page(plan)
 
 
 def test_private_statistics_say_what_one_patient_counts_and_that_noise_is_added() -> None:
-    """Its page has the same numbers with other meanings, and no sentence about small groups that are left out."""
+    """Its page has the influence of a patient, and no sentence about small groups that are left out."""
     plan = private_statistics_plan({"clip": 2.0})
     text, in_short = page(plan), " ".join(in_words(plan, manifest_of(plan)).sentences)
 
-    assert [row[0] for row in table(plan, "Other numbers")][:4] == [
-        "count age",
-        "sum age",
-        "squares age",
-        "count sex=F",
-    ]
-    assert all("noise" in row[1] for row in table(plan, "Other numbers"))
     assert "All rows of one patient together have at most the influence of 2 complete rows." in text
     assert (
         "Random noise is added to every number. Therefore the results of small groups of patients are sent too." in text
     )
-    assert "is sent as 0" not in text + in_short
     assert "epsilon 1, delta 1e-05 for each patient" in in_short
     assert "The sites send one noisy sum of counts and moments" in in_short
 

@@ -23,7 +23,8 @@ from site_agent.desk.comparison.evaluation import measure, scores_of, targets_of
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.before_rounds import begin_study
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.study import Asked, Outcome, Study
+from site_agent.trainer.requests import Asked
+from site_agent.trainer.study import Outcome, Study
 from site_agent.trainer.training.flat_network import Vector
 from tests.plan_changes import changed
 

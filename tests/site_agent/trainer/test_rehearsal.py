@@ -17,6 +17,7 @@ from site_agent.gate.mishaps import TrainerFailed
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import GateEnd, TrainerEnd
+from tests.protos.examples import table_one_of
 from tests.site_agent.trainer.sites import make_plan, make_site
 
 DENSE: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [3, 2]}, "outputs": 1}
@@ -27,9 +28,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "scaffold": {
         "method": {"name": "scaffold"}, "columns": COLUMNS, "optimiser": {"name": "sgd", "learning_rate": 0.1},
     } | DENSE,
-    "statistics": {
-        "kind": "statistics", "smallest_cell": 10, "columns": [{"name": "mean_radius", "low": 0.0, "high": 30.0}],
-    },
+    "statistics": table_one_of({"name": "mean-radius", "low": 0.0, "high": 30.0}) | {"smallest_cell": 10},
 }  # fmt: skip
 
 
@@ -51,6 +50,8 @@ def made(hospital: Hospital, plan: Plan, rehearsal: Path | None) -> tuple[Made, 
 def test_one_round_is_made_and_nothing_is_kept(tmp_path: Path, name: str) -> None:
     """Twice the same bytes, of the size that the plan says, and the site's state stays empty."""
     hospital, plan = read_hospital(make_site(tmp_path)), make_plan(**PLANS[name])
+    contract = tmp_path / "contract.yaml"
+    contract.write_text(contract.read_text().replace("name: mean_radius", "concept: mean-radius\n  name: mean_radius"))
 
     first, second = (made(hospital, plan, tmp_path / folder) for folder in ("one", "two"))
 

@@ -10,8 +10,9 @@ import pytest
 
 from protos.errors import ConfigurationError
 from site_agent.trainer.disk import SECRET_BYTES, site_secret
+from site_agent.trainer.requests import Asked
 from site_agent.trainer.site_network import Seeds
-from site_agent.trainer.study import Asked, Study
+from site_agent.trainer.study import Study
 from tests.for_each import some
 from tests.laws.catalogue import NAMES, catalogue_plan, rows_at
 from tests.site_agent.trainer.sites import first_values, make_plan, make_site, make_study, numbers_of

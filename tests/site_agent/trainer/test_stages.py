@@ -9,7 +9,7 @@ import pytest
 
 from global_layers.one_process import asked_by
 from protos.wire.messages import MalformedMessage
-from site_agent.trainer.study import Asked
+from site_agent.trainer.requests import Asked
 from tests.for_each import for_each
 from tests.site_agent.trainer.methods.tiny import (
     DEEP,

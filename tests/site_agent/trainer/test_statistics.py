@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 import yaml
 
-from protos.errors import DataError
-from protos.plan.statistics_plan import MOMENT_SCALE, StatisticsPlan
+from protos.errors import ConfigurationError, DataError
+from protos.plan.analyses import SUM_SCALE
+from protos.plan.statistics_plan import StatisticsPlan
+from protos.wire.messages import Stage
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.answered_values import ReleasedBefore
-from site_agent.trainer.before_rounds import own_numbers
+from site_agent.trainer.before_rounds import begin_statistics
 from site_agent.trainer.disk import recording
+from site_agent.trainer.requests import Asked
 from tests.for_each import for_each
+from tests.protos.examples import table_one_of
 from tests.site_agent.trainer.sites import make_plan
 
 AGES = [20.0, 30.0, 40.0, None, 50.0, 60.0, 70.0, 80.0, 90.0, 200.0, 25.0, 35.0]
@@ -23,8 +27,8 @@ SEXES = ["F"] * 9 + ["M"] * 3
 CONTRACT: dict[str, Any] = {
     "format": {"header": True},
     "columns": [
-        {"name": "age", "role": "feature", "type": "numeric", "missing": "median"},
-        {"name": "sex", "role": "feature", "type": "categorical", "codes": ["F", "M"]},
+        {"name": "age", "role": "feature", "type": "numeric", "missing": "median", "concept": "age"},
+        {"name": "sex", "role": "feature", "type": "categorical", "codes": ["F", "M"], "concept": "sex"},
         {"name": "ill", "role": "target", "task": "binary", "positive": ["1"]},
     ],
 }
@@ -58,9 +62,18 @@ def released(folder: Path) -> list[tuple[str, str]]:
 
 def asking(*columns: dict[str, Any], smallest_cell: int = 1, version: int = 1) -> StatisticsPlan:
     """A plan that counts these columns."""
-    plan = make_plan(kind="statistics", smallest_cell=smallest_cell, columns=list(columns), version=version)
+    plan = make_plan(**table_one_of(*columns), smallest_cell=smallest_cell, version=version)
     assert isinstance(plan, StatisticsPlan)
     return plan
+
+
+def own_numbers(hospital: Hospital, plan: StatisticsPlan, folder: Path) -> tuple[int, ...]:
+    """What the site sends of its columns: for each its sites, sites with a small cell, counts, missing, moments."""
+    study = begin_statistics(hospital, plan, folder)
+    asked = Asked(round=0, stage=Stage.STATISTICS)
+    is_void, *numbers = study.train(asked, np.zeros(plan.tensor.number_count, np.float32)).scalars
+    assert is_void == 0
+    return tuple(numbers)
 
 
 AGE, SEX = {"name": "age", "low": 20.0, "high": 100.0}, {"name": "sex", "codes": ["F", "M", "X"]}
@@ -68,41 +81,39 @@ AGE, SEX = {"name": "age", "low": 20.0, "high": 100.0}, {"name": "sex", "codes":
 
 def test_rows_with_a_value_are_counted_and_values_are_clipped_to_the_declared_range(tmp_path: Path) -> None:
     """Eleven ages, one of them beyond the range; the sums are those of the values between 0 and 1."""
-    rows, total, squares, *codes = own_numbers(site(tmp_path), asking(AGE, SEX), tmp_path)
+    numbers = own_numbers(site(tmp_path), asking(AGE, SEX), tmp_path)
 
     scaled = np.clip((np.array([age for age in AGES if age is not None]) - 20) / 80, 0, 1)
-    assert rows == 11
-    assert total == int(np.rint(scaled * MOMENT_SCALE).sum())
-    assert squares == int(np.rint(scaled**2 * MOMENT_SCALE).sum())
-    assert codes == [9, 3, 0]
+    sums = [int(np.rint(moment * SUM_SCALE)) for moment in (scaled.sum(), (scaled**2).sum())]
+    assert numbers == (1, 0, 11, 1, *sums, 1, 0, 9, 3, 0, 0)
 
 
 @pytest.mark.parametrize(
-    ("plan_says", "policy_says", "expected"),
-    [(3, 1, [9, 3, 0]), (4, 1, [9, 0, 0]), (1, 4, [9, 0, 0]), (10, 1, [0, 0, 0]), (1, 12, [0, 0, 0])],
+    ("plan_says", "policy_says", "sexes"),
+    [(3, 1, [0, 9, 3, 0]), (4, 1, [1, 0, 0, 0]), (1, 4, [1, 0, 0, 0]), (10, 1, [1, 0, 0, 0])],
 )
-def test_a_cell_that_is_too_small_is_zero(
-    tmp_path: Path, plan_says: int, policy_says: int, expected: list[int]
+def test_a_cell_that_is_too_small_makes_its_column_void(
+    tmp_path: Path, plan_says: int, policy_says: int, sexes: list[int]
 ) -> None:
-    """The stricter of plan and policy decides, for sums as for counts."""
+    """The stricter of plan and policy decides. Not even the large code is sent, so no count follows from a total."""
     hospital = site(tmp_path, smallest_cell=policy_says)
 
     numbers = own_numbers(hospital, asking(SEX, AGE, smallest_cell=plan_says), tmp_path)
 
-    assert list(numbers[:3]) == expected
-    has_moments = max(plan_says, policy_says) <= 11
-    assert (numbers[3] == 11, any(numbers[3:])) == (has_moments, has_moments)
+    assert list(numbers[1:5]) == sexes
+    is_small = max(plan_says, policy_says) > 9  # of the ages within the range
+    assert (numbers[7], any(numbers[8:])) == (is_small, not is_small)
 
 
-def test_a_column_that_is_not_there_is_zero(tmp_path: Path) -> None:
-    """Absent columns, and columns of another kind, are not distinguished from few rows."""
-    asked = asking(
-        {"name": "bmi", "low": 0.0, "high": 1.0},
-        {"name": "sex", "low": 0.0, "high": 1.0},
-        {"name": "age", "codes": ["20"]},
-    )
-
-    assert set(own_numbers(site(tmp_path), asked, tmp_path)) == {0}
+def test_a_column_that_the_contract_lacks_stops_before_the_first_round(tmp_path: Path) -> None:
+    """A concept that only some sites record needs recorded_by: a number that one site has would be its own."""
+    for columns in (
+        [{"name": "bmi", "low": 0.0, "high": 1.0}],
+        [{"name": "sex", "low": 0.0, "high": 1.0}],
+        [{"name": "age", "codes": ["20", "30"]}],
+    ):
+        with pytest.raises(ConfigurationError):
+            begin_statistics(site(tmp_path), asking(*columns), tmp_path)
 
 
 def test_equal_values_answer_again(tmp_path: Path) -> None:
@@ -112,7 +123,7 @@ def test_equal_values_answer_again(tmp_path: Path) -> None:
 
     assert own_numbers(hospital, plan, tmp_path) == first
     assert own_numbers(hospital, asking(AGE, smallest_cell=2, version=2), tmp_path) == first
-    assert own_numbers(hospital, asking(SEX, smallest_cell=2, version=3), tmp_path) == (9, 3, 0)
+    assert own_numbers(hospital, asking(SEX, smallest_cell=2, version=3), tmp_path)[2:5] == (9, 3, 0)
     changed = site(tmp_path, [*AGES[:-1], 36.0])
     with pytest.raises(ReleasedBefore):
         own_numbers(changed, asking(SEX, AGE, smallest_cell=2, version=4), tmp_path)
@@ -155,7 +166,7 @@ def test_a_column_is_released_again_only_if_enough_rows_differ(tmp_path: Path, s
     plan = asking(AGE, smallest_cell=smallest_cell, version=2)
 
     if changed == 0 or changed >= smallest_cell:
-        assert own_numbers(again, plan, tmp_path)[0] == 12
+        assert own_numbers(again, plan, tmp_path)[2] == 12
     else:
         with pytest.raises(ReleasedBefore):
             own_numbers(again, plan, tmp_path)

@@ -11,7 +11,7 @@ import pytest
 
 from protos.wire.messages import MalformedMessage
 from site_agent.desk.results.network_baselines import train_alone
-from site_agent.trainer.study import Asked
+from site_agent.trainer.requests import Asked
 from tests.for_each import for_each
 from tests.site_agent.trainer.sites import (
     NAMES,

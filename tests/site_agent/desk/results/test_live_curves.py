@@ -11,7 +11,8 @@ from site_agent.desk.results.live_curves import LiveCurves
 from site_agent.hospital import Hospital
 from site_agent.state_folders import live_curves_path
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.study import Asked, Study
+from site_agent.trainer.requests import Asked
+from site_agent.trainer.study import Study
 from tests.site_agent.trainer.sites import make_plan, make_site, numbers_of, prepare, run_rounds
 
 PLAN = make_plan(schedule={"aggregate": "every-epoch", "epochs": 6, "batches_per_epoch": 4})

@@ -36,7 +36,8 @@ def test_the_placebo_repeats_itself_and_is_not_training_alone(tmp_path: Path, me
 def test_a_placebo_that_diverges_is_none_and_fails_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a copy's update is not finite there is no placebo, and the site's report continues without it."""
     from site_agent.hospital import read_hospital
-    from site_agent.trainer.study import Answer, Asked, Study
+    from site_agent.trainer.requests import Answer, Asked
+    from site_agent.trainer.study import Study
 
     study, _ = begin_study(read_hospital(make_site(tmp_path)), make_plan(), tmp_path)
     train = Study.train
@@ -58,7 +59,7 @@ def test_the_report_says_what_others_brought_where_the_site_asks(tmp_path: Path)
     hospital = read_hospital(make_site(tmp_path, placebo_baseline=True, simple_models=False))
     plan = make_plan()
     study, preprocessing = begin_study(hospital, plan, tmp_path)
-    from site_agent.trainer.study import Asked
+    from site_agent.trainer.requests import Asked
 
     study.close(Asked(round=plan.rounds), study.manifest.initial_parameters(plan.seed))
     report = make_report(hospital, study, preprocessing, "law-1")

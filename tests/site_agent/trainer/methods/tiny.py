@@ -20,8 +20,9 @@ from protos.wire.messages import Stage
 from site_agent.gate.door import Builder
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.dataset import Dataset, Examples
+from site_agent.trainer.requests import Answer, Asked
 from site_agent.trainer.site_network import Seeds
-from site_agent.trainer.study import Answer, Asked, Study
+from site_agent.trainer.study import Study
 from site_agent.trainer.training.flat_network import Vector
 from tests.plan_changes import changed, few_sites_are_enough
 

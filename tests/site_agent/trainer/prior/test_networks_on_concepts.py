@@ -27,8 +27,9 @@ from site_agent.trainer.before_rounds import begin_study
 from site_agent.trainer.data.columns import TermsFeature
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
 from site_agent.trainer.prior.concept_columns import concept_inputs, read_columns, read_places
+from site_agent.trainer.requests import Asked
 from site_agent.trainer.site_network import Seeds
-from site_agent.trainer.study import Asked, Study
+from site_agent.trainer.study import Study
 from tests.for_each import for_each, some
 from tests.plan_changes import changed
 from tests.site_agent.trainer.prior.prior_federation import SITES, concepts_of, make_hospital, prior_plan

@@ -17,7 +17,8 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_json
 from protos.privacy.accounting import PRIVATE_SCALE
 from site_agent.gate.privacy_ledger import with_noise
-from site_agent.trainer.study import Asked, Study
+from site_agent.trainer.requests import Asked
+from site_agent.trainer.study import Study
 from site_agent.trainer.training.private_gradient import PrivateRows, private_sums
 from tests.protos.privacy.test_patient_privacy import PRIVATE, WITH_LAYERS
 

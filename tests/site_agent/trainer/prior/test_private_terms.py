@@ -25,8 +25,9 @@ from site_agent.trainer.data.tables import Table, read_table
 from site_agent.trainer.prior.concept_columns import concept_inputs
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.prior.site_sums import clipped_terms
+from site_agent.trainer.requests import Asked
 from site_agent.trainer.site_network import Seeds
-from site_agent.trainer.study import Asked, Study
+from site_agent.trainer.study import Study
 from tests.for_each import for_each
 from tests.protos.privacy.private_plans import private_network_plan, private_plan
 from tests.site_agent.trainer.prior.prior_federation import SITES, make_hospital

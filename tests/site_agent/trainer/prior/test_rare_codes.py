@@ -16,7 +16,7 @@ from protos.wire.messages import Stage
 from site_agent.trainer.prior.concept_columns import Mapped, MappedCode, values_of, without_rare
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.prior.site_sums import Rows, own_sums
-from site_agent.trainer.study import Asked
+from site_agent.trainer.requests import Asked
 from tests.for_each import for_each
 from tests.site_agent.trainer.prior.prior_federation import heart_members
 

@@ -10,8 +10,9 @@ import torch
 
 from protos.errors import ConfigurationError
 from site_agent.trainer.arithmetic import card_memory_error, prepare_arithmetic
+from site_agent.trainer.requests import Asked
 from site_agent.trainer.site_network import Seeds
-from site_agent.trainer.study import Asked, Study
+from site_agent.trainer.study import Study
 from tests.laws.catalogue import NAMES, catalogue_plan, rows_at
 
 needs_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no graphics card here")

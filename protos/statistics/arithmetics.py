@@ -1,0 +1,109 @@
+"""Chooses the arithmetic of an analysis, and counts its numbers before any list is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import ceil, prod
+from typing import Final, assert_never
+
+from protos.plan.analyses import (
+    Analysis,
+    Arithmetic,
+    CoxAnalysis,
+    CurveAnalysis,
+    RegressionAnalysis,
+    StudySize,
+    TableOneAnalysis,
+    Terms,
+    concept_named,
+    concepts_used,
+)
+from protos.plan.concepts import CodedConcept, Concept
+from protos.statistics.cox import CoxArithmetic
+from protos.statistics.group_curves import MONTH, CurveArithmetic
+from protos.statistics.private_tables import PrivateTables
+from protos.statistics.regression import RegressionArithmetic
+from protos.statistics.table_one import TableOneArithmetic
+
+MOST_SUMS: Final = 1 << 17  # of one round
+
+
+def arithmetic_of(analysis: Analysis, concepts: tuple[Concept, ...], size: StudySize) -> Arithmetic:
+    """Return the arithmetic of an analysis. Raise ValueError, with one clause, if the plan's concepts do not fit it."""
+    match analysis:
+        case TableOneAnalysis(table_one=table):
+            return TableOneArithmetic(table, concepts, size)
+        case RegressionAnalysis(regression=model):
+            return RegressionArithmetic(model, concepts, size)
+        case CoxAnalysis(cox=cox):
+            return CoxArithmetic(cox, concepts, size)
+        case CurveAnalysis(curve=curve):
+            return CurveArithmetic(curve, concepts, size)
+        case _:
+            assert_never(analysis)
+
+
+def reasons_against(
+    analyses: Sequence[Analysis],
+    concepts: tuple[Concept, ...],
+    size: Callable[[Analysis], StudySize],
+    *,
+    is_private: bool,
+) -> str | None:
+    """Return the first reason why a plan cannot have these analyses, as one clause, or None.
+
+    Names, sites and sizes are checked before any list of numbers is made. `size` returns what the plan says about an
+    analysis.
+    """
+    names, known = [analysis.name for analysis in analyses], {concept.name for concept in concepts}
+    if len(set(names)) != len(names):
+        return "the plan lists two analyses with the same name"
+    for analysis in analyses:
+        if strangers := sorted({name for used in concepts_used(analysis) for name in used} - known):
+            return f"{analysis.name} names concepts that the plan does not declare: {', '.join(strangers)}"
+        found = size(analysis)
+        if found.sites < found.fewest_sites:
+            return (
+                f"{analysis.name}: only {found.sites} sites record all of its columns, but fewest_sites is "
+                f"{found.fewest_sites}"
+            )
+    total = sum(size_of(analysis, concepts) for analysis in analyses)
+    if total > MOST_SUMS:
+        return f"the analyses need about {total:,} sums in a round; {MOST_SUMS:,} are allowed"
+    for analysis in analyses:
+        try:
+            if is_private:
+                PrivateTables((analysis,), concepts, 1.0)
+            arithmetic_of(analysis, concepts, size(analysis))
+        except ValueError as wrong:
+            return f"{analysis.name}: {wrong}"
+    return None
+
+
+def size_of(analysis: Analysis, concepts: tuple[Concept, ...]) -> int:
+    """Return about how many numbers an analysis sends in its largest round. Names of the analysis are declared."""
+    match analysis:
+        case TableOneAnalysis(table_one=table):
+            groups = 1 + _codes(table.by, concepts)
+            return groups * sum(max(_codes(name, concepts), 4) + 3 for name in table.columns)
+        case RegressionAnalysis(regression=model):
+            return _of_columns(model.terms, concepts)
+        case CoxAnalysis(cox=cox):
+            return 2 * _of_columns(cox.terms, concepts)
+        case CurveAnalysis(curve=curve):
+            length = MONTH if curve.grid == "monthly" else curve.grid
+            return 4 * max(1, _codes(curve.by, concepts)) * ceil(min(curve.to / length, 1e9))
+        case _:
+            assert_never(analysis)
+
+
+def _of_columns(terms: Terms, concepts: tuple[Concept, ...]) -> int:
+    columns = sum(prod(max(1, _codes(name, concepts) - 1) for name in term.split(":")) for term in terms)
+    return columns * (columns + 12)
+
+
+def _codes(name: str | None, concepts: tuple[Concept, ...]) -> int:
+    if name is None:
+        return 0
+    concept = concept_named(concepts, name)
+    return len(concept.codes) if isinstance(concept, CodedConcept) else 0

@@ -1,0 +1,149 @@
+"""Computes a Table 1 by group: rows, missing, means, deviations, and rows of each code. Sums of counts and moments.
+
+The rules:
+
+* a cell is the rows of one code, or the rows with a number, of one group. A site with a cell that is not empty and has
+  fewer rows than `smallest_cell` makes this column void for all sites in this group, with all its cells. So no cell
+  follows from the others and the total;
+* missing values are no cell: they say of nobody more than that a value is absent;
+* the rows of all groups together are a sum of the groups, so a void group makes the column of all void;
+* a printed cell has at least `fewest_sites` sites that record its column.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from protos.plan.analyses import (
+    SUM_SCALE,
+    AnnouncedPart,
+    Float64,
+    Frame,
+    Number,
+    StudySize,
+    TableOne,
+    concept_named,
+)
+from protos.plan.concepts import CodedConcept, Concept, NumberConcept
+
+
+class TableOneArithmetic:
+    """The arithmetic of one Table 1; see Arithmetic."""
+
+    newton: tuple[Number, ...] = ()
+    last: tuple[Number, ...] = ()
+
+    def __init__(self, table: TableOne, concepts: tuple[Concept, ...], size: StudySize) -> None:
+        """Raises ValueError: the concepts do not fit the table."""
+        self._table, self._size = table, size
+        self._columns = tuple(concept_named(concepts, name) for name in table.columns)
+        by = None if table.by is None else concept_named(concepts, table.by)
+        if by is not None and not isinstance(by, CodedConcept):
+            raise ValueError(f"by names a concept with codes, and {by.name} is a number")
+        if len(set(table.columns)) != len(table.columns) or table.by in table.columns:
+            raise ValueError("a column is listed twice, or is also the column of the groups")
+        self._by = by
+        self.groups = ("all",) if by is None else tuple(f"{by.name}={code}" for code in by.codes)
+
+    def _cells(self, concept: NumberConcept | CodedConcept) -> tuple[str, ...]:
+        """Return the names of the counts of a column. They add up to the group's rows."""
+        return (*(concept.codes if isinstance(concept, CodedConcept) else ("with a value",)), "missing")
+
+    @property
+    def first(self) -> tuple[Number, ...]:
+        """Return for each group and column: sites, sites with a small cell, the counts of its cells, and moments."""
+        rows, found = self._size.largest_rows, list[Number]()
+        for group in self.groups:
+            for concept in self._columns:
+                name = f"{concept.name} of {group}"
+                found += [Number(f"sites {name}", 1), Number(f"sites with a small cell {name}", 1)]
+                found += [Number(f"rows {cell} {name}", rows) for cell in self._cells(concept)]
+                if isinstance(concept, NumberConcept):
+                    found += [Number(f"{kind} {name}", rows * SUM_SCALE, SUM_SCALE) for kind in ("sum", "squares")]
+        return tuple(found)
+
+    def first_values(self, frame: Frame) -> Float64:
+        """Return the numbers of `first`."""
+        found: list[float] = []
+        group_of = np.zeros(frame.rows) if self._by is None else frame.columns.get(self._by.name)
+        for place in range(len(self.groups)):
+            for concept in self._columns:
+                own = frame.columns.get(concept.name)
+                if own is None or group_of is None:
+                    found += [0.0] * self._length(concept)
+                else:
+                    found += self._of_cells(concept, own[group_of == place], frame.smallest_cell)
+        return np.array(found)
+
+    def _length(self, concept: NumberConcept | CodedConcept) -> int:
+        return 2 + len(self._cells(concept)) + 2 * isinstance(concept, NumberConcept)
+
+    def _of_cells(self, concept: NumberConcept | CodedConcept, values: Float64, smallest: int) -> list[float]:
+        present = values[~np.isnan(values)]
+        moments: list[float] = []
+        if isinstance(concept, CodedConcept):
+            counts = [int(np.count_nonzero(present == code)) for code in range(len(concept.codes))]
+            shown = counts
+        else:
+            scaled = (present - concept.low) / (concept.high - concept.low)
+            moments = [float(scaled.sum()), float(scaled @ scaled)]
+            counts = [len(present)]
+            # Values at the ends of the range may have been replaced, and hide no other row. One of the others is left.
+            shown = [max(int(np.count_nonzero((scaled > 0.0) & (scaled < 1.0))), int(len(present) > 0))]
+        missing = len(values) - len(present)
+        if any(0 < count < smallest for count in shown):
+            return [1.0, 1.0, *[0.0] * (self._length(concept) - 2)]
+        return [1.0, 0.0, *map(float, counts), float(missing), *moments]
+
+    def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:  # noqa: ARG002
+        """Return nothing, because there is no such round."""
+        return np.empty(0)
+
+    last_values = newton_values
+
+    def has_converged(self, sums: AnnouncedPart) -> bool:  # noqa: ARG002
+        """Return True, because there is no Newton round."""
+        return True
+
+    def result(self, sums: AnnouncedPart) -> dict[str, Any]:
+        """Return for each column a record of each group. A void cell has a reason and no numbers."""
+        found: dict[str, dict[str, Any]] = {concept.name: {} for concept in self._columns}
+        totals: dict[str, Float64] = {}
+        start = 0
+        for group in self.groups:
+            for concept in self._columns:
+                numbers = sums.first[start : start + self._length(concept)]
+                start += len(numbers)
+                found[concept.name][group] = self._record(concept, numbers)
+                totals[concept.name] = totals.get(concept.name, np.zeros(len(numbers))) + numbers
+        if self._by is not None:
+            for concept in self._columns:
+                numbers = totals[concept.name]
+                numbers[0] /= len(self.groups)
+                found[concept.name] = {"all": self._record(concept, numbers)} | found[concept.name]
+        groups = list(dict.fromkeys(["all", *self.groups]))
+        kinds = {one.name: "number" if isinstance(one, NumberConcept) else "codes" for one in self._columns}
+        units = {one.name: one.unit for one in self._columns if isinstance(one, NumberConcept)}
+        return {"kind": "table_one", "groups": groups, "kinds": kinds, "units": units, "columns": found}
+
+    def _record(self, concept: NumberConcept | CodedConcept, numbers: Float64) -> dict[str, Any]:
+        sites, small, *rest = numbers
+        if small:
+            return {"void": f"a hospital has fewer rows of a cell than its smallest cell: join codes of {concept.name}"}
+        if sites < self._size.fewest_sites:
+            return {"void": f"{sites:.0f} hospitals record {concept.name}, and {self._size.fewest_sites} are needed"}
+        counts = dict(zip(self._cells(concept), map(round, rest), strict=False))
+        missing = counts.pop("missing")
+        rows = sum(counts.values())
+        record: dict[str, Any] = {"rows": rows, "missing": missing, "sites": round(sites)}
+        if isinstance(concept, CodedConcept):
+            shares = {code: count / rows if rows else None for code, count in counts.items()}
+            return record | {"codes": {code: {"rows": counts[code], "share": shares[code]} for code in counts}}
+        if rows < 2:
+            return record | {"mean": None, "deviation": None}
+        mean, width = rest[-2] / rows, concept.high - concept.low
+        spread = max(0.0, rest[-1] - rows * mean * mean) / (rows - 1)
+        return record | {"mean": float(concept.low + width * mean), "deviation": float(width * sqrt(spread))}

@@ -1,0 +1,29 @@
+"""Writes the results of a statistics plan at a hospital: the numbers that every site and the coordinator have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from protos.statistics.printed_results import RESULTS_CSV, RESULTS_JSON, results_as_csv, results_as_json
+from site_agent.hospital import Hospital
+from site_agent.trainer.disk import write_whole
+from site_agent.trainer.statistics.statistics_study import StatisticsStudy
+
+STATISTICS: Final = "statistics"  # the folder of all runs' results in the state folder
+
+
+def results_folder(state: Path, run: str) -> Path:
+    """Return the folder with the results of a run."""
+    return state / STATISTICS / run
+
+
+def write_results(hospital: Hospital, study: StatisticsStudy, run: str) -> None:
+    """Write what each analysis prints. Raises UnavailableError: the disk cannot be written."""
+    folder, results = results_folder(hospital.state_path, run), study.results()
+    write_whole(folder / RESULTS_CSV, results_as_csv(results).encode())
+    write_whole(folder / RESULTS_JSON, results_as_json(study.plan, results))
+    refused = sum("refused" in one for one in results)
+    structlog.get_logger().info("statistics_written", run=run, analyses=len(results), refused=refused)

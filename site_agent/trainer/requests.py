@@ -1,0 +1,40 @@
+"""Defines what a site computes in one round, and its result. No library for training is needed here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.wire.messages import Stage
+
+Vector: TypeAlias = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The work that the coordinator requires from a site in one round. See messages.Offer.
+
+    `stage` is None for the result after the last round.
+    `own_sums` has the noisy sums of private layers over all earlier rounds, see PrivateTraining. An empty tuple stands
+    for zeros.
+    """
+
+    round: int
+    stage: Stage | None = Stage.TRAINING
+    layers: bytes = b""
+    best_round: int | None = None
+    own_sums: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The trainer's result of one round: updates, float32 in the order of the round's tensors, and scalars.
+
+    These are all numbers of the round except "rows". The noisy sums of private layers follow, if the plan has them.
+    """
+
+    updates: Vector = field(repr=False)
+    scalars: tuple[int, ...]

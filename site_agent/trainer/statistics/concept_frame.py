@@ -1,0 +1,153 @@
+"""Converts a site's table to the concepts of a statistics plan, in their units and codes.
+
+Features and the outcome can record a concept. Every row of the table takes part, whatever part of a split it is in. The
+rules:
+
+* a number is converted by the factor that the plan declares, and replaced by the nearer limit beyond the range;
+* `recorded_by` decides which sites record a concept. A site that is listed must have a column for it, and a site that
+  is not listed leaves its column out. So no number is of fewer sites than the plan says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+
+from protos.plan.analyses import Float64, Frame
+from protos.plan.concepts import Concept, NumberConcept
+from site_agent.trainer.answered_values import Values, codes_of, numbers_of
+from site_agent.trainer.data.columns import CategoricalFeature
+from site_agent.trainer.data.contract import (
+    BinaryTarget,
+    Contract,
+    MultiClassTarget,
+    RegressionTarget,
+)
+from site_agent.trainer.data.tables import Table
+from site_agent.trainer.prior.concept_columns import conversion_of, meanings_of, wrong_mapping
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """A column that records a concept. `codes` are None for a number; `column` is None for the target."""
+
+    name: str
+    concept: str
+    column: str | None
+    codes: tuple[str, ...] | None = None
+    concept_codes: tuple[str | None, ...] | None = None
+    unit: str | None = None
+
+
+def concept_frame(concepts: Sequence[Concept], table: Table, site: str, smallest_cell: int) -> Frame:
+    """Return the rows of a table as the plan's concepts describe them.
+
+    Raises:
+        ConfigurationError: the contract does not fit the concepts, see `mapped_concepts`.
+    """
+    columns = {}
+    for concept, one in mapped_concepts(concepts, table.contract, site):
+        own = table.target if one.column is None else table.features[one.column]
+        assert own is not None
+        columns[concept.name] = _values(concept, one, own.astype(np.float64))
+    patients = np.arange(table.rows)
+    if table.patients is not None:
+        patients = np.unique(np.array(table.patients), return_inverse=True)[1].astype(np.int64)
+    return Frame(columns=columns, patients=patients, smallest_cell=smallest_cell)
+
+
+def mapped_concepts(concepts: Sequence[Concept], contract: Contract, site: str) -> list[tuple[Concept, Recorded]]:
+    """Return each concept that this site records, with its column.
+
+    Raises:
+        ConfigurationError: a concept that this site records is not mapped, is mapped twice, has a unit without a
+            conversion, or a column of another kind.
+    """
+    recorded, found = recorded_concepts(contract), []
+    for concept in concepts:
+        if concept.recorded_by is not None and site not in concept.recorded_by:
+            continue
+        if concept.name not in recorded:
+            raise wrong_mapping(
+                f"The plan says that this site records {concept.name}, and no column of the contract does."
+            )
+        one = recorded[concept.name]
+        if isinstance(concept, NumberConcept) != (one.codes is None):
+            kinds = ("codes", "a number") if one.codes is None else ("a number", "codes")
+            raise wrong_mapping(f"{concept.name} has {kinds[0]}, and the column {one.name} has {kinds[1]}.")
+        if isinstance(concept, NumberConcept):
+            conversion_of(concept, one.name, one.unit)
+        else:
+            meanings_of(concept, one.name, one.codes or (), one.concept_codes)
+        found.append((concept, one))
+    return found
+
+
+def recorded_concepts(contract: Contract) -> dict[str, Recorded]:
+    """Return the columns that record a concept, by the concept's name. Raises ConfigurationError if two record one."""
+    found: dict[str, Recorded] = {}
+    for one in (*_features(contract), *_target(contract)):
+        if one.concept in found:
+            raise wrong_mapping(f"The contract maps {found[one.concept].name} and {one.name} to {one.concept}.")
+        found[one.concept] = one
+    return found
+
+
+def used_values(concepts: Sequence[Concept], table: Table, frame: Frame) -> dict[str, Values]:
+    """Return the values that sums depend on, by name: as the table has them, and as the plan maps them."""
+    recorded, found = recorded_concepts(table.contract), dict[str, Values]()
+    for concept in concepts:
+        if concept.name not in frame.columns:
+            continue
+        one, mapped = recorded[concept.name], frame.columns[concept.name]
+        own = table.target if one.column is None else table.features[one.column]
+        assert own is not None
+        if isinstance(concept, NumberConcept):
+            factor, offset = conversion_of(concept, one.name, one.unit)
+            found |= numbers_of(one.name, own, concept.low, concept.high, factor * own + offset)
+        else:
+            found |= codes_of(one.name, own, one.codes or ()) | codes_of(f"{one.name}, mapped", mapped, concept.codes)
+    return found
+
+
+def _features(contract: Contract) -> Iterator[Recorded]:
+    for feature in contract.features:
+        concept, name = feature.concept, feature.name
+        if concept is None:
+            continue
+        if isinstance(feature, CategoricalFeature):
+            codes, means = feature.codes, feature.concept_codes
+            yield Recorded(name=name, concept=concept, column=name, codes=codes, concept_codes=means)
+        else:
+            yield Recorded(name=name, concept=concept, column=name, unit=feature.unit)
+
+
+def _target(contract: Contract) -> Iterator[Recorded]:
+    target = contract.target
+    if target.concept is None:
+        return
+    name, concept = target.name, target.concept
+    match target:
+        case BinaryTarget(classes=classes, concept_codes=means):
+            yield Recorded(name=name, concept=concept, column=None, codes=classes, concept_codes=means)
+        case MultiClassTarget(codes=codes):
+            yield Recorded(name=name, concept=concept, column=None, codes=codes)
+        case RegressionTarget(unit=unit):
+            yield Recorded(name=name, concept=concept, column=None, unit=unit)
+        case _:
+            assert_never(target)
+
+
+def _values(concept: Concept, one: Recorded, own: Float64) -> Float64:
+    """Return a concept's values, float64 (rows,), from the site's own numbers or positions of codes."""
+    if isinstance(concept, NumberConcept):
+        factor, offset = conversion_of(concept, one.name, one.unit)
+        return np.asarray(np.clip(factor * own + offset, concept.low, concept.high))
+    found = np.full(len(own), np.nan)
+    for place, code in enumerate(meanings_of(concept, one.name, one.codes or (), one.concept_codes)):
+        if code is not None:
+            found[own == place] = concept.codes.index(code)
+    return found

@@ -1,0 +1,165 @@
+"""Answers the rounds of a statistics plan at one site, from the rows of its table.
+
+It has the same methods as Study. The rules:
+
+* announced sums are final: other sums for an earlier round are refused;
+* what own rows forbid is a masked count: the site sends zeros for the analysis, and 1 as the number of sites that did
+  not answer. Nothing else that leaves depends on it. Its own people read the reason (`reasons`);
+* an analysis that needs no further round, or that some site did not answer, is answered with zeros.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from protos.numbers.newton_sums import OutOfBound
+from protos.plan.analyses import Arithmetic, Float64, Frame, Integers, Number, Unanswerable, concepts_used
+from protos.plan.exchange import Exchange, Exchanges
+from protos.plan.manifest import manifest_of
+from protos.plan.statistics_plan import StatisticsPlan
+from protos.statistics.announced_statistics import AnnouncedStatistics
+from protos.statistics.private_tables import PrivateTables
+from protos.wire.messages import MalformedMessage, Stage
+from site_agent.trainer.disk import SavedStudy
+from site_agent.trainer.prior.site_sums import summed_terms
+from site_agent.trainer.requests import Answer, Asked, Vector
+
+
+class StatisticsStudy:
+    """Runs the analyses of a statistics plan at this site."""
+
+    def __init__(self, plan: StatisticsPlan, frame: Frame, *, site: str, digest: str = "") -> None:
+        """Prepare the numbers that the plan names. `frame` has the rows of the site's table with this `digest`."""
+        self.plan, self.site, self.manifest, self.rows = plan, site, manifest_of(plan), 0
+        self.data_digest, self.training_rows, self.column_count = digest, frame.rows, len(frame.columns)
+        self.remember: Callable[[], None] = lambda: None  # before the first answer, which values it depends on
+        self.reasons: dict[str, str] = {}  # by the name of an analysis, why this site did not answer it
+        self._frame, self._exchanges = frame, Exchanges(plan, self.manifest)
+        self._known = 0, _digest(b"")  # the bytes of final sums that this site received, and their digest
+        self._made, self._final = 0, b""
+
+    def exchange(self, asked: Asked) -> Exchange:
+        """Return the numbers that this site sends in a round. Raise MalformedMessage if the plan lacks the round."""
+        assert asked.stage is not None
+        return self._exchanges.of(asked.round, asked.stage, asked.layers)
+
+    def train(self, asked: Asked, received: Vector) -> Answer:
+        """Return the values that this site sends in the requested round.
+
+        Raises:
+            MalformedMessage: the received values are not sums, or differ from those of an earlier round.
+        """
+        self.exchange(asked)
+        self.remember()
+        self.remember = lambda: None  # once in each process, so that the table is not in memory twice
+        self._require_final(asked.round, received)
+        if self.plan.private_tables is not None:
+            return Answer(updates=np.empty(0, np.float32), scalars=self._private(self.plan.private_tables))
+        scalars: list[int] = []
+        sums = None if asked.stage is Stage.STATISTICS else _announced(self.plan, received, asked.round - 1)
+        for place in range(len(self.plan.analyses)):
+            scalars += self._integers(place, asked, sums)
+        return Answer(updates=np.empty(0, np.float32), scalars=tuple(scalars))
+
+    def close(self, asked: Asked, received: Vector) -> None:
+        """Store the sums that were received last. `asked.round` is the number of finished rounds."""
+        self._require_final(asked.round, received)
+        self._made, self._final = max(0, asked.round - 2), received.astype("<f4").tobytes()
+
+    def results(self) -> list[dict[str, Any]]:
+        """Return what each analysis prints, from the sums of all rounds."""
+        vector = np.frombuffer(self._final, "<f4")
+        return _announced(self.plan, vector, self._made, is_over=True).results()
+
+    def saved(self) -> SavedStudy:
+        """Return what the next round needs from earlier rounds: the digest of the sums that this site received."""
+        return SavedStudy(tensors={}, facts={"bytes": self._known[0], "digest": self._known[1]})
+
+    def restore(self, saved: SavedStudy) -> None:
+        """Continue from the state that `saved` returned, in this process or in another."""
+        length, digest = saved.facts["bytes"], saved.facts["digest"]
+        assert isinstance(length, int)
+        assert isinstance(digest, str)
+        self._known = length, digest
+
+    def _require_final(self, round_number: int, received: Vector) -> None:
+        """Refuse sums that differ from those of an earlier round, and remember the sums of the rounds so far."""
+        plan = self.plan
+        if received.shape != (plan.tensor.number_count,):
+            raise MalformedMessage("another number of announced sums")
+        made = min(round_number - 1, plan.training_rounds)
+        size = 16 * plan.place(made, plan.training_rounds).stop if round_number else 0
+        raw = received.astype("<f4").tobytes()
+        shorter = min(size, self._known[0])
+        if shorter == self._known[0] and _digest(raw[:shorter]) != self._known[1]:
+            raise MalformedMessage("other sums than were announced before")
+        if size > shorter:
+            self._known = size, _digest(raw[:size])
+
+    def _private(self, tables: PrivateTables) -> tuple[int, ...]:
+        """Return the sums over patients, each with limited influence (clipped). The gate adds noise to them."""
+        frame = self._frame
+
+        def terms_of(rows: Integers) -> Float64:
+            return tables.terms(frame.columns, rows)
+
+        largest = self.plan.largest_private_number
+        size = len(tables.names)
+        return summed_terms(terms_of, frame.rows, size, frame.patients, unit=tables.unit, largest=largest)
+
+    def _integers(self, place: int, asked: Asked, sums: AnnouncedStatistics | None) -> list[int]:
+        """Return the integers of one analysis in a round; the first one is 1 if this site may not answer."""
+        analysis, arithmetic = self.plan.analyses[place], self.plan.arithmetics[place]
+        numbers = _numbers_of(arithmetic, asked.stage)
+        if not numbers:
+            return []
+        zeros = [0] * (1 + len(numbers))
+        if all(self.site not in self.plan.recorders(used) for used in concepts_used(analysis)):
+            return zeros
+        try:
+            if sums is None:
+                return [0, *_encoded(arithmetic.first_values(self._frame), numbers)]
+            part, is_void = sums.part(place)
+            if is_void or sums.is_ready(place) == (asked.stage is Stage.NEWTON):
+                return zeros
+            values = arithmetic.newton_values if asked.stage is Stage.NEWTON else arithmetic.last_values
+            return [0, *_encoded(values(self._frame, part), numbers)]
+        except Unanswerable as reason:
+            self.reasons[analysis.name] = str(reason)
+            return [1, *zeros[1:]]
+
+
+def _numbers_of(arithmetic: Arithmetic, stage: Stage | None) -> tuple[Number, ...]:
+    match stage:
+        case Stage.STATISTICS:
+            return arithmetic.first
+        case Stage.NEWTON:
+            return arithmetic.newton
+        case _:
+            return arithmetic.last
+
+
+def _encoded(values: Float64, numbers: tuple[Number, ...]) -> list[int]:
+    """Round each number to an integer of its scale. Raises Unanswerable beyond a bound."""
+    found = []
+    for value, number in zip(values.tolist(), numbers, strict=True):
+        lowest = -number.bound if number.is_signed else 0
+        if not lowest <= value * number.scale <= number.bound:  # false for NaN too
+            raise Unanswerable(f"The number {number.name} is beyond its bound.")
+        found.append(round(value * number.scale))
+    return found
+
+
+def _announced(plan: StatisticsPlan, vector: Vector, rounds: int, *, is_over: bool = False) -> AnnouncedStatistics:
+    try:
+        return AnnouncedStatistics(plan, vector, rounds, is_over=is_over)
+    except OutOfBound as refused:
+        raise MalformedMessage(str(refused)) from refused
+
+
+def _digest(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()

@@ -1,0 +1,253 @@
+"""Regressions from sums over sites: equal to statsmodels on one pooled table, and refused with a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+import statsmodels.formula.api as smf
+
+from tests.for_each import for_each
+from tests.statistics.federations import frames_of, patients, results_of, statistics_plan
+
+# Sums are rounded to 2**-37 a site; the condition of the Hessians here is below 1e3.
+DIGITS = 1e-8
+
+
+def regression(name: str = "model", **keys: Any) -> dict[str, Any]:
+    """An analysis of a plan."""
+    return {"name": name, "regression": {"family": "binomial", "outcome": "died", "terms": ["age", "sex"]} | keys}
+
+
+def fitted(table: pd.DataFrame, formula: str, family: Any, **keys: Any) -> Any:
+    """The pooled fit, to the last digits."""
+    own = table.assign(event=(table.died == "yes").astype(float))
+    model = smf.glm(formula, own, family=family, **keys)
+    return model.fit(tol=1e-14, maxiter=100)
+
+
+def compare(found: dict[str, Any], pooled: Any, names: dict[str, str]) -> None:
+    """Coefficients, standard errors and p values are those of the pooled fit."""
+    terms = {one["term"]: one for one in found["terms"]}
+    assert set(terms) == set(names)
+    for term, name in names.items():
+        one = terms[term]
+        assert one["estimate"] == pytest.approx(pooled.params[name], rel=DIGITS, abs=DIGITS * pooled.bse[name])
+        assert one["error"] == pytest.approx(pooled.bse[name], rel=DIGITS)
+        assert one["p"] == pytest.approx(pooled.pvalues[name], rel=1e-7, abs=DIGITS)
+        assert (one["low"], one["high"]) == pytest.approx(tuple(pooled.conf_int().loc[name]), rel=1e-7, abs=1e-9)
+
+
+TERMS = ["age", "lactate", "sex", "stage", "age:sex"]
+FORMULA = "age + lactate + C(sex) + C(stage) + age:C(sex)"
+NAMES = {
+    "age": "age", "lactate": "lactate", "sex=male": "C(sex)[T.male]", "stage=II": "C(stage)[T.II]",
+    "stage=III": "C(stage)[T.III]", "age:sex=male": "age:C(sex)[T.male]",
+}  # fmt: skip
+
+
+@for_each("seed", range(5))
+def test_a_logistic_model_with_an_intercept_for_each_site_is_that_of_the_pooled_table(seed: int) -> None:
+    """Complete rows alone take part, products and codes included."""
+    table = patients(seed)
+    plan = statistics_plan(regression(terms=TERMS))
+
+    (found,) = results_of(plan, frames_of(plan, table))
+
+    pooled = fitted(table, f"event ~ C(site) + {FORMULA}", sm.families.Binomial())
+    compare(found, pooled, NAMES)
+    assert found["rows"] == pooled.nobs
+    assert found["rows"] + found["rows with a missing value"] == len(table)
+
+
+@for_each("seed", range(3))
+def test_a_common_intercept_is_the_pooled_one(seed: int) -> None:
+    """It is printed like a column."""
+    table = patients(seed)
+    plan = statistics_plan(regression(terms=["age", "sex"], intercept="common"))
+
+    (found,) = results_of(plan, frames_of(plan, table))
+
+    pooled = fitted(table, "event ~ age + C(sex)", sm.families.Binomial())
+    compare(found, pooled, {"age": "age", "sex=male": "C(sex)[T.male]", "intercept": "Intercept"})
+
+
+@pytest.mark.parametrize("intercept", ["site", "common"])
+@for_each("seed", range(3))
+def test_a_linear_model_is_that_of_the_pooled_table(seed: int, intercept: str) -> None:
+    """With t tests, whose degrees of freedom count the sites' intercepts."""
+    table = patients(seed)
+    plan = statistics_plan(
+        regression(family="gaussian", outcome="pressure", terms=["age", "stage"], intercept=intercept)
+    )
+
+    (found,) = results_of(plan, frames_of(plan, table))
+
+    sites = "C(site) + " if intercept == "site" else ""
+    pooled = smf.ols(f"pressure ~ {sites}age + C(stage)", table).fit()
+    names = {"age": "age", "stage=II": "C(stage)[T.II]", "stage=III": "C(stage)[T.III]"}
+    compare(found, pooled, names | ({} if sites else {"intercept": "Intercept"}))
+    assert found["degrees of freedom"] == pooled.df_resid
+    assert found["dispersion"] == pytest.approx(pooled.scale, rel=DIGITS)
+
+
+@pytest.mark.parametrize("intercept", ["site", "common"])
+@for_each("seed", range(3))
+def test_rates_are_those_of_the_pooled_table(seed: int, intercept: str) -> None:
+    """Counts with the time at risk as exposure."""
+    table = patients(seed)
+    plan = statistics_plan(
+        regression(family="poisson", outcome="admissions", terms=["age", "sex"], exposure="days", intercept=intercept)
+    )
+
+    (found,) = results_of(plan, frames_of(plan, table))
+
+    sites = "C(site) + " if intercept == "site" else ""
+    pooled = fitted(table, f"admissions ~ {sites}age + C(sex)", sm.families.Poisson(), offset=np.log(table.days))
+    names = {"age": "age", "sex=male": "C(sex)[T.male]"}
+    compare(found, pooled, names | ({} if sites else {"intercept": "Intercept"}))
+
+
+def test_several_analyses_share_their_rounds() -> None:
+    """Each has the numbers that it has alone, and the run has the rounds of the slowest."""
+    table = patients(0)
+    analyses = [
+        regression("one"),
+        regression("two", family="poisson", outcome="admissions", exposure="days"),
+        regression("three", family="gaussian", outcome="pressure"),
+    ]
+    plan = statistics_plan(*analyses)
+    together = results_of(plan, frames_of(plan, table))
+
+    for analysis, found in zip(analyses, together, strict=True):
+        alone = statistics_plan(analysis)
+        assert results_of(alone, frames_of(alone, table)) == [found]
+
+
+def test_a_reference_code_of_the_plan_is_used() -> None:
+    """The other codes are compared with it."""
+    table = patients(1)
+    plan = statistics_plan(regression(terms=["age", "stage"], references={"stage": "III"}))
+
+    (found,) = results_of(plan, frames_of(plan, table))
+
+    pooled = fitted(table, "event ~ C(site) + age + C(stage, Treatment('III'))", sm.families.Binomial())
+    word = "C(stage, Treatment('III'))"
+    compare(found, pooled, {"age": "age", "stage=I": f"{word}[T.I]", "stage=II": f"{word}[T.II]"})
+
+
+@for_each("seed", range(3))
+def test_robust_errors_allow_for_several_rows_of_a_patient(seed: int) -> None:
+    """As statsmodels computes them for groups, with its correction for few groups."""
+    table = patients(seed)
+    table["patient"] = table.site * 1000 + np.random.default_rng(seed).integers(0, 40, len(table))
+    plan = statistics_plan(regression(robust=True))
+
+    (found,) = results_of(plan, frames_of(plan, table, patients="patient"))
+
+    own = table.dropna(subset=["age"])
+    own = own.assign(event=(own.died == "yes").astype(float))
+    model = smf.glm("event ~ C(site) + age + C(sex)", own, family=sm.families.Binomial())
+    pooled = model.fit(tol=1e-14, cov_type="cluster", cov_kwds={"groups": own.patient})
+    compare(found, pooled, {"age": "age", "sex=male": "C(sex)[T.male]"})
+
+
+def test_under_a_penalty_no_interval_and_no_p_value_is_printed() -> None:
+    """Their coverage would not be what a reader expects."""
+    plan = statistics_plan(regression(ridge=5.0))
+
+    (found,) = results_of(plan, frames_of(plan, patients(0)))
+
+    for one in found["terms"]:
+        assert (one["error"], one["low"], one["high"], one["p"]) == (None, None, None, None)
+        assert np.isfinite(one["estimate"])
+
+
+def refusal(table: pd.DataFrame, *, sites: int = 4, **keys: Any) -> str:
+    """Why a model has no numbers."""
+    plan = statistics_plan(regression(**keys), sites=sites)
+    (found,) = results_of(plan, frames_of(plan, table))
+    assert set(found) == {"name", "refused"}
+    return str(found["refused"])
+
+
+def test_separation_names_the_column() -> None:
+    """A code whose patients all died has no odds ratio of a million."""
+    table = patients(2)
+    table.loc[table.stage == "III", "died"] = "yes"
+
+    assert "stage=III" in refusal(table, terms=["age", "stage"])
+
+
+def test_a_number_that_separates_all_outcomes_is_named() -> None:
+    """Here few rows near the border would decide the sums; the sites stop, and the column is named."""
+    table = patients(3)
+    table["died"] = np.where(table.lactate.fillna(0) > 2, "yes", "no")
+
+    assert "lactate" in refusal(table, terms=["age", "lactate"])
+
+
+def test_a_column_that_follows_from_others_is_named() -> None:
+    """A number that is twice another one."""
+    table = patients(4)
+    table["lactate"] = table.age / 6
+
+    assert any(name in refusal(table, terms=["age", "lactate"]) for name in ("age", "lactate"))
+
+
+def test_a_rare_code_at_one_site_is_named() -> None:
+    """One patient of a code would show as a row of the sums."""
+    table = patients(5)
+    third = (table.site == 2) & (table.stage == "III")
+    table.loc[third, "stage"] = "I"
+    table.loc[table.index[table.site == 2][0], ["stage", "age"]] = "III", 50.0
+
+    assert "stage=III" in refusal(table, terms=["age", "stage"])
+
+
+def test_a_site_without_an_event_is_left_out_and_the_rest_is_exact() -> None:
+    """A site indicator would take all of its rows, so the pooled fit has the same coefficients."""
+    table = patients(6, rows=(90, 140, 60, 200, 120))
+    table.loc[table.site == 1, "died"] = "no"
+    plan = statistics_plan(regression(), sites=5)
+
+    (found,) = results_of(plan, frames_of(plan, table))
+
+    pooled = fitted(table[table.site != 1], "event ~ C(site) + age + C(sex)", sm.families.Binomial())
+    compare(found, pooled, {"age": "age", "sex=male": "C(sex)[T.male]"})
+    assert (found["sites"], found["sites that record it"]) == (4, 5)
+
+
+def test_too_few_sites_with_events_are_refused() -> None:
+    """Three of four are fewer than the plan needs."""
+    table = patients(7)
+    table.loc[table.site == 1, "died"] = "no"
+
+    assert "3 hospitals" in refusal(table)
+
+
+def test_a_rare_outcome_is_fitted() -> None:
+    """Three percent of the rows at each of four sites, as ordinary data have it."""
+    table = patients(8, rows=(300, 400, 350, 500))
+    generator = np.random.default_rng(8)
+    risk = 0.03 * np.exp(0.03 * (table.age.fillna(60) - 60))
+    table["died"] = np.where(generator.random(len(table)) < risk, "yes", "no")
+    plan = statistics_plan(regression())
+
+    (found,) = results_of(plan, frames_of(plan, table))
+
+    pooled = fitted(table, "event ~ C(site) + age + C(sex)", sm.families.Binomial())
+    compare(found, pooled, {"age": "age", "sex=male": "C(sex)[T.male]"})
+
+
+def test_twelve_rows_at_three_sites_are_refused() -> None:
+    """With a sentence about rows, before any Newton sum."""
+    table = patients(9, rows=(4, 4, 4))
+    plan = statistics_plan(regression(), sites=3, fewest_sites=3)
+
+    (found,) = results_of(plan, frames_of(plan, table))
+
+    assert "hospitals" in found["refused"]
