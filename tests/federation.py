@@ -433,13 +433,7 @@ class Federation:
         if trainer is None:
             trainer = MadeUpTrainer(name, changes, seconds) if changes else MadeUpTrainer(name, seconds=seconds)
         site = Site(
-            name,
-            self.plan,
-            self.directory / name,
-            trainer=trainer,
-            heard=self._hear,
-            opened=self._open,
-            **policy,
+            name, self.plan, self.directory / name, trainer=trainer, heard=self._hear, opened=self._open, **policy
         )
         self.sites[name] = site
         return site

@@ -6,7 +6,6 @@ Only a user who may mount can use them.
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,14 +45,3 @@ def fill(place: Path, leaving: int) -> Path:
     with filler.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, max(1, disk.f_bavail * disk.f_frsize - leaving))
     return filler
-
-
-@contextmanager
-def files_at_most(size: int) -> Iterator[None]:
-    """While the block runs, no file of this process can grow beyond a size, as under an invisible quota."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

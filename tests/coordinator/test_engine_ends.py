@@ -36,21 +36,6 @@ async def test_a_finished_run_is_never_made_or_written_again(tmp_path: Path) -> 
     assert before["record.json"].count(b'"is_complete": true') == 1
 
 
-async def test_a_coordinator_that_ends_asks_the_sites_to_come_back(tmp_path: Path) -> None:
-    """No end is recorded, because the run continues when the coordinator is started again."""
-    stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=2))
-    stage.engine.start()
-    all_connected(stage)
-    for stream in list(stage.streams):
-        stage._deliver_one(stream)
-    stage.engine.stop()
-
-    assert stage.records() == []
-    stage.deliver()
-    farewells = [stream.site.farewell for stream in stage.streams]
-    assert all(farewell and farewell.reason is CoordinatorReason.SHUTTING_DOWN for farewell in farewells)
-
-
 async def test_a_run_that_a_person_stops_is_on_record_and_never_made_again(tmp_path: Path) -> None:
     """What was made stays on disk, and the sites are informed that the run is over, not that it goes on."""
     stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=2))

@@ -23,14 +23,7 @@ from protos.wire.messages import (
     SiteReason,
 )
 from tests.coordinator.in_memory import IDENTITIES, Stage
-from tests.rehearsal.study import (
-    MEAN,
-    THREE_CHUNKS,
-    BehavingSite,
-    contribution,
-    made_up_identities,
-    plan_with,
-)
+from tests.rehearsal.study import MEAN, THREE_CHUNKS, BehavingSite, contribution, made_up_identities, plan_with
 
 
 @pytest.mark.parametrize("wrong", ["plan_digest", "manifest_digest"])

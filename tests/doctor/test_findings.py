@@ -10,15 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from host.diagnosis import (
-    Finding,
-    Severity,
-    judge_clock,
-    judge_directory,
-    judge_disk,
-    judge_secrets,
-    judge_validity,
-)
+from host.diagnosis import Finding, Severity, judge_clock, judge_directory, judge_disk, judge_secrets, judge_validity
 from pki import key_checks
 from pki.enrolment_decisions import invite_site
 from pki.names import SiteName

@@ -79,10 +79,7 @@ def test_an_imprint_reads_no_row_from_a_private_sum(epsilon: float) -> None:
     rows = generator.standard_normal((341, _COLUMNS)).astype(np.float32)
     outcomes = generator.integers(0, 2, 341).astype(np.float64)
     weight = np.tile(np.linspace(0.4, 1.0, _COLUMNS), (_NEURONS, 1))
-    layers = [
-        Layer(weight, -np.linspace(-6.0, 6.0, _NEURONS)),
-        Layer(np.full((1, _NEURONS), 0.02), np.zeros(1)),
-    ]
+    layers = [Layer(weight, -np.linspace(-6.0, 6.0, _NEURONS)), Layer(np.full((1, _NEURONS), 0.02), np.zeros(1))]
     training = private_network_plan({"epsilon": epsilon}, rounds=1, hidden=(_NEURONS,)).private_training
     assert training is not None
     sums = np.array(clipped_gradients(layers, 1.0, PrivateRows.of(rows, outcomes, None)))

@@ -55,8 +55,3 @@ def wrong_masks(chunk: Chunk) -> Chunk:
 def shifted(chunk: Chunk) -> Chunk:
     """As a site whose vector lies four bytes further on."""
     return replace(chunk, body=bytes(chunk.body[4:]) + bytes(chunk.body[:4]))
-
-
-def first_word(chunk: Chunk) -> Chunk:
-    """One bit of the first number in a chunk."""
-    return replace(chunk, body=bytes([chunk.body[0] ^ 1]) + bytes(chunk.body[1:]))

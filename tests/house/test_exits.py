@@ -6,9 +6,7 @@ import ast
 from collections.abc import Iterator
 from functools import cache
 
-from protos.wire.messages import (
-    SiteMessage,
-)
+from protos.wire.messages import SiteMessage
 from tests.house.imports import modules, reachable
 
 SITE = {name: path.read_text() for name, path in modules().items() if name.startswith("site_agent.")}

@@ -13,16 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.institutions.break_ins import (
-    AS_AGENT,
-    KINDS,
-    agent_left_out,
-    impatient,
-    once,
-    program,
-    put_back,
-    taken_over,
-)
+from tests.institutions.break_ins import AS_AGENT, KINDS, agent_left_out, impatient, once, program, put_back, taken_over
 from tests.institutions.federation import HOSPITAL_FILE, HOSPITALS, SITE, Federation
 from tests.institutions.machines import Machine
 from tests.institutions.reaching_out import tries
@@ -43,10 +34,7 @@ for (line,) in found:
     print(line)
 """
 # The messages of a site that makes rounds.
-SENT = {
-    *("Hello", "Join", "KeyAdvert", "KeySessionAcknowledgement", "Ready", "Chunk", "Refusal"),
-    "LogHeads",
-}
+SENT = {*("Hello", "Join", "KeyAdvert", "KeySessionAcknowledgement", "Ready", "Chunk", "Refusal"), "LogHeads"}
 
 
 def recorded(hospital: Machine, event: str) -> list[dict[str, Any]]:

@@ -276,10 +276,7 @@ def test_a_full_disk_stops_what_leaves_until_there_is_room(under_way: Federation
 
     hospital.run("sh", "-c", "cat /dev/zero > /var/lib/global-layers/filler", may_fail=True)
 
-    wait_until(
-        lambda: hospital.property("site-gate", "ActiveState") != "active",
-        "the agent has ended",
-    )
+    wait_until(lambda: hospital.property("site-gate", "ActiveState") != "active", "the agent has ended")
     standing = under_way.rounds_made()
     wait_until(lambda: hospital.property("site-gate", "NRestarts") != starts, "it is started again")
     said = "".join(hospital.journal(unit).removeprefix(old) for unit, old in zip(units, before, strict=True))
@@ -342,10 +339,7 @@ def test_a_revoked_hospital_is_out_at_once_and_stays_out(under_way: Federation) 
     assert hospital.property("site-gate", "ActiveState") == "failed"
     assert hospital.property("site-gate", "SubState") == "failed"
     # Masks need three, so no round is made without it.
-    wait_until(
-        lambda: (under_way.status().get("run") or {}).get("phase") == "interrupted",
-        "they wait",
-    )
+    wait_until(lambda: (under_way.status().get("run") or {}).get("phase") == "interrupted", "they wait")
 
 
 def test_a_person_ends_the_study(under_way: Federation) -> None:
@@ -356,10 +350,7 @@ def test_a_person_ends_the_study(under_way: Federation) -> None:
     said = office.run("coordinator", "stop", "--config", COORDINATOR_FILE, "--yes", user="coordinator")
 
     assert said == f"{run} has ended."
-    wait_until(
-        lambda: office.property("coordinator", "ActiveState") == "inactive",
-        "the coordinator ends",
-    )
+    wait_until(lambda: office.property("coordinator", "ActiveState") == "inactive", "the coordinator ends")
     record = json.loads(office.run("cat", f"{RUNS}/{run}/record.json"))
     assert (record["is_complete"], record["reason"]) == (False, "it was stopped by a person")
     # Wanted, so no failure: not started again, not even once.

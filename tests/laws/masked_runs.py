@@ -66,11 +66,5 @@ def decisions(network: Federation) -> dict[str, Any]:
     """What the record says that the sums have decided."""
     (path,) = (network.directory / "coordinator" / "runs").glob("*/record.json")
     record = json.loads(path.read_text())
-    keys = (
-        "chosen_layers",
-        "sensitivities",
-        "validation_curve",
-        "best_round",
-        "training_rounds",
-    )
+    keys = ("chosen_layers", "sensitivities", "validation_curve", "best_round", "training_rounds")
     return {key: record[key] for key in keys}

@@ -54,10 +54,7 @@ async def to_the_end(directory: Path, plan: Plan, seed: int, scene: Scene | None
 
 
 SMALL = {"name": "dense", "hidden": [3, 2]}
-MEASURING: dict[str, Any] = {
-    "checkpoint": "global",
-    "early_stopping": {"signal": "global", "patience": 1},
-}
+MEASURING: dict[str, Any] = {"checkpoint": "global", "early_stopping": {"signal": "global", "patience": 1}}
 
 
 def keys_of(method: str, measures: bool, weighting: str) -> dict[str, Any]:

@@ -10,13 +10,7 @@ from pydantic import ValidationError
 
 from protos.plan.methods import NETWORK_METHODS
 from protos.plan.plan import Plan
-from tests.protos.examples import (
-    COMPANIONS,
-    PLAIN_DESCENT,
-    TWO_COLUMNS,
-    TWO_EXTRACTORS,
-    plan_of_method,
-)
+from tests.protos.examples import COMPANIONS, PLAIN_DESCENT, TWO_COLUMNS, TWO_EXTRACTORS, plan_of_method
 
 ROWS: dict[str, Any] = {"weighting": {"name": "rows", "largest_rows": 64}}
 CHAIN: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [4, 3]}}
@@ -156,9 +150,7 @@ def test_what_cannot_work_is_refused_with_its_reason(name: str) -> None:
 
 def test_all_that_speaks_against_a_plan_is_told_at_once() -> None:
     """Four things wrong with SCAFFOLD: four reasons in one refusal."""
-    keys = ROWS | {
-        "optimiser": {"name": "adam", "learning_rate": 0.1, "rate_schedule": {"name": "cosine"}},
-    }
+    keys = ROWS | {"optimiser": {"name": "adam", "learning_rate": 0.1, "rate_schedule": {"name": "cosine"}}}
 
     with pytest.raises(ValidationError) as refusal:
         plan_of(of("scaffold", "fedprox"), **keys)

@@ -74,16 +74,6 @@ def test_the_probe_measures_every_layer_of_the_network() -> None:
     assert [scalar.name for scalar in manifest.scalars] == ["sensitivity 1", "sensitivity 2", "sensitivity 3"]
 
 
-def test_all_prefixes_are_drawn() -> None:
-    """Over many seeds every prefix that there is comes up."""
-    network = {"name": "dense", "hidden": [4, 3, 2]}
-    plans = (
-        plan_of_method({"name": "player-fl-random"}, architecture=network, start={"seed": seed}) for seed in range(60)
-    )
-
-    assert {len(manifest_of(plan).layers) for plan in plans} == {1, 2, 3}
-
-
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_a_prefix_that_the_plan_gives_is_federated(layers: int) -> None:
     """PLayer-FL with `layers` federates so many layers from the input, and measures nothing."""

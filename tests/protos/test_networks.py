@@ -6,20 +6,11 @@ import re
 from itertools import groupby
 from typing import Any
 
-import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from protos.errors import ConfigurationError
-from protos.plan.architecture import (
-    TENSOR_NAME,
-    Architecture,
-    ColumnsNetwork,
-    DenseNetwork,
-    Part,
-    TensorSpec,
-    network_tensors,
-)
+from protos.plan.architecture import TENSOR_NAME, Architecture, ColumnsNetwork, Part, TensorSpec, network_tensors
 from tests.for_each import for_each
 from tests.protos.architectures import KINDS, drawn
 
@@ -118,15 +109,3 @@ def test_a_wrong_network_is_refused(fields: dict[str, Any]) -> None:
     """Widths, rates and words out of range, and settings that contradict each other, are errors."""
     with pytest.raises(ValidationError):
         read(**fields)
-
-
-@for_each("seed", range(10))
-def test_first_layers_start_in_the_range_of_their_inputs(seed: int) -> None:
-    """Every linear map of a chain starts in ±1/√fan-in, weights and biases alike."""
-    generator = np.random.default_rng(seed)
-    hidden = tuple(int(width) for width in generator.integers(1, 50, 3))
-    specs = network_tensors(DenseNetwork(name="dense", hidden=hidden), columns=11, outputs=1)
-
-    for weight, bias in zip(specs[::2], specs[1::2], strict=True):
-        assert weight.initial == bias.initial
-        assert weight.initial.bound == pytest.approx(weight.shape[1] ** -0.5)  # type: ignore[union-attr]

@@ -39,22 +39,6 @@ def test_one_changed_bit_changes_the_digest(seed: int) -> None:
 
 
 OFFER = Offer(3, 0, b"d" * 32, Stage.TRAINING, b"\x01", 1)
-OTHER_OFFERS = {
-    "round": replace(OFFER, round=4),
-    "bytes sent down": replace(OFFER, parameters_digest=b"e" * 32),
-    "stage": replace(OFFER, stage=Stage.VALIDATION),
-    "layers": replace(OFFER, layers=b"\x03"),
-    "all layers": replace(OFFER, layers=b""),
-    "best round": replace(OFFER, best_round=0),
-    "no best round": replace(OFFER, best_round=None),
-}
-
-
-@pytest.mark.parametrize("name", OTHER_OFFERS)
-def test_a_position_names_all_that_an_answer_depends_on(name: str) -> None:
-    """Another round, digest, stage, choice of layers or best round is another position."""
-    assert len(position("run", OFFER)) == 32
-    assert position("run", OTHER_OFFERS[name]) != position("run", OFFER)
 
 
 def test_a_position_is_of_one_run_and_of_all_attempts() -> None:

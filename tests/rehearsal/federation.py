@@ -119,17 +119,9 @@ async def serving(office: Office, plan: Plan, state: Path) -> AsyncIterator[Runn
         log = AuditLog(store_path(state), site=None, now=utc_now)
         membership = Membership(office.authority, register, utc_now, log.write)
         engine = Engine(
-            plans=[plan],
-            log=log,
-            identity_of=membership.identity_of,
-            clock=time.monotonic,
-            revoked=membership.revoked,
+            plans=[plan], log=log, identity_of=membership.identity_of, clock=time.monotonic, revoked=membership.revoked
         )
-        upkeep = SiteUpkeep(
-            log,
-            renew=membership.renew,
-            confirm=membership.confirm,
-        )
+        upkeep = SiteUpkeep(log, renew=membership.renew, confirm=membership.confirm)
         service = FederationService(
             engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep
         )

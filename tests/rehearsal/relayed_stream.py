@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
 
-from pki.identity_key import read_identity_key
 from pki.site_keys import SiteKeys
-from protos.wire.upkeep_messages import RenewalAsked
 from site_agent.agent.connection import Credentials
 from site_agent.agent.kept_certificates import KeptCertificates
 from site_agent.agent.relaying import Relay, answer_of
 from site_agent.framed_messages import FramedSocket
 from site_agent.gate.agent_link import AgentLink, Stream
-from site_agent.gate.certificate_renewal import renewal_of
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate_socket import FRAMING, Answer, Message, Order
 
@@ -84,15 +81,3 @@ def certificates_in_process(
         return await answer_of(KeptCertificates(keys.directory, now), order)  # type: ignore[arg-type]
 
     return SiteCertificates(ask, keys.directory)
-
-
-def asked_for_renewal(keys: SiteKeys, site: str) -> RenewalAsked:
-    """A request for a site's next certificate, as its gate and its agent make it together."""
-    return asyncio.run(request_of_renewal(keys, site))
-
-
-async def request_of_renewal(keys: SiteKeys, site: str) -> RenewalAsked:
-    """The same in a loop that runs already."""
-    certificates = certificates_in_process(keys)
-    await certificates.look()
-    return await renewal_of(certificates, site, read_identity_key(keys.directory))

@@ -24,19 +24,8 @@ from pki.names import Address
 from pki.register import Register
 from protos.errors import RefusedError, UnavailableError
 from protos.wire.codec import decode_enrolment, encode_enrolment
-from protos.wire.messages import (
-    PROTOCOL_VERSION,
-    CoordinatorMessage,
-    Farewell,
-    Hello,
-    MalformedMessage,
-)
-from protos.wire.upkeep_messages import (
-    LogHeads,
-    RenewalAnswered,
-    RenewalAsked,
-    Upkeep,
-)
+from protos.wire.messages import PROTOCOL_VERSION, CoordinatorMessage, Farewell, Hello, MalformedMessage
+from protos.wire.upkeep_messages import LogHeads, RenewalAnswered, RenewalAsked, Upkeep
 from site_agent.gate import site_upkeep
 from site_agent.gate.certificate_renewal import install_renewed, renewal_of
 from site_agent.gate.site_certificates import SiteCertificates
@@ -64,11 +53,7 @@ class Site:
         audit = AuditLog(folder / "audit.log", site=name, now=utc_now)
         certificates = certificates_in_process(keys)
         upkeep = SiteUpkeep(
-            site=name,
-            identity_key=keys.identity_key(),
-            certificates=certificates,
-            audit=audit,
-            now=utc_now,
+            site=name, identity_key=keys.identity_key(), certificates=certificates, audit=audit, now=utc_now
         )
         return cls(keys, audit, upkeep)
 

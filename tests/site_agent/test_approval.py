@@ -14,15 +14,7 @@ import pytest
 
 from protos.errors import RefusedError
 from protos.plan.plan import Plan
-from site_agent.approvals import (
-    Approval,
-    approval_path,
-    find_approval,
-    keep_plan,
-    last_approved,
-    newest_version,
-    why_not,
-)
+from site_agent.approvals import Approval, approval_path, find_approval, keep_plan, why_not
 from site_agent.approving import approve, withdraw
 from tests.rehearsal.study import made_up_identities, plan_with
 
@@ -105,21 +97,6 @@ def test_two_signatures_of_one_person_count_once(tmp_path: Path) -> None:
 
     assert why_not(approval, approvers=2, now=AT) is None
     assert why_not(twice, approvers=2, now=AT) == "1 of 2 persons have approved it"
-
-
-def test_the_last_approved_plan_is_another_one_of_the_study(tmp_path: Path) -> None:
-    """It is compared with the one that was approved last, never with itself or with another study."""
-    second, third = (plan_with(made_up_identities(), changes={"version": number}) for number in (2, 3))
-    approve(tmp_path, PLAN, by="A. Jones", at=AT)
-    approve(tmp_path, second, by="A. Jones", at=AT + timedelta(days=1))
-    approve(tmp_path, plan_with(made_up_identities(), study="other"), by="A. Jones", at=AT + timedelta(days=2))
-
-    assert last_approved(tmp_path, plan_with(made_up_identities(), study="third")) is None
-    for plan, expected in ((third, second), (second, PLAN)):
-        found = last_approved(tmp_path, plan)
-        assert found is not None
-        assert found[0] == expected
-    assert (newest_version(tmp_path, "study"), newest_version(tmp_path, "none")) == (2, 0)
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -181,11 +181,7 @@ def test_pair_keys(pair: dict[str, str]) -> None:
     pair_key = hmac.new(extracted, _pack("pair", pair["lower"], pair["higher"]) + b"\x01", "sha256").hexdigest()
 
     assert shared == _x25519(_hex(higher["exchange_private"]), _hex(lower["exchange_public"]))
-    assert (shared.hex(), extracted.hex(), pair_key) == (
-        pair["shared_secret"],
-        pair["extracted"],
-        pair["pair_key"],
-    )
+    assert (shared.hex(), extracted.hex(), pair_key) == (pair["shared_secret"], pair["extracted"], pair["pair_key"])
 
 
 def test_the_context() -> None:

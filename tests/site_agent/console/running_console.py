@@ -60,9 +60,7 @@ async def run_here(words: list[str], folder: Path) -> Done:
     done = await asyncio.to_thread(called, "site-agent", *words)
     page = folder / "page.html"
     return Done(
-        status=done.returncode,
-        text=done.stdout + done.stderr,
-        document=page.read_text() if page.exists() else None,
+        status=done.returncode, text=done.stdout + done.stderr, document=page.read_text() if page.exists() else None
     )
 
 

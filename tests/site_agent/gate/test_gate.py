@@ -16,9 +16,8 @@ from protos.numbers.chunk_layout import CHUNK_PARAMETERS, Layout
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.messages import Bind, SiteReason, Stage
+from protos.wire.messages import SiteReason, Stage
 from site_agent.gate.door import Contribution, Gate
-from tests.logged import facts_of
 from tests.rehearsal.gates import gate_for
 from tests.rehearsal.study import SITES, THREE_CHUNKS, made_up_identities, plan_with
 
@@ -47,11 +46,6 @@ def built(gate: Gate, plan: Plan, update: npt.NDArray[np.float32], rows: int = 0
 def answer(update: npt.ArrayLike, scalars: Sequence[int]) -> memoryview:
     """Return the output of a trainer."""
     return memoryview(np.asarray(update, "<f4").tobytes() + np.asarray(scalars, "<i8").tobytes())
-
-
-def records(path: Path) -> list[dict[str, Any]]:
-    """The facts in a log."""
-    return facts_of(path)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -136,7 +130,6 @@ def test_a_row_count_outside_the_manifest_is_refused(tmp_path: Path, audit: Audi
 
 
 MEASURING: dict[str, Any] = {"checkpoint": "global"}
-FIGURES = ("validation weight", "validation loss", "still improving")
 
 
 def words(contribution: Contribution) -> list[int]:
@@ -182,26 +175,6 @@ def test_a_round_that_measures_carries_no_change(tmp_path: Path, audit: AuditLog
 
     assert (words(contribution), len(contribution.buffer)) == ([1, 2, 1], 32)
     assert gate.build(POSITION, exchange, answer([1.0], (1, 2, 1)), rows=0).void is SiteReason.NETWORK_DIFFERS
-
-
-def test_the_log_says_what_a_round_was_for(audit: AuditLog, tmp_path: Path) -> None:
-    """A release names the stage, how many layers and tensors, the layers offered, and every scalar."""
-    plan = plan_with(made_up_identities(), changes=MEASURING)
-    gate = gate_for(plan, audit, tmp_path)
-    exchange = exchange_of(plan, number=3, stage=Stage.VALIDATION)
-
-    gate.release(gate.build(POSITION, exchange, answer([], (1, 2, 1)), rows=0), Bind(3, 0, tuple(SITES), 0))
-
-    (record,) = records(tmp_path / "audit.log")
-    wanted = {
-        "stage": "validation",
-        "layers": 0,
-        "offered_layers": "",
-        "tensors": 0,
-        "scalars": list(FIGURES),
-        "bytes": 32,
-    }
-    assert record | wanted == record
 
 
 def test_a_masked_plan_has_no_gate_without_masks(tmp_path: Path, audit: AuditLog) -> None:

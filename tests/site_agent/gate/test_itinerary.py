@@ -206,17 +206,6 @@ def test_what_was_released_is_remembered_over_a_restart() -> None:
     assert begun(plan, released=before).accept(offer(2, VALIDATION, b"\x03")).up == ()
 
 
-def test_a_step_may_come_again_in_another_attempt() -> None:
-    """The same step, byte for byte, is accepted as often as its attempts rise."""
-    plan = PLANS["measuring"]
-    itinerary = begun(plan, offer(4, VALIDATION))
-
-    for attempt in (0, 1, 5):
-        assert itinerary.accept(Offer(4, attempt, DIGEST, VALIDATION)).stage is VALIDATION
-    with pytest.raises(MalformedMessage, match="a round that is over"):
-        itinerary.accept(Offer(4, 4, DIGEST, VALIDATION))
-
-
 def test_a_run_may_go_back_to_what_it_has_not_forgotten_and_repeat_it_as_it_was() -> None:
     """An earlier round is repeated byte for byte, under no earlier attempt, until the run reports that it is over."""
     plan = PLANS["measuring"]

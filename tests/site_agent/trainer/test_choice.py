@@ -68,16 +68,6 @@ def test_the_best_of_all_sites_is_followed_a_round_later(seed: int) -> None:
     assert choice.facts()["loss"] == own[int(np.argmin(over_all))]
 
 
-def test_only_the_rule_global_listens() -> None:
-    """A site that chooses by itself is not led to another round."""
-    for rule, expected in (("local", 0), ("latest", 2)):
-        choice = _considered(rule, [0.1, 0.2, 0.3])  # type: ignore[arg-type]
-        choice.follow(1)
-        choice.follow(2)
-
-        assert _restored(choice) == expected
-
-
 def test_the_best_round_of_all_is_not_followed_into_a_model_that_is_no_number() -> None:
     """Where the others' best round diverged here, the best that this site could follow before is kept."""
     choice = Choice("global")

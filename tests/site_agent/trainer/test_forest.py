@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.ensemble import RandomForestClassifier
 
 from site_agent.trainer import plain_models as forests
 from site_agent.trainer.plain_models import Forest, forest_of
@@ -36,19 +36,6 @@ def test_shares_of_classes_equal_scikit_learns(seed: int, classes: int) -> None:
 
     others = np.concatenate([features, table(seed + 100, classes)[0], _at_thresholds(forest)])
     np.testing.assert_allclose(forest.answers(others), grown.predict_proba(others), rtol=0, atol=1e-12)
-
-
-@for_each("seed", range(10))
-def test_numbers_equal_scikit_learns(seed: int) -> None:
-    """A forest for a number gives the mean of its trees."""
-    features, labels = table(seed, 4)
-    numbers = labels + np.random.default_rng(seed).standard_normal(len(labels))
-    grown = RandomForestRegressor(20, min_samples_leaf=3, random_state=seed).fit(features, numbers)
-
-    answers = forest_of(grown.estimators_).answers(features)
-
-    assert answers.shape == (len(features), 1)
-    np.testing.assert_allclose(answers[:, 0], grown.predict(features), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("block", [1, 37, 1000])

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from global_layers.one_process import asked_by
 from protos.wire.messages import MalformedMessage
 from site_agent.trainer.requests import Asked
 from tests.for_each import for_each
@@ -92,21 +91,6 @@ def test_training_that_no_longer_helps_ends_early(signal: str) -> None:
         assert study.conclude().choice["round"] == federation.run.course.best_round
         with pytest.raises(MalformedMessage, match="over"):
             study.train(Asked(round=made), last)
-
-
-def test_a_site_that_was_away_for_the_validation_round_measures_with_the_result() -> None:
-    """The model is the same one, so it is called by the same round, and can be the best."""
-    federation = Federation(tiny_plan("fedavg", checkpoint="global", schedule=schedule(3, steps=1)))
-    for number in range(3):
-        federation.round(number)
-    federation.round(3, of=("ahus",))
-    (finish, last), study = federation.run.result(), federation.studies["berlin"]
-
-    study.close(asked_by(finish), np.array(last))
-
-    assert federation.run.course.best_round == 3
-    assert [measured.round for measured in study.choice.curve] == [1, 2, 3]
-    assert study.conclude().choice["round"] == 3
 
 
 def test_the_scalars_of_a_measured_round_are_the_sites_own_measurement() -> None:

@@ -22,7 +22,6 @@ from tests.site_agent.trainer.sites import (
     make_site,
     make_study,
     numbers_of,
-    run_rounds,
     update_of,
     values_of,
 )
@@ -87,23 +86,6 @@ def test_sites_differ_in_what_is_theirs_and_start_equal_in_what_is_shared(tmp_pa
     assert not np.array_equal(first["head.output.linear.weight"], second["head.output.linear.weight"])
     body = [first[tensor.name].ravel() for tensor in one.manifest.tensors]
     np.testing.assert_array_equal(np.concatenate(body), first_values(plan, one))
-
-
-@pytest.mark.parametrize("checkpoint", ["local", "latest"])
-def test_the_rule_decides_which_round_is_kept(tmp_path: Path, checkpoint: str) -> None:
-    """`local` keeps the lowest validation loss, `latest` the last aggregate with the site's last layers."""
-    plan = make_plan(checkpoint=checkpoint, optimiser={"name": "adamw", "learning_rate": 0.05})
-    study = make_study(make_site(tmp_path), plan)
-
-    last = run_rounds(plan, [study])
-    outcome = conclude(study, last)
-
-    losses = dict(outcome.choice["validation_losses"])
-    assert set(losses) == {1, 2, 3}
-    assert outcome.choice["round"] == (3 if checkpoint == "latest" else min(losses, key=lambda number: losses[number]))
-    if checkpoint == "latest":
-        body = np.concatenate([outcome.values[tensor.name].ravel() for tensor in study.manifest.tensors])
-        np.testing.assert_array_equal(body, last)
 
 
 @pytest.mark.parametrize("asked", [0, 1, 3, 100, -1])

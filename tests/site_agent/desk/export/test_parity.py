@@ -107,12 +107,7 @@ def model(network: str = "global-layers", task: str = "binary", **plan: Any) -> 
     saved = SavedModel(
         plan=made, preprocessing=preprocessing, values={}, report={}, profile=profile_of(declared, table, rows)
     )
-    tensors = network_tensors(
-        made.architecture,
-        columns=len(saved.columns),
-        outputs=saved.outputs,
-        common=saved.common,
-    )
+    tensors = network_tensors(made.architecture, columns=len(saved.columns), outputs=saved.outputs, common=saved.common)
     values = {one.name: generator.normal(0, SPREADS.get(network, 0.4), one.shape).astype(np.float32) for one in tensors}
     return SavedModel(plan=made, preprocessing=preprocessing, values=values, report={}, profile=saved.profile)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
 from protos.errors import DataError
@@ -72,23 +72,6 @@ def test_neither_validation_nor_test_rows_teach_them(tmp_path: Path) -> None:
 
     for name, scores in straight.items():
         np.testing.assert_array_equal(scores, with_others[name])
-
-
-def test_many_rows_change_the_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Boosting counts in bins, and trees draw only so many rows; the linear model is the same."""
-    dataset, preprocessing = site(tmp_path, "breast-cancer")
-    features, labels = dataset.training.features.astype(np.float64), dataset.training.targets.astype(np.int64)
-    before = dict(simple_scores(dataset, preprocessing, seed=0))
-    monkeypatch.setattr(simple_models, "MOST_ROWS", 50)
-
-    found = dict(simple_scores(dataset, preprocessing, seed=0))
-
-    binned = HistGradientBoostingClassifier(early_stopping=False, random_state=0).fit(features, labels)
-    forest = RandomForestClassifier(10, min_samples_leaf=3, max_samples=50, random_state=0).fit(features, labels)
-    tested = dataset.test.features.astype(np.float64)
-    np.testing.assert_array_equal(found["gradient_boosting"], binned.predict_proba(tested)[:, 1])
-    np.testing.assert_array_equal(found["random_forest"], forest.predict_proba(tested)[:, 1])
-    np.testing.assert_array_equal(found["logistic_regression"], before["logistic_regression"])
 
 
 @pytest.mark.parametrize("table", ["breast-cancer", "wine", "diabetes"])

@@ -89,23 +89,6 @@ def test_a_saved_preprocessing_encodes_to_the_same_bits(seed: int) -> None:
     assert np.isfinite(whole).all()
 
 
-def test_the_columns_are_named_by_the_contract_alone() -> None:
-    """Each column has one name, whatever the rows contain."""
-    assert CONTRACT.encoded_columns == (
-        "plain",
-        "flagged",
-        "flagged is missing",
-        *(f"binned in bin {place} of 4" for place in range(1, 5)),
-        "aged",
-        "aged is missing",
-        "ordered",
-        "ordered is missing",
-        "either=0",
-        "either=1",
-        *(f"placed={code}" for code in ("a", "b", "c", "d", "unknown")),
-    )
-
-
 def _encoded(contract: str, values: list[float], others: list[float], name: str = "x") -> np.ndarray:
     """A single feature, fitted on some values and used on others."""
     parsed = contract_from(

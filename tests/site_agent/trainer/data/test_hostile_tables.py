@@ -68,20 +68,6 @@ def test_a_date_that_cannot_be_is_told_by_its_row(write: Write, column: int, cel
     assert words in _refused(write(rows, DATE_HEADER), contract_from(DATES))
 
 
-def test_mixed_line_ends_and_quoted_newlines_are_one_table(tmp_path: Path, small_contract: Contract) -> None:
-    """LF, CRLF and CR in one file, and a note over two lines, change no value."""
-    lines = [",".join(SMALL_HEADER), *(",".join([*row[:4], '"two\r\nlines"', row[5]]) for row in SMALL_ROWS)]
-    path = tmp_path / "mixed.csv"
-    path.write_bytes(
-        b"\xef\xbb\xbf" + "".join(line + ("\n", "\r\n", "\r")[i % 3] for i, line in enumerate(lines)).encode()
-    )
-
-    table = read_table(path, small_contract)
-
-    assert table.rows == len(SMALL_ROWS)
-    assert table.features["Age"][:2].tolist() == [63.0, 67.0]
-
-
 def test_utf_16_is_read_where_it_is_declared_and_told_where_not(tmp_path: Path, small_contract: Contract) -> None:
     """As a spreadsheet saves "Unicode text"; undeclared, its NULs are the hint."""
     path = tmp_path / "utf16.csv"

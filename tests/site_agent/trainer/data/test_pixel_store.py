@@ -120,16 +120,3 @@ def test_a_full_disk_is_refused_before_the_first_image(tmp_path: Path, monkeypat
     both = r"images of the table: its disk has [0-9.]+ MB free, and 1152921504606\.9 MB are needed there"
     with pytest.raises(UnavailableError, match=both):
         read_table(tmp_path / "table.csv", declared(), scratch=tmp_path / "saves")
-
-
-def test_temporary_files_are_on_a_disk_unless_a_person_names_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """/tmp may be memory. A name without a folder is not created."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert image_folder.temporary_folder() == tmp_path
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
-    assert image_folder.temporary_folder().is_dir()
-    assert not (tmp_path / "missing").exists()
-    monkeypatch.delenv("TMPDIR")
-    assert image_folder.temporary_folder() == Path("/var/tmp")

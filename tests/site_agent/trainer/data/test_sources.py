@@ -84,20 +84,6 @@ def test_a_workbook_is_the_same_table(tmp_path: Path, plain: Table) -> None:
         read_table(tmp_path / "table.xlsx", _with_format("{kind: excel, sheet: Other}"))
 
 
-def test_a_parquet_file_is_the_same_table(tmp_path: Path, plain: Table) -> None:
-    """Columns of numbers and of text, with nulls."""
-    columns: dict[str, object] = {}
-    for place, name in enumerate(SMALL_HEADER):
-        cells = [_typed(row[place]) for row in SMALL_ROWS]
-        is_text = any(isinstance(cell, str) for cell in cells)
-        columns[name] = [str(cell) if is_text and cell is not None else cell for cell in cells]
-    parquet.write_table(arrow.table(columns), tmp_path / "table.parquet")
-
-    table = read_table(tmp_path / "table.parquet", _with_format("{kind: parquet}"))
-
-    _assert_same(plain, table)
-
-
 def test_numbers_of_a_parquet_file_are_read_as_text_would_be(tmp_path: Path, small_contract: Contract) -> None:
     """Integers, floats of both widths, decimals, truth, dictionaries and nulls: as the same cells in a text file."""
     rows = 12

@@ -115,18 +115,6 @@ def test_a_note_is_read_as_words() -> None:
     assert one == counted("pain-pain days (chest) chest SINCE a", type="text", buckets=2048)
 
 
-@pytest.mark.parametrize("cell", ["", "  ", "none"])
-def test_an_empty_list_is_allowed_only_if_the_contract_says_so(tmp_path: Path, cell: str) -> None:
-    """A missing value is zero in every column, or an error that names its rows."""
-    cells = ["a;b", cell, "b"]
-
-    allowed = read(tmp_path, cells, missing="empty", missing_markers=["none"])
-
-    assert not allowed.terms["drugs"][1].any()
-    with pytest.raises(DataError, match=r"column drugs: a missing value \(the contract refuses it\) in rows 3, 6"):
-        read(tmp_path, cells, missing_markers=["none"])
-
-
 def test_a_cell_that_is_too_long_is_refused_without_a_part_of_it(tmp_path: Path) -> None:
     """A megabyte in one cell costs no other memory, in Parquet and in text; the longest allowed cell is read."""
     longest = ("x;" * LONGEST_CELL)[:LONGEST_CELL]

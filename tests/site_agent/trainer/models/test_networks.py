@@ -75,30 +75,6 @@ def test_parameters_are_the_listed_tensors(kind: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@for_each("seed", range(5))
-def test_a_network_that_nobody_started_says_so(kind: str, seed: int) -> None:
-    """A fresh network predicts NaN, so forgotten first values cannot pass unnoticed."""
-    network = drawn(kind, seed)
-
-    assert built(network)(torch.ones(2, network.columns)).isnan().all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@for_each("seed", range(10))
-def test_logits_are_what_is_decided_on_the_representations(kind: str, seed: int) -> None:
-    """The network is `decide` after `represent`; rows (B, d) become logits (B, C)."""
-    network = drawn(kind, seed)
-    module = started(network, seed)
-    rows = draw(seed, 6, network.columns, dtype=torch.float32)
-
-    logits = module(rows)
-
-    assert isinstance(module, Represents)
-    assert torch.equal(module.decide(module.represent(rows)), logits)
-    assert logits.shape == (6, network.outputs)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @for_each("seed", range(6))
 def test_a_stack_is_as_many_networks(kind: str, seed: int) -> None:
     """Logits and gradients of three networks in a stack are those of the three by themselves."""

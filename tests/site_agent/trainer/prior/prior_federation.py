@@ -66,10 +66,7 @@ def make_hospital(
     columns: list[dict[str, Any]] = [{"name": name, "role": "feature", "type": "numeric"} for name in kept]
     for column in columns[:COLUMNS]:
         column["concept"] = column["name"].replace("_", "-").lower()
-    contract = {
-        "format": {"header": True},
-        "columns": [*columns, {"name": "outcome", "role": "target", **target}],
-    }
+    contract = {"format": {"header": True}, "columns": [*columns, {"name": "outcome", "role": "target", **target}]}
     if change is not None:
         change(contract)
     (folder / "contract.yaml").write_text(yaml.safe_dump(contract))

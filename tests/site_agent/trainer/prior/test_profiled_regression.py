@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from scipy.optimize import minimize
 from sklearn.datasets import load_breast_cancer
 
 from protos.numbers.newton_sums import NewtonSums, has_converged
 from site_agent.trainer.plain_models import probabilities
-from site_agent.trainer.prior.site_sums import Concentrated, Rows, own_sums, profiled_intercept, require_spread
+from site_agent.trainer.prior.site_sums import Concentrated, Rows, own_sums, require_spread
 from tests.for_each import for_each
 
 RIDGE = 10.0
@@ -132,22 +131,6 @@ def test_one_class_contributes_zeros() -> None:
     for targets in (np.ones((30, 1)), np.zeros((30, 1))):
         assert not any(own_sums(Rows(design=design, targets=targets), np.zeros((1, 3))).encoded())
     assert not any(own_sums(Rows(design=design[:0], targets=np.zeros((0, 1))), np.zeros((1, 3))).encoded())
-
-
-@for_each("seed", range(20))
-def test_the_intercept_is_the_likeliest(seed: int) -> None:
-    """The profiled intercept is the minimum of the log loss, also for far-away linear parts."""
-    generator = np.random.default_rng(seed)
-    line = generator.normal(size=25) * 10 ** generator.uniform(-1, 1.5)
-    targets = (np.arange(25) < generator.integers(1, 25)).astype(float)
-
-    found = profiled_intercept(line, targets, is_number=False)
-
-    def loss(value: float) -> float:
-        return float(np.logaddexp(0, value + line).sum() - targets @ (value + line))
-
-    best = minimize(lambda value: loss(float(value[0])), [found], method="Nelder-Mead")
-    assert loss(found) <= best.fun + 1e-9
 
 
 def test_a_chosen_direction_is_refused() -> None:

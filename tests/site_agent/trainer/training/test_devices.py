@@ -111,10 +111,7 @@ def test_a_round_on_a_card_is_repeated_to_the_bit() -> None:
     assert (first.train(Asked(round=1), shared).updates == second.train(Asked(round=1), shared).updates).all()
 
 
-OPTIMISERS = [
-    *({"name": name} for name in ("adamw", "adam", "sgd")),
-    {"name": "sgd", "momentum": 0.9},
-]
+OPTIMISERS = [*({"name": name} for name in ("adamw", "adam", "sgd")), {"name": "sgd", "momentum": 0.9}]
 
 
 @needs_card
