@@ -28,8 +28,8 @@ def statistics_page(results: Facts, own: Mapping[str, Facts] | None = None) -> s
 
     Args:
         results: with the keys study, version, plan_digest, run, sites and analyses.
-        own: by the name of an analysis what this hospital alone has: by term a ratio with its interval, or by group a
-            curve. None at the coordinator.
+        own: by the name of an analysis what this hospital alone has: by term an estimate with the limits of its
+            interval, or by group a curve. None at the coordinator.
     """
     mine, drawings = own or {}, _drawings()
     sections = [
@@ -81,11 +81,11 @@ def _table_one(one: Facts) -> Iterator[str]:
     rows: list[list[Cell]] = []
     notes: list[str] = []
     for name, records in one["columns"].items():
-        unit = one["units"].get(name)
+        unit, is_number = one.get("units", {}).get(name), any("mean" in record for record in records.values())
         last: list[Cell] = [_two(differences.get(name))] if differences else []
         voids = [record["void"] for record in records.values() if "void" in record]
         notes += [f"{name}: {voids[0]}."] if voids else []
-        if one["kinds"][name] == "number":
+        if is_number:
             what = f"{name}, {unit}" if unit else name
             rows.append([f"{what}: mean (SD)", *(_mean(records[group]) for group in groups), *last])
             if any(record.get("quartiles") for record in records.values()):
@@ -109,6 +109,9 @@ def _table_one(one: Facts) -> Iterator[str]:
             )
     yield table(str(one["name"]), ["Characteristic", *head[1:]], rows, style="figures")
     yield from (paragraph(note, "soft") for note in notes)
+    if "noise" in one:
+        words = f"Noise with a standard deviation of {_short(one['noise'])} rows in each count protects each patient."
+        yield paragraph(words, "soft")
     if differences:
         yield paragraph("SMD: the largest standardised mean difference between two groups.", "soft")
 
@@ -128,18 +131,18 @@ def _quartiles(record: Facts) -> str:
 
 def _share(record: Facts, code: str) -> str:
     cell = record.get("codes", {}).get(code)
-    return "–" if cell is None or cell["share"] is None else f"{cell['rows']:,} ({100 * cell['share']:.1f})"
+    return "–" if cell is None or cell["share"] is None else f"{round(cell['rows']):,} ({100 * cell['share']:.1f})"
 
 
 def _missing(record: Facts) -> str:
-    return f"{record['missing']:,}" if "missing" in record else "–"
+    return f"{round(record['missing']):,}" if "missing" in record else "–"
 
 
 def _model(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]:
     ratio, terms = one["ratio"], one["terms"]
     yield paragraph(" ".join(_patients(one)))
     shown = [_on_scale(term, is_ratio=ratio is not None) for term in terms if term["term"] != "intercept"]
-    mine = {term: _record(found["ratio"], found["low"], found["high"]) for term, found in own.items()} if ratio else {}
+    mine = {name: _on_scale({"term": name, **found}, is_ratio=ratio is not None) for name, found in own.items()}
     if not one["ridge"] and drawings is not None:
         words = f"{(ratio or 'difference').capitalize()} of each term with its 95% interval"
         drawn = drawings.forest(f"Forest plot: {words}", ratio or "difference", shown, mine, is_ratio=ratio is not None)

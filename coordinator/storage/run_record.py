@@ -21,8 +21,9 @@ from coordinator.rounds.phases import Over
 from coordinator.rounds.run import Run
 from coordinator.storage.snapshots import save_arrays
 from host.durable import on_disk, replace_file
+from host.statistics_page import statistics_page
 from protos.plan.statistics_plan import StatisticsPlan
-from protos.statistics.printed_results import RESULTS_CSV, RESULTS_JSON, results_as_csv, results_as_json
+from protos.statistics.printed_results import RESULTS_CSV, RESULTS_HTML, RESULTS_JSON, results_as_csv, results_as_json
 
 
 def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, object]) -> str:
@@ -42,11 +43,13 @@ def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, o
         save_arrays(path, run.views(), metadata, partial=directory / "parameters.safetensors.partial")
         if isinstance(run.plan, StatisticsPlan) and (results := run.analyses()):
             replace_file(directory / RESULTS_CSV, results_as_csv(results).encode())
-            replace_file(directory / RESULTS_JSON, results_as_json(run.plan, results))
+            content = results_as_json(run.plan, results)
+            replace_file(directory / RESULTS_JSON, content)
+            replace_file(directory / RESULTS_HTML, statistics_page(json.loads(content)).encode())
         facts = {**_facts(run, over), **happened, "ended": datetime.now(UTC).isoformat(timespec="seconds")}
-        content = json.dumps(facts, indent=2, sort_keys=True).encode()
-        replace_file(directory / "record.json", content)
-    return hashlib.sha256(content).hexdigest()
+        record = json.dumps(facts, indent=2, sort_keys=True).encode()
+        replace_file(directory / "record.json", record)
+    return hashlib.sha256(record).hexdigest()
 
 
 def _facts(run: Run, over: Over) -> dict[str, Any]:

@@ -38,15 +38,18 @@ SUM_SCALE: Final = 1 << 36  # of moments and Newton sums
 
 
 class TableOne(Document):
-    """Describes patients by group: rows, missing, mean, deviation, and the rows of each code.
+    """Describes patients by group: rows, missing, mean, deviation, quartiles, and the rows of each code.
 
     Attributes:
         columns: concepts.
         by: a concept with codes, whose groups have a column each beside the column of all; None without groups.
+        bins: of how many equal parts of a number's range rows are counted, for quartiles. Their width is the quartiles'
+            resolution. None prints no quartiles.
     """
 
     columns: tuple[ConceptName, ...] = Field(min_length=1, max_length=200)
     by: ConceptName | None = None
+    bins: int | None = Field(default=None, ge=4, le=200)
 
 
 class Regression(Document):
@@ -274,6 +277,9 @@ class Arithmetic(Protocol):
 
     def has_converged(self, sums: AnnouncedPart) -> bool:
         """Return whether another Newton round would change nothing; also if no round can help. True without rounds."""
+
+    def own(self, frame: Frame) -> dict[str, Any]:
+        """Return the estimates of this site alone, for its own page; empty if there are none. Nothing of it is sent."""
 
     def result(self, sums: AnnouncedPart) -> dict[str, Any]:
         """Return what is printed, as values for JSON: numbers, texts, lists and records, None where none may stand."""

@@ -85,7 +85,7 @@ def size_of(analysis: Analysis, concepts: tuple[Concept, ...]) -> int:
     match analysis:
         case TableOneAnalysis(table_one=table):
             groups = 1 + _codes(table.by, concepts)
-            return groups * sum(max(_codes(name, concepts), 4) + 3 for name in table.columns)
+            return groups * sum(max(_codes(name, concepts), 4 + (table.bins or 0)) + 3 for name in table.columns)
         case RegressionAnalysis(regression=model):
             return _of_columns(model.terms, concepts)
         case CoxAnalysis(cox=cox):

@@ -1,67 +1,60 @@
-"""Computes medians and quartiles from counts on a declared grid, and standardised mean differences between groups.
+"""Computes quartiles from counts in equal bins, and standardised differences between two groups.
 
-A quantile lies in a bin for certain; inside the bin it is interpolated. The bin's width is its resolution, which is
-printed beside it. Sources: Austin 2009, for numbers; Yang, Dalton 2012, for codes.
+A quantile is interpolated in its bin, and the bin's width is its resolution. Sources: Austin 2009 for numbers; Yang,
+Dalton 2012 for codes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from math import sqrt
-from typing import Final, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Float64: TypeAlias = npt.NDArray[np.float64]
-Integers: TypeAlias = npt.NDArray[np.int64]
-
-MOST_BINS: Final = 200
+from protos.plan.analyses import Float64, Integers
 
 
-def bin_counts(values: Float64, low: float, high: float, bins: int) -> Integers:
-    """Count values, float64 (rows,), in equal bins from low to high, int64 (bins,). Values outside count at the ends.
+def without_extremes(values: Float64, smallest: int) -> Float64:
+    """Return values, float64 (rows,), whose extremes are moved inward to the `smallest`-th value from each end.
 
-    A value on the border of two bins counts in the upper one. Missing values (NaN) are skipped.
+    At most a quarter of the values is moved on each side, so that no quartile changes.
     """
-    there = values[~np.isnan(values)]
-    places = np.floor((there - low) / (high - low) * bins).astype(np.int64)
-    return np.bincount(np.clip(places, 0, bins - 1), minlength=bins).astype(np.int64)
+    moved = min(smallest, len(values) // 4)
+    if moved < 2:
+        return values
+    ordered = np.sort(values)
+    return np.asarray(np.clip(values, ordered[moved - 1], ordered[-moved]))
 
 
-def quantile(counts: Integers, low: float, high: float, share: float) -> float | None:
-    """Return the value below which a share of the counted values lies, interpolated in its bin. None without values.
+def bin_counts(values: Float64, bins: int) -> Integers:
+    """Count values in 0..1, float64 (rows,), in equal bins, int64 (bins,). A border is part of the upper bin."""
+    places = np.minimum((values * bins).astype(np.int64), bins - 1)
+    return np.bincount(places, minlength=bins).astype(np.int64)
 
-    The quantile of the values themselves, by any usual definition whose value lies between two neighbours in one bin,
-    differs by less than a bin's width.
-    """
-    total = int(counts.sum())
-    if not total:
-        return None
-    below = np.concatenate([[0], np.cumsum(counts)])
-    wanted = share * total
+
+def quantile(counts: Float64, share: float) -> float:
+    """Return the value in 0..1 below which a share of the counted values lies. `counts` are of at least one value."""
+    below = np.concatenate([[0.0], np.cumsum(counts)])
+    wanted = share * below[-1]
     place = int(np.searchsorted(below[1:], wanted, side="left"))
-    inside = float((wanted - below[place]) / counts[place])
-    return low + (high - low) * (place + inside) / len(counts)
+    return float(place + (wanted - below[place]) / counts[place]) / len(counts)
 
 
-def difference_of_numbers(one: tuple[float, float], other: tuple[float, float]) -> float | None:
-    """Return the standardised mean difference of two groups, each a mean and a standard deviation."""
-    pooled = sqrt((one[1] ** 2 + other[1] ** 2) / 2)
-    return abs(one[0] - other[0]) / pooled if pooled > 0 else None
+def standardised_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
+    """Return the standardised mean difference of two records of a Table 1. None if one is void, or has no spread.
 
-
-def difference_of_codes(one: Sequence[int], other: Sequence[int]) -> float | None:
-    """Return the standardised difference of two groups in a column of codes, from the rows of each code."""
-    first, second = (np.array(counts, np.float64) for counts in (one, other))
-    if not first.sum() or not second.sum():
+    For codes it is the Mahalanobis distance of the shares of all codes but the first.
+    """
+    if one.get("deviation") is not None and other.get("deviation") is not None:
+        pooled = sqrt((one["deviation"] ** 2 + other["deviation"] ** 2) / 2)
+        return abs(one["mean"] - other["mean"]) / pooled if pooled > 0.0 else None
+    if not (one.get("rows") and other.get("rows") and "codes" in one and "codes" in other):
         return None
-    first, second = first / first.sum(), second / second.sum()
-    seen = np.flatnonzero(first + second)[1:]  # one code follows from the others
+    first, second = (np.array([cell["share"] for cell in record["codes"].values()]) for record in (one, other))
+    seen = np.flatnonzero(first + second)[1:]
+    change = (first - second)[seen]
     covariance = sum(np.diag(shares[seen]) - np.outer(shares[seen], shares[seen]) for shares in (first, second)) / 2
-    change = first[seen] - second[seen]
-    if not len(seen):
-        return 0.0
-    if np.linalg.matrix_rank(covariance) < len(seen):
+    if not len(seen) or np.linalg.matrix_rank(covariance) < len(seen):
         return None
     return sqrt(float(change @ np.linalg.solve(covariance, change)))

@@ -17,7 +17,7 @@ survival 3.0 and later).
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import exp
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
+from protos.statistics.alone import estimates_alone
 from protos.statistics.between_sites import FIRST_SUMS, BetweenSites, OwnEstimate, between_sites, random_effects
 from protos.statistics.design import Design, Standardised
 from protos.statistics.distributions import TWO_SIDED, p_of_chi_squared, p_of_z
@@ -57,7 +58,7 @@ class CoxArithmetic:
         require_survival(cox.time, cox.event, concepts)
         if {cox.time, cox.event} & {name for term in cox.terms for name in term.split(":")}:
             raise ValueError("the time or the event is one of the terms")
-        self._cox, self._size = cox, size
+        self._cox, self._concepts, self._size = cox, concepts, size
         self._design = Design(cox.terms, concepts, cox.references, size)
         self._columns = len(self._design.columns)
         self._names = [column.name for column in self._design.columns]
@@ -209,12 +210,9 @@ class CoxArithmetic:
             })  # fmt: skip
         return found
 
-    def own(self, frame: Frame) -> dict[str, dict[str, float]]:
-        """Return for each term the hazard ratio and interval of this site alone, for its own page."""
-        complete = self._complete(frame)
-        widths = np.array([column.high - column.low for column in self._design.columns])
-        found = self._own_estimates(*complete, 1.0 / widths) if complete else ()
-        return {name: one.ratio for name, one in zip(self._names, found, strict=False) if one}
+    def own(self, frame: Frame) -> dict[str, Any]:
+        """Return for each term the estimate of this site alone, with its interval."""
+        return estimates_alone(partial(CoxArithmetic, self._cox, self._concepts), frame, self._size.largest_rows)
 
     def _require_columns(self, sums: AnnouncedPart) -> None:
         counts = dict(zip(_COUNTS, sums.first, strict=False))

@@ -136,7 +136,7 @@ class CurveArithmetic:
             "restricted_mean_difference": _difference(list(curves.values()), until),
         }
 
-    def own(self, frame: Frame) -> dict[str, dict[str, Any]]:
+    def own(self, frame: Frame) -> dict[str, Any]:
         """Return the curve of each group of this site alone, for its own page."""
         width, found = 2 * len(self._grid) + 3, {}
         by_group = self.first_values(frame)[: width * len(self._groups)].reshape(-1, width)

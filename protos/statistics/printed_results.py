@@ -12,6 +12,7 @@ from protos.plan.statistics_plan import StatisticsPlan
 
 RESULTS_JSON: Final = "results.json"
 RESULTS_CSV: Final = "results.csv"
+RESULTS_HTML: Final = "results.html"
 Results = Sequence[Mapping[str, Any]]
 
 

@@ -51,6 +51,8 @@ class PrivateTables:
             if not isinstance(analysis, TableOneAnalysis):
                 raise ValueError("only a table_one has a private form")
             table = analysis.table_one
+            if table.bins is not None:
+                raise ValueError("bins have no private form")
             by = None if table.by is None else concept_named(concepts, table.by)
             if isinstance(by, NumberConcept):
                 raise ValueError(f"by names a concept with codes, and {by.name} is a number")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from math import exp, sqrt
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
+from protos.statistics.alone import estimates_alone
 from protos.statistics.design import Design, Standardised
 from protos.statistics.distributions import TWO_SIDED, p_of_z
 from protos.statistics.intercepts import binomial_intercept, probabilities
@@ -78,7 +80,7 @@ class RegressionArithmetic:
 
     def __init__(self, model: Regression, concepts: tuple[Concept, ...], size: StudySize) -> None:
         """Raises ValueError: the concepts do not fit the model."""
-        self._model, self._size = model, size
+        self._model, self._concepts, self._size = model, concepts, size
         self._design = Design(model.terms, concepts, model.references, size)
         self._outcome = concept_named(concepts, model.outcome)
         self._exposure = None if model.exposure is None else concept_named(concepts, model.exposure)
@@ -265,6 +267,11 @@ class RegressionArithmetic:
             share = float(sums.first[3] / sums.first[0])
             estimates[-1] += self._outcome.low + share * (self._outcome.high - self._outcome.low)
         return estimates, np.sqrt(np.diagonal(covariance)) * scale
+
+    def own(self, frame: Frame) -> dict[str, Any]:
+        """Return for each term the estimate of this site alone, with its interval."""
+        make = partial(RegressionArithmetic, self._model, self._concepts)
+        return estimates_alone(make, frame, self._size.largest_rows)
 
     def _complete(self, frame: Frame) -> tuple[Integers, Float64]:
         """Return the numbers of the complete rows, and the scaled design of these rows."""

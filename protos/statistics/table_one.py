@@ -1,4 +1,4 @@
-"""Computes a Table 1 by group: rows, missing, means, deviations, and rows of each code. Sums of counts and moments.
+"""Computes a Table 1 by group: rows, missing, means, deviations, quartiles, and rows of each code, from sums.
 
 The rules:
 
@@ -7,11 +7,14 @@ The rules:
   follows from the others and the total;
 * missing values are no cell: they say of nobody more than that a value is absent;
 * the rows of all groups together are a sum of the groups, so a void group makes the column of all void;
+* quartiles need the rows of each bin. A site first moves its extreme values, at most a quarter on each side, inward to
+  a value that `smallest_cell` rows reach. So no bin shows its extremes, and quartiles stay;
 * a printed cell has at least `fewest_sites` sites that record its column.
 """
 
 from __future__ import annotations
 
+from itertools import combinations
 from math import sqrt
 from typing import Any
 
@@ -28,6 +31,7 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
+from protos.statistics.binned_values import bin_counts, quantile, standardised_difference, without_extremes
 
 
 class TableOneArithmetic:
@@ -63,6 +67,7 @@ class TableOneArithmetic:
                 found += [Number(f"rows {cell} {name}", rows) for cell in self._cells(concept)]
                 if isinstance(concept, NumberConcept):
                     found += [Number(f"{kind} {name}", rows * SUM_SCALE, SUM_SCALE) for kind in ("sum", "squares")]
+                    found += [Number(f"rows of bin {place} {name}", rows) for place in range(self._bins)]
         return tuple(found)
 
     def first_values(self, frame: Frame) -> Float64:
@@ -79,7 +84,11 @@ class TableOneArithmetic:
         return np.array(found)
 
     def _length(self, concept: NumberConcept | CodedConcept) -> int:
-        return 2 + len(self._cells(concept)) + 2 * isinstance(concept, NumberConcept)
+        return 2 + len(self._cells(concept)) + (2 + self._bins) * isinstance(concept, NumberConcept)
+
+    @property
+    def _bins(self) -> int:
+        return self._table.bins or 0
 
     def _of_cells(self, concept: NumberConcept | CodedConcept, values: Float64, smallest: int) -> list[float]:
         present = values[~np.isnan(values)]
@@ -90,6 +99,8 @@ class TableOneArithmetic:
         else:
             scaled = (present - concept.low) / (concept.high - concept.low)
             moments = [float(scaled.sum()), float(scaled @ scaled)]
+            if self._bins:
+                moments += bin_counts(without_extremes(scaled, smallest), self._bins).tolist()
             counts = [len(present)]
             # Values at the ends of the range may have been replaced, and hide no other row. One of the others is left.
             shown = [max(int(np.count_nonzero((scaled > 0.0) & (scaled < 1.0))), int(len(present) > 0))]
@@ -103,6 +114,10 @@ class TableOneArithmetic:
         return np.empty(0)
 
     last_values = newton_values
+
+    def own(self, frame: Frame) -> dict[str, Any]:  # noqa: ARG002
+        """Return nothing: a hospital's own rows are described by its own programs."""
+        return {}
 
     def has_converged(self, sums: AnnouncedPart) -> bool:  # noqa: ARG002
         """Return True, because there is no Newton round."""
@@ -127,7 +142,15 @@ class TableOneArithmetic:
         groups = list(dict.fromkeys(["all", *self.groups]))
         kinds = {one.name: "number" if isinstance(one, NumberConcept) else "codes" for one in self._columns}
         units = {one.name: one.unit for one in self._columns if isinstance(one, NumberConcept)}
-        return {"kind": "table_one", "groups": groups, "kinds": kinds, "units": units, "columns": found}
+        differences = {one.name: self._difference(found[one.name]) for one in self._columns} if self._by else {}
+        printed = {"groups": groups, "kinds": kinds, "units": units, "columns": found, "differences": differences}
+        return {"kind": "table_one"} | printed
+
+    def _difference(self, records: dict[str, dict[str, Any]]) -> float | None:
+        """Return the largest standardised mean difference between two groups; None if a pair has none."""
+        pairs = list(combinations((records[group] for group in self.groups), 2))
+        found = [standardised_difference(one, other) for one, other in pairs]
+        return max((one for one in found if one is not None), default=None) if None not in found else None
 
     def _record(self, concept: NumberConcept | CodedConcept, numbers: Float64) -> dict[str, Any]:
         sites, small, *rest = numbers
@@ -144,6 +167,11 @@ class TableOneArithmetic:
             return record | {"codes": {code: {"rows": counts[code], "share": shares[code]} for code in counts}}
         if rows < 2:
             return record | {"mean": None, "deviation": None}
-        mean, width = rest[-2] / rows, concept.high - concept.low
-        spread = max(0.0, rest[-1] - rows * mean * mean) / (rows - 1)
-        return record | {"mean": float(concept.low + width * mean), "deviation": float(width * sqrt(spread))}
+        total, squares, *bins = rest[2:]
+        mean, width = total / rows, concept.high - concept.low
+        spread = max(0.0, squares - rows * mean * mean) / (rows - 1)
+        record |= {"mean": float(concept.low + width * mean), "deviation": float(width * sqrt(spread))}
+        if bins:
+            quartiles = [concept.low + width * quantile(np.array(bins), share) for share in (0.25, 0.5, 0.75)]
+            record |= {"quartiles": quartiles, "resolution": width / len(bins)}
+        return record

@@ -24,7 +24,7 @@ CONCEPTS: list[dict[str, Any]] = [
     {"kind": "codes", "name": "stage", "definition": "Stage.", "codes": ["I", "II", "III"]},
     {"kind": "codes", "name": "died", "definition": "Death.", "codes": ["no", "yes"]},
     {"kind": "number", "name": "admissions", "definition": "Admissions.", "low": 0.0, "high": 60.0},
-    {"kind": "number", "name": "days", "definition": "Days at risk.", "low": 0.0, "high": 2000.0},
+    {"kind": "number", "name": "days", "definition": "Days at risk.", "low": 0.0, "high": 2000.0, "unit": "days"},
     {"kind": "number", "name": "pressure", "definition": "Blood pressure.", "low": 50.0, "high": 250.0},
 ]
 

@@ -194,7 +194,7 @@ def test_an_own_estimate_is_that_of_the_site_alone() -> None:
     own = _model(table).own(frame_of(first.drop(columns="site"), table.coded))
     expected = _fitted(whole, list(own))
 
-    np.testing.assert_allclose([one["ratio"] for one in own.values()], np.exp(expected.params), rtol=1e-8)
+    np.testing.assert_allclose([one["estimate"] for one in own.values()], expected.params, rtol=1e-8)
 
 
 def _separated(rows: pd.DataFrame) -> pd.DataFrame:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import builtins
 import re
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from statsmodels.api import Logit, add_constant
 
 from host import statistics_page as made
 from host.statistics_page import statistics_page
-from protos.plan.analyses import Cox, Curve
+from protos.plan.analyses import Cox, Curve, Regression, Unanswerable
 from protos.statistics.cox import CoxArithmetic
 from protos.statistics.group_curves import CurveArithmetic
+from protos.statistics.regression import RegressionArithmetic
 from tests.statistics.one_process import concepts_of, frames_of, run, size
 from tests.statistics.survival_tables import LUNG, ROSSI, SurvivalTable
 
@@ -46,8 +51,11 @@ def _results(table: SurvivalTable) -> tuple[dict[str, Any], dict[str, Any]]:
         {"name": "hazards"} | run(cox, frames)[0], {"name": "survival"} | run(curve, frames)[0],
         {"name": "other", "refused": "age follows from the other columns."}, TABLE_ONE,
     ]  # fmt: skip
+    own = {"survival": curve.own(frames[0])}
+    with suppress(Unanswerable):  # one site of rossi alone has no estimate
+        own["hazards"] = cox.own(frames[0])
     head = {"study": "lungs <b>", "version": 2, "plan_digest": "ab" * 32, "run": "lungs-2", "sites": ["one", "two"]}
-    return head | {"analyses": analyses}, {"hazards": cox.own(frames[0]), "survival": curve.own(frames[0])}
+    return head | {"analyses": analyses}, own
 
 
 @pytest.mark.parametrize("table", [LUNG, ROSSI], ids=["lung", "rossi"])
@@ -81,7 +89,28 @@ def test_own_estimates_are_on_the_own_page_only() -> None:
     assert with_own.count("this hospital alone") >= 2
     assert "his hospital alone" not in without
     for found in own["hazards"].values():
-        assert made._with_ends(found["ratio"], found["low"], found["high"]) in with_own
+        assert made._with_ends(*np.exp([found["estimate"], found["low"], found["high"]])) in with_own
+
+
+def test_a_hospital_gets_its_own_estimates_of_every_model() -> None:
+    """Also of regressions, by the arithmetic for all sites."""
+    table = replace(ROSSI, terms=("age", "prio"))
+    concepts, frames = concepts_of(table.rows, table.coded), frames_of(table.rows, "site", table.coded)
+    model = Regression(family="binomial", outcome="event", terms=table.terms)
+    arithmetic = RegressionArithmetic(model, concepts, size(5))
+    first = table.rows[table.rows["site"] == 0]
+
+    own = arithmetic.own(frames[0])
+    expected = Logit(first["event"], add_constant(first[["age", "prio"]])).fit(disp=0, tol=1e-14)
+
+    assert set(own) == {"age", "prio"}
+    for term, found in own.items():
+        limits = expected.conf_int().loc[term]
+        np.testing.assert_allclose([found["estimate"], found["low"], found["high"]], [expected.params[term], *limits])
+    results = {"name": "death"} | run(arithmetic, frames)[0]
+    head = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
+    page = statistics_page(head | {"analyses": [results]}, {"death": own})
+    assert all(made._with_ends(*np.exp(list(found.values()))) in page for found in own.values())
 
 
 def test_names_are_texts_and_the_page_loads_nothing() -> None:

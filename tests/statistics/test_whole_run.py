@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
@@ -24,7 +25,7 @@ from tests.statistics.test_regression import FORMULA, NAMES, TERMS, compare, fit
 
 SITES = ("ahus", "berlin", "cluj", "delft")
 ANALYSES: list[dict[str, Any]] = [
-    {"name": "who they are", "table_one": {"columns": ["age", "stage"], "by": "sex"}},
+    {"name": "who they are", "table_one": {"columns": ["age", "stage"], "by": "sex", "bins": 60}},
     {"name": "death", "regression": {"family": "binomial", "outcome": "died", "terms": TERMS}},
     {
         "name": "admissions",
@@ -52,9 +53,12 @@ def contract() -> dict[str, Any]:
                 "concept": "stage",
             },
             {"name": "admissions", "concept": "admissions", **number},
-            {"name": "days", "concept": "days", **number},
+            {"name": "days", "role": "follow-up", "unit": "days", "concept": "days"},
             {"name": "pressure", "concept": "pressure", **number},
-            {"name": "died", "role": "target", "task": "binary", "positive": ["1"], "concept": "died"},
+            {
+                "name": "died", "role": "target", "task": "binary", "positive": ["1"], "negative": ["0"],
+                "concept": "died",
+            },
         ],
     }  # fmt: skip
 
@@ -96,6 +100,9 @@ def test_a_run_over_tls_with_masks_prints_the_pooled_table_everywhere(
     (path,) = tmp_path.glob("coordinator/runs/*/results.json")
     files = [next((tmp_path / site).glob("state/statistics/*/results.json")) for site in SITES]
     assert {file.read_bytes() for file in files} == {path.read_bytes()}
+    pages = [file.with_name("results.html").read_text() for file in (path, *files)]
+    assert ["this hospital alone" in page for page in pages] == [False, True, True, True, True]
+    assert len(set(pages)) == 5
     found = {one["name"]: one for one in json.loads(path.read_text())["analyses"]}
     assert set(found) == {one["name"] for one in ANALYSES}
     assert not any("refused" in one for one in found.values())
@@ -103,6 +110,7 @@ def test_a_run_over_tls_with_masks_prints_the_pooled_table_everywhere(
     women = found["who they are"]["columns"]["age"]["sex=female"]
     own = table[table.sex == "female"].age.dropna()
     assert women["mean"] == pytest.approx(own.mean(), rel=1e-10)
+    assert (np.abs(women["quartiles"] - np.quantile(own, [0.25, 0.5, 0.75])) < women["resolution"]).all()
     assert women["deviation"] == pytest.approx(own.std(), rel=1e-9)
 
 

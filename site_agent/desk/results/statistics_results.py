@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from protos.statistics.printed_results import RESULTS_CSV, RESULTS_JSON, results_as_csv, results_as_json
+from host.statistics_page import statistics_page
+from protos.statistics.printed_results import RESULTS_CSV, RESULTS_HTML, RESULTS_JSON, results_as_csv, results_as_json
 from site_agent.hospital import Hospital
 from site_agent.trainer.disk import write_whole
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
@@ -21,9 +23,14 @@ def results_folder(state: Path, run: str) -> Path:
 
 
 def write_results(hospital: Hospital, study: StatisticsStudy, run: str) -> None:
-    """Write what each analysis prints. Raises UnavailableError: the disk cannot be written."""
+    """Write what each analysis prints, and the page. Raises UnavailableError: the disk cannot be written.
+
+    The page also has the estimates of this hospital alone.
+    """
     folder, results = results_folder(hospital.state_path, run), study.results()
     write_whole(folder / RESULTS_CSV, results_as_csv(results).encode())
-    write_whole(folder / RESULTS_JSON, results_as_json(study.plan, results))
+    content = results_as_json(study.plan, results)
+    write_whole(folder / RESULTS_JSON, content)
+    write_whole(folder / RESULTS_HTML, statistics_page(json.loads(content), study.own()).encode())
     refused = sum("refused" in one for one in results)
     structlog.get_logger().info("statistics_written", run=run, analyses=len(results), refused=refused)

@@ -1,7 +1,7 @@
 """Converts a site's table to the concepts of a statistics plan, in their units and codes.
 
-Features and the outcome can record a concept. Every row of the table takes part, whatever part of a split it is in. The
-rules:
+Features, the outcome and the time of follow-up can record a concept. Every row of the table takes part, whatever part
+of a split it is in. The rules:
 
 * a number is converted by the factor that the plan declares, and replaced by the nearer limit beyond the range;
 * `recorded_by` decides which sites record a concept. A site that is listed must have a column for it, and a site that
@@ -32,14 +32,23 @@ from site_agent.trainer.prior.concept_columns import conversion_of, meanings_of,
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """A column that records a concept. `codes` are None for a number; `column` is None for the target."""
+    """A column that records a concept. `codes` are None for a number."""
 
     name: str
     concept: str
-    column: str | None
     codes: tuple[str, ...] | None = None
     concept_codes: tuple[str | None, ...] | None = None
     unit: str | None = None
+
+    def own(self, table: Table) -> Float64:
+        """Return the column as the table has it, float64 (rows,): a feature, the target or the time of follow-up."""
+        follow_up = table.contract.follow_up
+        if follow_up is not None and self.name == follow_up.name:
+            found = table.follow_up
+        else:
+            found = table.features.get(self.name, table.target)
+        assert found is not None
+        return found.astype(np.float64)
 
 
 def concept_frame(concepts: Sequence[Concept], table: Table, site: str, smallest_cell: int) -> Frame:
@@ -50,9 +59,7 @@ def concept_frame(concepts: Sequence[Concept], table: Table, site: str, smallest
     """
     columns = {}
     for concept, one in mapped_concepts(concepts, table.contract, site):
-        own = table.target if one.column is None else table.features[one.column]
-        assert own is not None
-        columns[concept.name] = _values(concept, one, own.astype(np.float64))
+        columns[concept.name] = _values(concept, one, one.own(table))
     patients = np.arange(table.rows)
     if table.patients is not None:
         patients = np.unique(np.array(table.patients), return_inverse=True)[1].astype(np.int64)
@@ -89,7 +96,7 @@ def mapped_concepts(concepts: Sequence[Concept], contract: Contract, site: str) 
 def recorded_concepts(contract: Contract) -> dict[str, Recorded]:
     """Return the columns that record a concept, by the concept's name. Raises ConfigurationError if two record one."""
     found: dict[str, Recorded] = {}
-    for one in (*_features(contract), *_target(contract)):
+    for one in (*_features(contract), *_target(contract), *_follow_up(contract)):
         if one.concept in found:
             raise wrong_mapping(f"The contract maps {found[one.concept].name} and {one.name} to {one.concept}.")
         found[one.concept] = one
@@ -103,8 +110,7 @@ def used_values(concepts: Sequence[Concept], table: Table, frame: Frame) -> dict
         if concept.name not in frame.columns:
             continue
         one, mapped = recorded[concept.name], frame.columns[concept.name]
-        own = table.target if one.column is None else table.features[one.column]
-        assert own is not None
+        own = one.own(table)
         if isinstance(concept, NumberConcept):
             factor, offset = conversion_of(concept, one.name, one.unit)
             found |= numbers_of(one.name, own, concept.low, concept.high, factor * own + offset)
@@ -120,9 +126,15 @@ def _features(contract: Contract) -> Iterator[Recorded]:
             continue
         if isinstance(feature, CategoricalFeature):
             codes, means = feature.codes, feature.concept_codes
-            yield Recorded(name=name, concept=concept, column=name, codes=codes, concept_codes=means)
+            yield Recorded(name=name, concept=concept, codes=codes, concept_codes=means)
         else:
-            yield Recorded(name=name, concept=concept, column=name, unit=feature.unit)
+            yield Recorded(name=name, concept=concept, unit=feature.unit)
+
+
+def _follow_up(contract: Contract) -> Iterator[Recorded]:
+    column = contract.follow_up
+    if column is not None and column.concept is not None:
+        yield Recorded(name=column.name, concept=column.concept, unit=column.unit)
 
 
 def _target(contract: Contract) -> Iterator[Recorded]:
@@ -132,11 +144,11 @@ def _target(contract: Contract) -> Iterator[Recorded]:
     name, concept = target.name, target.concept
     match target:
         case BinaryTarget(classes=classes, concept_codes=means):
-            yield Recorded(name=name, concept=concept, column=None, codes=classes, concept_codes=means)
+            yield Recorded(name=name, concept=concept, codes=classes, concept_codes=means)
         case MultiClassTarget(codes=codes):
-            yield Recorded(name=name, concept=concept, column=None, codes=codes)
+            yield Recorded(name=name, concept=concept, codes=codes)
         case RegressionTarget(unit=unit):
-            yield Recorded(name=name, concept=concept, column=None, unit=unit)
+            yield Recorded(name=name, concept=concept, unit=unit)
         case _:
             assert_never(target)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,15 @@ class StatisticsStudy:
         """Return what each analysis prints, from the sums of all rounds."""
         vector = np.frombuffer(self._final, "<f4")
         return _announced(self.plan, vector, self._made, is_over=True).results()
+
+    def own(self) -> dict[str, dict[str, Any]]:
+        """Return the estimates of this site alone, by the name of the analysis. They are for its own people."""
+        found = {}
+        for analysis, arithmetic in zip(self.plan.analyses, self.plan.arithmetics, strict=True):
+            if all(self.site in self.plan.recorders(used) for used in concepts_used(analysis)):
+                with suppress(Unanswerable):
+                    found[analysis.name] = arithmetic.own(self._frame)
+        return found
 
     def saved(self) -> SavedStudy:
         """Return what the next round needs from earlier rounds: the digest of the sums that this site received."""

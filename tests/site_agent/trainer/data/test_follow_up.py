@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from protos.errors import ConfigurationError
+from protos.plan.concepts import CodedConcept, Conversion, NumberConcept
 from site_agent.desk.drafting.describe import describe
 from site_agent.desk.examination.examine import examine
 from site_agent.hospital import Split
@@ -16,6 +17,7 @@ from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.follow_up import AFTER_END, NEGATIVE, REVERSED, ZERO
 from site_agent.trainer.data.run_table import table_digest
 from site_agent.trainer.data.tables import Survey, survey_new_rows, survey_table
+from site_agent.trainer.statistics.concept_frame import concept_frame, used_values
 from tests.site_agent.trainer.data.conftest import contract_from
 
 NUMBER = "{name: days, role: follow-up, unit: days%s}"
@@ -126,6 +128,25 @@ def test_other_times_are_another_table(tmp_path: Path) -> None:
     one, other = (_read(tmp_path, _contract(NUMBER), _ordinary(cell)).table for cell in ("7", "8"))
 
     assert table_digest(one) != table_digest(other)
+
+
+def test_a_statistics_plan_gets_time_and_event(tmp_path: Path) -> None:
+    """Both are concepts of the plan: the time in the concept's unit, the event as the position of its code."""
+    contract = _contract(NUMBER, ", concept: time", "], concept: event, concept_codes: [alive, dead")
+    concepts = (
+        NumberConcept(
+            kind="number", name="time", definition="Time.", low=0, high=20, unit="weeks",
+            conversions=(Conversion(unit="days", factor=1 / 7),),
+        ),
+        CodedConcept(kind="codes", name="event", definition="Death.", codes=("alive", "dead")),
+    )  # fmt: skip
+    table = _read(tmp_path, contract, _ordinary("7")).table
+
+    frame = concept_frame(concepts, table, "site", 5)
+
+    np.testing.assert_allclose(frame.columns["time"][:2], [1.0, 30 / 7])
+    np.testing.assert_array_equal(frame.columns["event"][:2], [0.0, 1.0])
+    assert "days" in used_values(concepts, table, frame)
 
 
 def test_new_rows_need_no_time(tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""Quartiles and differences of a Table 1, from counts: those of the pooled table within a bin's width."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from protos.plan.analyses import TableOne
+from protos.statistics.binned_values import without_extremes
+from protos.statistics.table_one import TableOneArithmetic
+from tests.for_each import for_each
+from tests.statistics.one_process import concepts_of, frames_of, run, size
+from tests.statistics.survival_tables import TABLES, SurvivalTable
+
+
+@for_each("table", TABLES)
+def test_quartiles_lie_within_a_bin_of_the_pooled_ones(table: SurvivalTable) -> None:
+    """Also if each site moves its extreme values inward; means are exact."""
+    numbers = tuple(term for term in table.terms if term not in table.coded)
+    concepts, frames = concepts_of(table.rows, table.coded), frames_of(table.rows, "site", table.coded)
+    for smallest in (1, 3):
+        arithmetic = TableOneArithmetic(
+            TableOne(columns=numbers, by=table.by, bins=200), concepts, size(len(frames), smallest_cell=smallest)
+        )
+
+        found, _ = run(arithmetic, frames)
+
+        for name in numbers:
+            record, values = found["columns"][name]["all"], table.rows[[name, table.by]].dropna()[name]
+            # Between two values with a gap that is wider than a bin, every number is a quantile.
+            shares = (0.25, 0.5, 0.75)
+            ends = [np.quantile(values, shares, method=one) for one in ("inverted_cdf", "higher")]
+            assert record["mean"] == pytest.approx(values.mean(), rel=1e-8, abs=1e-8)
+            assert (record["quartiles"] >= ends[0] - record["resolution"]).all()
+            assert (record["quartiles"] <= ends[1] + record["resolution"]).all()
+
+
+def test_no_bin_shows_an_extreme_value() -> None:
+    """The lowest and the highest bin with rows have at least as many as a smallest cell, at every site."""
+    values = np.random.default_rng(0).lognormal(size=100)
+
+    moved = without_extremes(values, 5)
+
+    assert (moved == moved.min()).sum() == 5
+    assert (moved == moved.max()).sum() == 5
+    np.testing.assert_array_equal(np.quantile(moved, [0.25, 0.5, 0.75]), np.quantile(values, [0.25, 0.5, 0.75]))
+    np.testing.assert_array_equal(without_extremes(values[:7], 5), values[:7])
+
+
+def test_standardised_differences_follow_from_means_deviations_and_shares() -> None:
+    """Numbers by Austin 2009; two codes have the same formula; of three groups the largest difference counts."""
+    generator = np.random.default_rng(1)
+    rows = pd.DataFrame({
+        "site": np.arange(600) % 3, "arm": generator.choice(["a", "b", "c"], 600),
+        "sex": generator.choice(["f", "m"], 600), "age": generator.normal(60, 9, 600),
+    })  # fmt: skip
+    rows["age"] += 5 * (rows["arm"] == "c")
+    coded: dict[str, tuple[object, ...]] = {"arm": ("a", "b", "c"), "sex": ("f", "m")}
+    table = TableOne(columns=("age", "sex"), by="arm")
+
+    found, _ = run(TableOneArithmetic(table, concepts_of(rows, coded), size(3)), frames_of(rows, "site", coded))
+
+    groups = [part for _, part in rows.groupby("arm")]
+    ages, shares = [], []
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        first, second = groups[one], groups[other]
+        pooled = np.sqrt((first["age"].var() + second["age"].var()) / 2)
+        ages.append(abs(first["age"].mean() - second["age"].mean()) / pooled)
+        p, q = (first["sex"] == "m").mean(), (second["sex"] == "m").mean()
+        shares.append(abs(p - q) / np.sqrt((p * (1 - p) + q * (1 - q)) / 2))
+    assert found["differences"]["age"] == pytest.approx(max(ages), rel=1e-8)
+    assert found["differences"]["sex"] == pytest.approx(max(shares), rel=1e-12)
