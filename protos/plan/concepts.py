@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, StringConstraints, model_validator
@@ -65,8 +65,8 @@ class LowAndHigh(Document):
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
-        if not self.low < self.high:
-            raise ValueError("low must be below high")
+        if not 0 < self.high - self.low < inf:
+            raise ValueError("low must be below high, and their distance must be a number")
         return self
 
 

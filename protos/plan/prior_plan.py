@@ -92,6 +92,8 @@ class PriorPlan(AnnouncingPlan):
             yield f"the concepts have {columns} columns and need {sums:,} sums in a round; {MOST_SUMS:,} are allowed"
             return
         yield from why_not_listed(self.concepts, self.site_names)
+        if len(set(self.outputs)) != len(self.outputs):
+            yield "the outcome lists a class twice"
         if self.privacy is not None and not isinstance(self.outcome, YesOrNo):
             yield (
                 "privacy: the outcome must be binary, because the program cannot clip the gradients of other outcomes "
@@ -100,7 +102,8 @@ class PriorPlan(AnnouncingPlan):
         yield from self.why_too_many_rows()
         places = {name: 1 << place for place, name in enumerate(self.site_names)}
         sets = [
-            (one.name, sum(places.get(site, 0) for site in set(one.recorded_by or places))) for one in self.concepts
+            (one.name, sum(places.get(site, 0) for site in set(places if one.recorded_by is None else one.recorded_by)))
+            for one in self.concepts
         ]
         for (one, some), (other, others) in combinations_with_replacement(sets, 2):
             count = (some & others).bit_count()

@@ -343,6 +343,21 @@ def test_the_rate_is_the_same_at_all_sites_in_every_step(
         plan_with(schedule=schedule, optimiser={"rate_schedule": rates})
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"outcome": {"task": "multi-class", "classes": ["mild", "mild", "severe"]}},
+        {"concepts": [CONCEPTS[0] | {"recorded_by": []}]},
+    ],
+)
+def test_a_prior_plan_has_no_class_twice_and_no_concept_of_nobody(changes: dict[str, Any]) -> None:
+    """Two regressions would have one name, and a sum would be over no site."""
+    plan_from_json(json.dumps({**HEAD, "kind": "prior", "concepts": CONCEPTS}))
+
+    with pytest.raises(ValidationError):
+        plan_from_json(json.dumps({**HEAD, "kind": "prior", "concepts": CONCEPTS} | changes))
+
+
 @pytest.mark.parametrize(("concepts", "codes", "is_allowed"), [(40, 12, True), (43, 13, False), (500, 50, False)])
 def test_a_prior_plan_is_counted_before_its_sums_are_listed(concepts: int, codes: int, is_allowed: bool) -> None:
     """Every pair of columns has a sum, so some kilobytes of a plan could fill any memory."""
