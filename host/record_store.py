@@ -26,8 +26,7 @@ from protos.errors import OperatorError
 BUSY_SECONDS: Final = 20.0
 _FORMAT: Final = 2  # 1 had the audit log alone
 _SMALLEST_PAGE_BYTES: Final = 512  # SQLite takes a file that was cut in its first hundred bytes for a new one
-_FULL: Final = {sqlite3.SQLITE_FULL}
-_DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}  # the last: no JSON
 _BUSY: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 FREE_SPACE: Final = (
     "Free space on the disk of the state directory, or correct its permissions, and start again. Delete nothing in "
@@ -100,22 +99,20 @@ class Store:
                     os.fsync(folder)
             # An existing file is only looked at. If a process closes any descriptor of a file, its other connections to
             # this file lose their locks. Then another process that closes the file deletes the log of their writes.
+            has_log = (by_descriptor(folder) / f"{self.path.name}-wal").exists()  # never beside an empty file
             found = os.stat(self.path.name, dir_fd=folder, follow_symlinks=False)
             if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.ELOOP, "it is a link or a folder, and not a file")
-            if 0 < found.st_size < _SMALLEST_PAGE_BYTES:
+            if found.st_size < _SMALLEST_PAGE_BYTES and (found.st_size or has_log):
                 raise self.damaged("it was cut")
             place = by_descriptor(folder) / self.path.name
             self._connection = sqlite3.connect(
-                f"file:{place}?mode=rw",
-                uri=True,
-                isolation_level=None,
-                timeout=BUSY_SECONDS,
-                check_same_thread=False,
+                f"file:{place}?mode=rw", uri=True, isolation_level=None, timeout=BUSY_SECONDS, check_same_thread=False
             )
             # This also opens the files while the folder is open.
             (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA recursive_triggers=ON")  # otherwise REPLACE deletes rows and asks no trigger
         if not tables:
             self._connection.execute(f"PRAGMA user_version={_FORMAT}")
         elif self._connection.execute("PRAGMA user_version").fetchone() != (_FORMAT,):
@@ -154,12 +151,13 @@ class Store:
             with self.explained():
                 self._connection.execute(f"PRAGMA synchronous={'FULL' if syncs else 'NORMAL'}")
                 self._connection.execute("BEGIN IMMEDIATE")
-            self._depth, self._then = 1, []
+            self._depth, self._then, before = 1, [], self._connection.total_changes
             try:
                 yield
                 with self.explained():
                     self._connection.execute("COMMIT")
-                self._is_synced = syncs
+                # Without a change, a commit syncs nothing.
+                self._is_synced = syncs if self._connection.total_changes > before else self._is_synced
                 for act in self._then:
                     act()
             except BaseException:
@@ -229,9 +227,9 @@ class Store:
             yield
         except sqlite3.Error as cause:
             number = (getattr(cause, "sqlite_errorcode", None) or 0) & 0xFF
-            if number in _DAMAGED:
-                raise self.damaged(str(cause)) from cause
-            if number in _FULL:
+            if number in _DAMAGED or (not number and isinstance(cause, sqlite3.OperationalError)):  # 0: no text
+                raise self.damaged(str(cause).partition(" with text ")[0]) from cause
+            if number == sqlite3.SQLITE_FULL:
                 reason = "its disk is full"
             elif number in _BUSY:
                 reason = f"another program has locked it for {BUSY_SECONDS:.0f} seconds"

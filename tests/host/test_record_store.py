@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -195,6 +196,59 @@ def test_a_store_that_was_cut_to_its_first_bytes_is_no_new_one(tmp_path: Path, l
 
     with pytest.raises(StoreDamaged):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize("change", [(b'"run":', b'"run"!'), (b'"heart"', b'"hea\xfft"')])
+def test_a_record_that_is_no_text_or_no_json_is_damage_and_is_not_quoted(
+    tmp_path: Path, change: tuple[bytes, bytes]
+) -> None:
+    """One changed byte on the disk. Another start would not help."""
+    path = filled(tmp_path)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(*change, 1))
+    assert path.read_bytes() != content
+
+    with pytest.raises(StoreDamaged) as refused:
+        opened(tmp_path)
+    assert "contribution_released" not in str(refused.value)
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, partial(os.truncate, length=0)])
+def test_a_log_of_writes_without_its_store_is_damage(tmp_path: Path, lose: Callable[[Path], object]) -> None:
+    """SQLite would delete the log, which has the newest records, and begin a new store."""
+    with closing(opened(tmp_path / "site")) as log:
+        log.write("plan_approved")
+        shutil.copytree(tmp_path / "site", tmp_path / "copy")
+    lose(tmp_path / "copy" / "gate.sqlite")
+
+    with pytest.raises(StoreDamaged):
+        opened(tmp_path / "copy")
+    assert (tmp_path / "copy" / "gate.sqlite-wal").stat().st_size
+
+
+def test_a_record_is_not_replaced(tmp_path: Path) -> None:
+    """To replace a row is to delete it."""
+    filled(tmp_path)
+    with closing(opened(tmp_path)) as log:
+        before = list(log.lines())
+        with pytest.raises(StoreError):
+            log.store.write("INSERT OR REPLACE INTO records (number, line) VALUES (0, '{}')")
+
+        assert list(log.lines()) == before
+
+
+def test_a_transaction_without_a_change_syncs_no_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite syncs nothing for it, so the record before it still waits for its sync."""
+    synced = list[int]()
+    with closing(opened(tmp_path)) as log:
+        monkeypatch.setattr(os, "fdatasync", synced.append)
+        log.write_after("contribution_handed_over")
+        with log.store.transaction():
+            pass
+
+        log.sync()
+
+        assert len(synced) == 1
 
 
 def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
