@@ -11,10 +11,10 @@ Sources: Cochran 1954; Higgins, Thompson 2002; DerSimonian, Laird 1986.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, sqrt
+from math import sqrt
 from typing import Final
 
-from protos.statistics.distributions import TWO_SIDED, p_of_chi_squared
+from protos.statistics.distributions import TWO_SIDED, p_of_chi_squared, ratio_of
 
 FEWEST_ESTIMATES: Final = 5
 FIRST_SUMS: Final = ("count", "weight", "squared", "weighted", "square")
@@ -47,7 +47,8 @@ class OwnEstimate:
     def ratio(self) -> dict[str, float]:
         """Return exp of the estimate and of the limits of its 95% interval."""
         reach = TWO_SIDED * self.error
-        return {"ratio": exp(self.value), "low": exp(self.value - reach), "high": exp(self.value + reach)}
+        ends = {"low": ratio_of(self.value - reach), "high": ratio_of(self.value + reach)}
+        return {"ratio": ratio_of(self.value)} | ends
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property, partial
-from math import exp
 from typing import Any, Final
 
 import numpy as np
@@ -38,12 +37,13 @@ from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from protos.statistics.alone import estimates_alone
 from protos.statistics.between_sites import FIRST_SUMS, BetweenSites, OwnEstimate, between_sites, random_effects
 from protos.statistics.design import Design, Standardised
-from protos.statistics.distributions import TWO_SIDED, p_of_chi_squared, p_of_z
+from protos.statistics.distributions import TWO_SIDED, p_of_chi_squared, p_of_z, ratio_of
 from protos.statistics.newton_walk import LikelihoodSums, Position, own_walk, require_estimate, symmetric, walk
 from protos.statistics.risk_sets import RiskSets, WeightedRiskSets
 
 _LOG_UNIT: Final = 7.0  # so that the logarithm of a time is between -2 and 2; the test does not depend on it
 _DISTINCT_ROUNDS: Final = 6
+_LEAST_LEFT: Final = 1e-9  # of a variance, as a share: less is the rounding of a difference
 _COUNTS: Final = (
     *("rows", "events", "rows with a missing value"),
     *("sites", "sites without events", "sites with few events"),
@@ -204,7 +204,7 @@ class CoxArithmetic:
                 "high": value + TWO_SIDED * error if is_exact else None,
                 "p": p_of_z(value / error) if is_exact else None,
                 "deviation": float(1.0 / per_unit[place]),
-                "ratio": exp(value),
+                "ratio": ratio_of(value),
                 "proportional_p": trend and trend[place],
                 "between_sites": self._between(sums, place, float(per_unit[place])),
             })  # fmt: skip
@@ -248,6 +248,7 @@ class CoxArithmetic:
     def _weighted(
         self, values: Float64, sets: RiskSets, sums: AnnouncedPart, coefficients: Float64
     ) -> WeightedRiskSets:
+        self._require_columns(sums)
         standard = self._standard(sums)
         if standard.rows - len(values) < self._rows_needed:
             raise Unanswerable("The other hospitals have too few rows.")
@@ -295,6 +296,8 @@ class CoxArithmetic:
         cross, information = symmetric(rest[:half], columns), symmetric(rest[half : 2 * half], columns)
         # The part of the score's variance that the estimates themselves explain is taken out.
         variance = information - cross @ here.sums.covariance @ cross
+        if (np.diagonal(variance) <= _LEAST_LEFT * np.diagonal(information)).any():
+            return None  # the events have hardly more than one time
         squares = score**2 / np.diagonal(variance)
         whole = float(score @ np.linalg.lstsq(variance, score)[0])
         each = [p_of_chi_squared(max(0.0, float(one)), 1) for one in squares]

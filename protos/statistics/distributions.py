@@ -10,7 +10,13 @@ from math import erfc, exp, log, pi, sqrt
 from statistics import NormalDist
 from typing import Final
 
+_LARGEST_LOGARITHM: Final = 300.0
 TWO_SIDED: Final = NormalDist().inv_cdf(0.975)  # standard errors on each side of a 95% interval
+
+
+def ratio_of(estimate: float) -> float:
+    """Return exp of an estimate; of one beyond 300 that of 300, so that the result is a number for every unit."""
+    return exp(max(-_LARGEST_LOGARITHM, min(_LARGEST_LOGARITHM, estimate)))
 
 
 def p_of_z(z: float) -> float:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from math import exp, sqrt
+from math import sqrt
 from typing import Any, Final
 
 import numpy as np
@@ -38,7 +38,7 @@ from protos.plan.analyses import (
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from protos.statistics.alone import estimates_alone
 from protos.statistics.design import Design, Standardised
-from protos.statistics.distributions import TWO_SIDED, p_of_z
+from protos.statistics.distributions import TWO_SIDED, p_of_z, ratio_of
 from protos.statistics.intercepts import binomial_intercept, probabilities
 from protos.statistics.student import limit_of_t, p_of_t
 
@@ -249,7 +249,7 @@ class RegressionArithmetic:
             if place < self._columns:
                 found["deviation"] = float(1.0 / standard.per_unit[place])
                 if self._model.family in _RATIOS:
-                    found["ratio"] = exp(estimate)
+                    found["ratio"] = ratio_of(estimate)
             yield found
 
     def _in_units(

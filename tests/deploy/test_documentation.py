@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import json
 import re
 import runpy
 import shlex
@@ -14,10 +15,12 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from pydantic import TypeAdapter
 
 from coordinator.commands.coordinator_cli import cli as coordinator
 from pki.pki_cli import commands as pki
+from protos.plan.analyses import Analysis
 from protos.plan.architecture import Part
 from protos.plan.ingredients import Method, Parts
 from site_agent.site_cli import cli as site_agent
@@ -172,3 +175,12 @@ def test_the_contributors_method_works_as_it_stands(tmp_path: Path) -> None:
 
     assert "half-way" in names["METHOD_NAMES"]
     assert chosen.method() == Method(federated=Parts((Part.BODY,)), update_rate=0.5)
+
+
+def test_the_documented_analyses_are_analyses() -> None:
+    """The plan's part on the page for biostatisticians is read as it stands."""
+    (text,) = fenced(ROOT / "docs" / "statistics.md", "yaml")
+
+    found = TypeAdapter(tuple[Analysis, ...]).validate_json(json.dumps(yaml.safe_load(text)["analyses"]))
+
+    assert len(found) == text.count("name:")

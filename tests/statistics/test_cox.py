@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -233,6 +234,20 @@ def test_ties_everywhere_have_an_estimate() -> None:
 
     estimates = [one["estimate"] for one in found["terms"]]  # type: ignore[union-attr]
     np.testing.assert_allclose(estimates, expected.params, rtol=0, atol=_EXACT)
+
+
+def test_no_number_of_a_result_is_infinite() -> None:
+    """Not for a unit in which a ratio is too large for a number, nor if all events have one time."""
+    rows = _made(300, 6).assign(time=10.0)
+    rows["dose"] /= 1e9
+    concepts = (number("time", 0, 1000), codes("event", "0", "1"), number("dose", -1e-8, 1e-8))
+    model = CoxArithmetic(Cox(time="time", event="event", terms=("dose",)), concepts, size(3))
+
+    found, _ = run(model, frames_of(rows, "site", {"event": (0.0, 1.0)}))
+
+    json.dumps(found, allow_nan=False)
+    assert found["proportional_p"] is None
+    assert found["terms"][0]["proportional_p"] is None
 
 
 def test_a_site_with_few_events_takes_no_part() -> None:
