@@ -67,7 +67,7 @@ class Target:
     when_refused: str = "Ask the office whether the coordinator runs, and whether the port is right."
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)

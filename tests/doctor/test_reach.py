@@ -147,6 +147,15 @@ def test_a_proxy_that_does_not_answer(office: Office) -> None:
     assert finding.identifier == "D408"
 
 
+def test_an_ipv6_address_is_asked_of_a_proxy_in_brackets(office: Office) -> None:
+    """As the agent asks: a proxy that follows RFC 3986 refuses it without."""
+    proxy = ConnectProxy(allows=False)
+    with listening(proxy) as port:
+        the_failure(look(target_of(office, 8443, "2001:db8::1"), Proxy("127.0.0.1", port)))
+
+    assert proxy.asked == ["[2001:db8::1]:8443"]
+
+
 def test_a_proxy_that_wants_a_login(office: Office) -> None:
     """A missing, a wrong and an impossible login have remedies of their own, none of which shows the login."""
     cases = [(b"Basic realm=x", ""), (b"Basic realm=x", "user:wrong")]
