@@ -54,7 +54,8 @@ class TableOneArithmetic:
 
     def _cells(self, concept: NumberConcept | CodedConcept) -> tuple[str, ...]:
         """Return the names of the counts of a column. They add up to the group's rows."""
-        return (*(concept.codes if isinstance(concept, CodedConcept) else ("with a value",)), "missing")
+        codes = concept.codes if isinstance(concept, CodedConcept) else ("a value",)
+        return (*(f"with {code}" for code in codes), "missing")  # a code may be the word missing
 
     @property
     def first(self) -> tuple[Number, ...]:
@@ -158,13 +159,12 @@ class TableOneArithmetic:
             return {"void": f"a hospital has fewer rows of a cell than its smallest cell: join codes of {concept.name}"}
         if sites < self._size.fewest_sites:
             return {"void": f"{sites:.0f} hospitals record {concept.name}, and {self._size.fewest_sites} are needed"}
-        counts = dict(zip(self._cells(concept), map(round, rest), strict=False))
-        missing = counts.pop("missing")
-        rows = sum(counts.values())
+        *counts, missing = map(round, rest[: len(self._cells(concept))])
+        rows = sum(counts)
         record: dict[str, Any] = {"rows": rows, "missing": missing, "sites": round(sites)}
         if isinstance(concept, CodedConcept):
-            shares = {code: count / rows if rows else None for code, count in counts.items()}
-            return record | {"codes": {code: {"rows": counts[code], "share": shares[code]} for code in counts}}
+            shares = [{"rows": count, "share": count / rows if rows else None} for count in counts]
+            return record | {"codes": dict(zip(concept.codes, shares, strict=True))}
         if rows < 2:
             return record | {"mean": None, "deviation": None}
         total, squares, *bins = rest[2:]

@@ -71,3 +71,18 @@ def test_standardised_differences_follow_from_means_deviations_and_shares() -> N
         shares.append(abs(p - q) / np.sqrt((p * (1 - p) + q * (1 - q)) / 2))
     assert found["differences"]["age"] == pytest.approx(max(ages), rel=1e-8)
     assert found["differences"]["sex"] == pytest.approx(max(shares), rel=1e-12)
+
+
+def test_a_code_may_be_the_word_missing() -> None:
+    """Its rows have a value, and are no rows without one."""
+    words = np.array(["yes", "no", "missing", None] * 75)
+    rows = pd.DataFrame({"site": np.arange(300) % 3, "smoker": words})
+    coded: dict[str, tuple[object, ...]] = {"smoker": ("no", "yes", "missing")}
+    arithmetic = TableOneArithmetic(TableOne(columns=("smoker",)), concepts_of(rows, coded), size(3))
+
+    found, _ = run(arithmetic, frames_of(rows, "site", coded))
+
+    record = found["columns"]["smoker"]["all"]
+    assert (record["rows"], record["missing"]) == (225, 75)
+    assert {code: one["rows"] for code, one in record["codes"].items()} == {"no": 75, "yes": 75, "missing": 75}
+    assert len({number.name for number in arithmetic.first}) == len(arithmetic.first)
