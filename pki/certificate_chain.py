@@ -9,7 +9,6 @@ certificate is still accepted (`Register.is_accepted`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -167,24 +166,12 @@ class ShownCertificates:
         return certificates.is_renewal_due(self.leaf(), now)
 
 
-def describe(pem: bytes, now: datetime) -> Iterator[str]:
-    """Yield lines that describe each certificate in a PEM. Texts of strangers are escaped for the terminal (`!a`)."""
-    for one in certificates_in(pem):
-        start, end = one.not_valid_before_utc, one.not_valid_after_utc
-        remark = " (not valid yet)" if now < start else " (expired)" if now > end else ""
-        names = ", ".join(str(getattr(name, "value", name)) for name in _names(one, is_checked=False))
-        yield f"Certificate {names or one.subject.rfc4514_string()!a}"
-        yield f"  issued by    {one.issuer.rfc4514_string()!a}"
-        yield f"  valid        {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC{remark}"
-        yield f"  sha256       {certificate_sha256(one)}"
-
-
-def _names(certificate: x509.Certificate, *, is_checked: bool = True) -> list[x509.GeneralName]:
+def _names(certificate: x509.Certificate) -> list[x509.GeneralName]:
     try:
         extensions = list(certificate.extensions)
     except Exception as cause:  # an extension is repeated or unreadable
         raise _refused("its extensions cannot be read") from cause
-    if is_checked and not all(isinstance(one.value, _KNOWN_EXTENSIONS) for one in extensions):
+    if not all(isinstance(one.value, _KNOWN_EXTENSIONS) for one in extensions):
         raise _refused("it has an extension that certificates of a federation do not have")
     return [name for one in extensions if isinstance(one.value, x509.SubjectAlternativeName) for name in one.value]
 
@@ -225,6 +212,5 @@ def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"A certificate was refused: {reason}.",
         consequence="It was not accepted or stored. The keys on this computer are unchanged, and nothing was sent.",
-        remedy=f"{COMPARE_CLOCK} If the clock is right, check the certificate with `pki inspect FILE`, and ask the "
-        "federation office for the right one.",
+        remedy=f"{COMPARE_CLOCK} If the clock is right, ask the federation office for the right certificate.",
     )

@@ -18,7 +18,6 @@ from host import secret_files
 from host.command_line import PATH, finish, json_option, report_findings
 from pki import key_checks, sealed_key
 from pki.authority import Authority, FederationRecord
-from pki.certificate_chain import describe as describe_certificates
 from pki.certificates import is_renewal_due
 from pki.enrolment_decisions import invite_site
 from pki.invitation import Invitation
@@ -201,7 +200,7 @@ def renew(directory: Path, with_authority: bool, passphrase_file: Path | None) -
 @commands.command(epilog="Example: pki inspect st-mary.invitation")
 @click.argument("file", type=PATH)
 def inspect(file: Path) -> None:
-    """Explain a certificate or an invitation in plain words. The token of an invitation is not shown."""
+    """Explain an invitation in plain words. Its token is not shown."""
     for line in describe(secret_files.read_public(file), _now()):
         click.echo(line)
 
@@ -218,10 +217,7 @@ def doctor(directory: Path, as_json: bool) -> None:
 
 
 def describe(data: bytes, now: datetime) -> Iterator[str]:
-    """Yield lines that describe an invitation without its token, or each certificate in a PEM. Nothing is checked."""
-    if data.lstrip().startswith(b"-----BEGIN CERTIFICATE"):
-        yield from describe_certificates(data, now)
-        return
+    """Yield lines that describe an invitation without its token. Nothing is checked."""
     invitation = Invitation.from_json(data)
     yield f"Invitation of site {invitation.site} to federation {invitation.federation}"
     yield f"  coordinator  {invitation.coordinator}"

@@ -17,7 +17,7 @@ from benchmarks.experiments.stacks import StackOutcome, can_stack, federate_stac
 from protos.plan.plan import Plan
 from site_agent.desk.comparison.evaluation import measure, predicted_classes
 from site_agent.trainer.data.dataset import Dataset
-from site_agent.trainer.plain_models import probabilities
+from site_agent.trainer.fitted_models import probabilities
 from site_agent.trainer.study import Outcome
 
 Outputs: TypeAlias = npt.NDArray[np.float32]

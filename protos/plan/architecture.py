@@ -35,24 +35,17 @@ from protos.plan.networks.network_tensors import (
     TensorSpec,
     Uniform,
 )
-from protos.plan.networks.transformer_networks import FeatureTokensNetwork
 
 __all__ = [
     "LARGEST_DIMENSION", "LARGEST_NUMBER_COUNT", "TENSOR_NAME", "Architecture", "ColumnsNetwork", "Constant",
-    "ConvolutionalNetwork", "DenseNetwork", "FeatureTokensNetwork", "FromFile", "GlobalLayersNetwork", "Initial",
+    "ConvolutionalNetwork", "DenseNetwork", "FromFile", "GlobalLayersNetwork", "Initial",
     "NamedTensor", "NamedTensors", "ParallelNetwork", "Part", "TensorSpec", "Uniform", "network_tensors",
 ]  # fmt: skip
 
 LARGEST_NUMBER_COUNT = 2**31
 
 Architecture = Annotated[
-    GlobalLayersNetwork
-    | DenseNetwork
-    | ParallelNetwork
-    | ColumnsNetwork
-    | FeatureTokensNetwork
-    | ConvolutionalNetwork
-    | NamedTensors,
+    GlobalLayersNetwork | DenseNetwork | ParallelNetwork | ColumnsNetwork | ConvolutionalNetwork | NamedTensors,
     Field(discriminator="name"),
 ]
 

@@ -29,7 +29,6 @@ from protos.plan.ingredients import (
     Mixture,
     Nothing,
     Parts,
-    Penalty,
     PersonalCopy,
     Prefix,
     PrivateFirst,
@@ -212,7 +211,8 @@ def _of_controls(method: Method, optimiser: Optimiser, weighting: Weighting) -> 
 def _of_penalties(method: Method, network: Architecture) -> Iterator[str]:
     for penalty in method.penalties:
         if isinstance(network, NamedTensors):
-            yield from _of_representations(penalty, network.representations)
+            if isinstance(penalty, Contrastive | ExtractorContrast):
+                yield "the method compares inner results, which a hospital's own network does not show"
         elif isinstance(penalty, ExtractorContrast):
             if not isinstance(network, ParallelNetwork):
                 yield "the method compares two extractors, so the plan needs a network with two extractors (parallel)"
@@ -223,13 +223,3 @@ def _of_penalties(method: Method, network: Architecture) -> Iterator[str]:
                 )
         if isinstance(penalty, Contrastive) and isinstance(network, DenseNetwork) and not network.hidden:
             yield "the contrastive penalty compares outputs of hidden layers, but this network has no hidden layers"
-
-
-def _of_representations(penalty: Penalty, representations: int) -> Iterator[str]:
-    needed = 2 if isinstance(penalty, ExtractorContrast) else 1 if isinstance(penalty, Contrastive) else 0
-    if representations < needed:
-        yield (
-            f"the contrastive penalty needs {needed} as the number of representations of a hospital's own network. "
-            f"Set representations in the architecture to {needed}, and write the functions represent and decide in "
-            "the module"
-        )

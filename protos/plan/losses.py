@@ -1,7 +1,7 @@
 """Defines the loss functions that a plan can name for a site's network.
 
 The target in a site's own contract decides the function, so the plan does not repeat it: binary cross-entropy,
-cross-entropy over several classes, squared error, or soft Dice with cross-entropy.
+cross-entropy over several classes, or squared error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ClassWeights: TypeAlias = (
 
 
 class TaskDefault(Document):
-    """The usual loss: cross-entropy for classes, squared error for numbers, soft Dice plus cross-entropy for masks."""
+    """The usual loss: cross-entropy for classes, squared error for numbers."""
 
     name: Literal["task-default"]
     class_weights: ClassWeights = "none"

@@ -118,9 +118,8 @@ class SiteNetworks:
                     remedy="In hospital.yaml, set user_module under training to the Python file of your network.",
                 )
             network = build_user_module(self.user_module, self.columns, self.outputs, self.tensors, self.module_seed)
-            declared = self.plan.architecture
-            frozen = started(self.plan, declared.frozen, self.starts)
-            freeze_tensors(self.user_module, network, declared, frozen, self.plan.seed, self.columns)
+            frozen = started(self.plan, self.plan.architecture.frozen, self.starts)
+            freeze_tensors(self.user_module, network, frozen, self.plan.seed)
             return network
         network = build_network(self.plan.architecture, self.columns, self.outputs, self.common)
         self._check(network)

@@ -39,18 +39,17 @@ def test_every_model_has_a_line_or_is_named() -> None:
     names = ["federated", "siloed", "placebo", "expert", "logistic_regression", "random_forest", "gradient_boosting"]
     line = {"xs": [0.0, 1.0], "ys": [0.0, 1.0]}
     of_one = {
-        "receiver_operating_characteristic": line,
-        "precision_recall": line,
+        "roc": line,
         "decision": line,
         "calibration": line,
     }
     curves = {name: {"yes": of_one} for name in [*names, "majority_guess"]}
-    facts = {"task": "binary", "curves": curves, "treat_all": {"yes": line}, "prevalence": 0.5}
+    facts = {"task": "binary", "curves": curves, "treat_all": {"yes": line}}
 
     ranking, left_out = ranking_plots(facts)
     calibrated, others = calibration_plots(facts)
 
-    assert captions(ranking) == ["ROC curve", "Precision and recall"]
+    assert captions(ranking) == ["ROC curve"]
     assert captions(calibrated) == [f"Calibration, {title_of(name)}" for name in names]
     assert "guess by prevalence" in left_out
     assert "guess by prevalence" in others

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from protos.plan.image_size import ImageSize
 from protos.plan.methods import NETWORK_METHODS
 from protos.plan.plan import Plan, plan_from_json
 from site_agent.trainer.data.dataset import Dataset, Examples
@@ -17,7 +18,11 @@ COLUMNS: Final = ("a", "b", "c")
 
 _DENSE: Final = {"name": "dense", "hidden": [4, 3], "activation": "tanh"}
 _PARALLEL: Final = {"name": "parallel", "common": [3], "unique": [4, 3], "activation": "tanh"}
-_TOKENS: Final = {"name": "feature-tokens", "width": 4, "heads": 2, "blocks": 1, "hidden": 3}
+# Rows of three columns are images of three pixels.
+_NORMALISED: Final = {
+    "name": "convolutional", "image": {"height": 1, "width": 3, "channels": 1}, "blocks": [2], "hidden": [],
+    "normalisation": True,
+}  # fmt: skip
 _ALL: Final[dict[str, Any]] = {"columns": list(COLUMNS), "outputs": 1}
 _PLAIN: Final = {"optimiser": {"name": "sgd", "learning_rate": 0.1}}
 
@@ -32,7 +37,7 @@ _SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "fedper": {"outputs": None},
     "fedrep": {"outputs": None, "schedule": {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 3}},
     "fedbabu": {"outputs": None},
-    "fedbn": {"architecture": _TOKENS},
+    "fedbn": {"architecture": _NORMALISED, "columns": []},
     "lg-fedavg": {"columns": []},
     "local": {"columns": [], "outputs": None},
 }
@@ -89,8 +94,6 @@ def catalogue_plan(name: str, *, dropout: float = 0.0, **changes: Any) -> Plan:
 
 def _with_dropout(architecture: dict[str, Any], rate: float) -> dict[str, Any]:
     match architecture["name"]:
-        case "feature-tokens":
-            return architecture | {"attention_dropout": rate, "feedforward_dropout": rate}
         case "columns":
             return architecture
         case _:
@@ -108,5 +111,5 @@ def rows_at(site: str, seed: int = 0) -> Dataset:
 
     return Dataset(
         training=examples(13), validation=examples(7), test=examples(5), columns=COLUMNS,
-        task="binary", classes=("no", "yes"),
+        task="binary", classes=("no", "yes"), image=ImageSize(height=1, width=3, channels=1),
     )  # fmt: skip

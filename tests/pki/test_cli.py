@@ -116,15 +116,13 @@ def test_a_passphrase_is_read_or_made(pki: Terminal, tmp_path: Path) -> None:
 
 
 def test_inspect_speaks_plainly_and_hides_the_token(pki: Terminal, directory: Path, tmp_path: Path) -> None:
-    """Certificates and invitations are described; the token is not among the words."""
+    """An invitation is described; the token is not among the words."""
     pki("invite", "st-mary", "--directory", directory, "--output", tmp_path / "i", "--valid-hours", "1")
     token = json.loads((tmp_path / "i").read_bytes())["token"]
 
     assert pki("inspect", tmp_path / "i") == 0
     assert "st-mary" in pki.out
     assert token not in pki.out
-    assert pki("inspect", directory / "coordinator.crt") == 0
-    assert "spiffe://heart/coordinator" in pki.out
     assert pki("inspect", directory / "issuing.key") == 78
 
 

@@ -13,7 +13,6 @@ from protos.plan.architecture import (
     ColumnsNetwork,
     ConvolutionalNetwork,
     DenseNetwork,
-    FeatureTokensNetwork,
     GlobalLayersNetwork,
     ParallelNetwork,
     Part,
@@ -82,20 +81,6 @@ def _columns(generator: np.random.Generator) -> Architecture:
     return ColumnsNetwork(name="columns", hidden=hidden, activation=activation, lateral=lateral)
 
 
-def _feature_tokens(generator: np.random.Generator) -> Architecture:
-    heads = int(generator.integers(1, 4))
-    return FeatureTokensNetwork(
-        name="feature-tokens",
-        width=heads * int(generator.integers(1, 5)),
-        heads=heads,
-        blocks=int(generator.integers(1, 4)),
-        hidden=int(generator.integers(1, 9)),
-        activation="reglu" if generator.integers(2) else "gelu",
-        attention_dropout=0.0,
-        feedforward_dropout=0.0,
-    )
-
-
 def _image(generator: np.random.Generator) -> ImageSize:
     height, width = (int(side) for side in generator.integers(1, 9, 2))
     return ImageSize(height=height, width=width, channels=3 if generator.integers(2) else 1)
@@ -117,7 +102,6 @@ KINDS: Final[dict[str, Callable[[np.random.Generator], Architecture]]] = {
     "dense": _dense,
     "parallel": _parallel,
     "columns": _columns,
-    "feature-tokens": _feature_tokens,
     "convolutional": _convolutional,
 }
 

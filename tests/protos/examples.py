@@ -60,7 +60,10 @@ NETWORK: Final = {
 COLUMNS: Final = ("age", "chol", "cp")
 TWO_EXTRACTORS: Final = {"name": "parallel", "common": [4, 3], "unique": [3]}
 TWO_COLUMNS: Final = {"name": "columns", "hidden": [5, 4], "lateral": 0.5}
-NORMALISED: Final = {"name": "feature-tokens", "width": 4, "heads": 2, "blocks": 1, "hidden": 3}
+NORMALISED: Final = {
+    "name": "convolutional", "image": {"height": 4, "width": 4, "channels": 1}, "blocks": [2], "hidden": [],
+    "normalisation": True,
+}  # fmt: skip
 PLAIN_DESCENT: Final = {"name": "sgd", "learning_rate": 0.1}
 BY_KEY_SESSION: Final = {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 2}
 # The settings that a method's plan must have and others need not.

@@ -128,7 +128,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"architecture": TWO_EXTRACTORS | {"unique": [7]}},
         "must have outputs of the same width",
     ),
-    "a contrast of an unknown network": (of("moon"), NAMED, "Set representations in the architecture to 1"),
+    "a contrast of an unknown network": (of("moon"), NAMED, "a hospital's own network does not show"),
     "a contrast of inputs": (of("moon"), LOGISTIC, "this network has no hidden layers"),
     "alone with a common checkpoint": (
         of("local"),

@@ -99,8 +99,6 @@ def test_layer_normalisations_are_normalisations() -> None:
         {"name": "parallel", "common": (), "unique": (3,)}, {"name": "parallel", "common": (3,), "unique": ()},
         {"name": "columns"}, {"name": "columns", "lateral": 1.1}, {"name": "columns", "lateral": -0.1},
         {"name": "columns", "lateral": float("nan")}, {"name": "columns", "lateral": 0.5, "hidden": ()},
-        {"name": "feature-tokens", "width": 10, "heads": 4}, {"name": "feature-tokens", "blocks": 0},
-        {"name": "feature-tokens", "activation": "relu"}, {"name": "feature-tokens", "residual_dropout": -0.1},
         HEART | {"entities": False}, HEART | {"input_dropout": 1.0},
         {"name": "mlp"}, {"name": "convolutional"},
     ],

@@ -45,7 +45,6 @@ class GlobalLayersNetwork(Document):
     entity_width: Annotated[StrictInt, Field(ge=2, le=1024, multiple_of=2)] = 16
     heads: Annotated[StrictInt, Field(ge=1, le=1024)] = 8
     transformer_blocks: Annotated[StrictInt, Field(ge=0, le=64)] = 6
-    normalisation: Literal["affine"] = "affine"
     dropout: Rate = 0.0
     input_dropout: Rate = 0.0
     entities: StrictBool = True

@@ -157,16 +157,11 @@ class NamedTensors(Document):
     Attributes:
         layers: `sequence` means that the layers follow one another in this order and the last one gives the output.
             Methods that share the first layers need this. `any` has no such meaning.
-        representations: the number that the module's `represent` returns, for methods that compare them: 1, or 2 for a
-            common and a unique extractor. 0 means that the module need not have it.
-        buffers: `private` keeps the module's buffers, such as running means, at the site; `refuse` permits none.
     """
 
     name: Literal["named-tensors"]
     tensors: Annotated[tuple[NamedTensor, ...], Field(min_length=1, max_length=65_536)]
     layers: Literal["any", "sequence"] = "any"
-    representations: Literal[0, 1, 2] = 0
-    buffers: Literal["private", "refuse"] = "private"
 
     @model_validator(mode="after")
     def _consistent(self) -> NamedTensors:

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from site_agent.desk.comparison.evaluation import HeldOutRows, Metrics, Scores, brier_of_rows, predicted_classes
 from site_agent.trainer.disk import Json
-from site_agent.trainer.plain_models import log_loss_of_rows
+from site_agent.trainer.fitted_models import log_loss_of_rows
 
 _PERCENTILES: Final = (2.5, 97.5)
 _DEFINED_SHARE: Final = 0.6  # fraction of the resamples; a class with one patient occurs in 63% of the resamples

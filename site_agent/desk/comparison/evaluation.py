@@ -17,7 +17,7 @@ import numpy.typing as npt
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.preprocessing import Preprocessing, Targets
-from site_agent.trainer.plain_models import log_loss_of_rows, probabilities
+from site_agent.trainer.fitted_models import log_loss_of_rows, probabilities
 
 Scores: TypeAlias = npt.NDArray[np.float64]
 Metrics: TypeAlias = dict[str, float | None]

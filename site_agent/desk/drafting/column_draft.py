@@ -68,7 +68,6 @@ _FEWEST_TEXTS: Final = 20
 _DIFFERENT: Final = 0.7  # patients come again
 _FEW: Final = 0.05
 _NEARLY_ALL: Final = 0.99
-_FEWEST_REPEATED: Final = 5
 _MAYBE_IDENTIFIER: Final = (
     "suspicious: this may be an identifier of patients. If so, give it the role patient or ignore"
 )
@@ -163,15 +162,6 @@ class ColumnDraft:
             return seem_identifiers(self.numbers)
         numbered = {text for text in self.texts if _NUMBERED.fullmatch(text)}
         return len(numbered) >= max(_FEWEST_TEXTS, _DIFFERENT * len(self.texts))
-
-    @property
-    def repeated_day(self) -> float:
-        """The share of the rows with the most frequent date, if this date is suspiciously frequent, otherwise 0."""
-        counts = sorted(Counter(self.texts).values(), reverse=True)
-        is_frequent = len(counts) > 1 and counts[0] > max(
-            0.02 * self.rows, _FEWEST_REPEATED - 1, 4 * counts[len(counts) // 2]
-        )
-        return counts[0] / self.rows if is_frequent else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,11 +289,6 @@ def _date(column: ColumnDraft, words: list[str]) -> Line:
     if others:
         told = " or ".join(others)
         words.append(f"suspicious: every date could also be written as {told}. Does the day or the month come first?")
-    if column.repeated_day:
-        words.append(
-            f"suspicious: {column.repeated_day:.0%} of the rows have the same date. If this date means not known, add "
-            "it to missing_markers"
-        )
     return _line(column, "feature", [*keys, _missing(column)], words)
 
 

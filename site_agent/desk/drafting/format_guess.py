@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -19,30 +18,6 @@ _POINT_NUMBER: Final = re.compile(r"[+-]?\d+\.\d+")
 _NUMBER: Final = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 
 _DATE: Final = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?[./-]\d\d?[./-]\d{2,4}")
-_IN_ITS_PROGRAM: Final = "Export the table as CSV in the program that wrote it, with codes and not with labels."
-_KINDS: Final = {
-    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("an old Excel workbook (xls)", "Save it as xlsx or as CSV."),
-    b"PAR1": (
-        "a Parquet file",
-        "Rename the file so that its name ends with .parquet, and use `format: {kind: parquet}` in the contract.",
-    ),
-    b"\x1f\x8b": ("a compressed file (gzip)", "Decompress the file, for example with gunzip."),
-    b"SQLite format 3\x00": (
-        "an SQLite database",
-        "Give a file with a query: `site-agent data describe --query FILE`.",
-    ),
-    b"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xc2\xea\x81\x60": ("a SAS data set", _IN_ITS_PROGRAM),
-    b"HEADER RECORD*******LIB": ("a SAS transport file", _IN_ITS_PROGRAM),
-    b"$FL2@(#)": ("an SPSS file", _IN_ITS_PROGRAM),
-    b"$FL3@(#)": ("an SPSS file", _IN_ITS_PROGRAM),
-    b"<stata_dta>": ("a Stata file", _IN_ITS_PROGRAM),
-    b"\x00\x01\x00\x00Standard ": ("an Access database", "Open it in Access and export the table as CSV."),
-    b"RDX": ("an R workspace", "In R, write the table with write.csv."),
-    b"{\\rtf": ("a text document (rtf)", "Export the table as CSV or as an Excel workbook (xlsx)."),
-    b"{": ("a JSON file, such as a FHIR export", "Export the table as CSV, with one row for each patient."),
-    b"<?xml": ("an XML file", "Export the table as CSV or as an Excel workbook (xlsx)."),
-    b"%PDF": ("a PDF document", "Export the table as CSV or as an Excel workbook (xlsx)."),
-}
 
 
 def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
@@ -61,27 +36,13 @@ def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
         return ParquetFormat(kind="parquet")
     with path.open("rb") as file:
         start = file.read(_LOOKED_AT)
-    if (kind := _other_kind(path, start)) is not None:
-        what, remedy = kind
-        raise unusable(what=f"The table {path} is {what}, and not a text file.", remedy=remedy)
+    if b"\0" in start and _encoding(start) != "utf-16":
+        raise unusable(
+            what=f"The table {path} is not a text file.",
+            remedy="Rename an Excel workbook to .xlsx, and a Parquet file to .parquet. Export any other file as CSV, "
+            "with codes and not with labels.",
+        )
     return _guess_text(start)
-
-
-def _other_kind(path: Path, start: bytes) -> tuple[str, str] | None:
-    """Return what a file is that is no text, by its first bytes, and the remedy. Return None for a text file."""
-    if start.startswith(b"PK\x03\x04"):
-        try:
-            with zipfile.ZipFile(path) as archive:
-                is_workbook = any(name.startswith("xl/") for name in archive.namelist())
-        except zipfile.BadZipFile:
-            is_workbook = False
-        if is_workbook:
-            return "an Excel workbook", (
-                "Rename the file so that its name ends with .xlsx, and use `format: {kind: excel}` in the contract. Or "
-                "save it as CSV."
-            )
-        return "a zip archive", "Unpack the archive, and name the file of the table in it."
-    return next((kind for mark, kind in _KINDS.items() if start.startswith(mark)), None)
 
 
 def _guess_text(start: bytes) -> TableFormat:

@@ -18,7 +18,6 @@ from site_agent.desk.examination.examined_follow_up import follow_up_findings
 from site_agent.desk.examination.examined_outcome import Part, alone, alone_findings, part_findings, parts_of
 from site_agent.desk.examination.examined_rows import image_findings, row_findings
 from site_agent.desk.examination.finding import Finding, Level
-from site_agent.desk.examination.two_units import unit_findings
 from site_agent.hospital import Hospital, Split
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import split_rows
@@ -89,7 +88,7 @@ def examine(survey: Survey, split: Split) -> Examination:
         # A column with unreadable cells has an error of its own, so its cells do not count as missing.
         unread = {mistake.column for mistake in survey.mistakes}
         found += [_error(one) for one in unusable_columns(table, rows) if one.column not in unread]
-        found += [*column_findings(table, unread), *unit_findings(table)]
+        found += column_findings(table, unread)
         found += [*row_findings(table, rows), *image_findings(table), *follow_up_findings(table)]
     if rows is not None:
         parts = parts_of(table, rows)

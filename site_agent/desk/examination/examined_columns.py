@@ -28,9 +28,9 @@ MARKERS: Final = (
 )
 _FEWEST_OTHERS: Final = 5
 _FAR_STEPS: Final = 10.0
-FEWEST_VALUES: Final = 40
-FEWEST_DIFFERENT: Final = 12
-FEW_NEGATIVE: Final = 0.01
+_FEWEST_VALUES: Final = 40
+_FEWEST_DIFFERENT: Final = 12
+_FEW_NEGATIVE: Final = 0.01
 # About ten standard deviations of a normal distribution on the logarithmic scale, in units of the distance from the
 # median to the first or last decile (1.28 standard deviations).
 _FAR_LOGS: Final = 8.0
@@ -144,10 +144,10 @@ def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
     `values` are float64 (rows,), NaN if missing. Distances are those of logarithms; in a column where more than one in
     a hundred values is negative they are those of the values.
     """
-    has_signs = bool((values < 0).sum() > FEW_NEGATIVE * (~np.isnan(values)).sum())
+    has_signs = bool((values < 0).sum() > _FEW_NEGATIVE * (~np.isnan(values)).sum())
     is_there, nothing = ~np.isnan(values) if has_signs else values > 0, np.zeros(len(values), dtype=bool)
     there = values[is_there]
-    if len(there) < FEWEST_VALUES or len(np.unique(there)) < FEWEST_DIFFERENT:
+    if len(there) < _FEWEST_VALUES or len(np.unique(there)) < _FEWEST_DIFFERENT:
         return nothing
     low, middle, high = np.quantile(there, [0.1, 0.5, 0.9])
     if not low < middle < high:

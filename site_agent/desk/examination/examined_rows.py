@@ -1,10 +1,9 @@
-"""Finds problems in rows and images of a table, such as equal rows, or two patients who may be one."""
+"""Finds problems in rows and images of a table, such as equal rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +11,8 @@ import pandas as pd
 
 from site_agent.desk.examination.examined_outcome import named_parts
 from site_agent.desk.examination.finding import Finding, counted, row_warning
-from site_agent.trainer.data.cell_rules import canonical_identifier
 from site_agent.trainer.data.dataset import SplitRows
 from site_agent.trainer.data.tables import Table
-
-# In a table of few coarse columns many patients have equal rows by chance.
-_MOST_SHARED: Final = 0.05
-_FEWEST_COMPARED: Final = 3
 
 _Numbers = npt.NDArray[np.int64]  # equal for equal rows, or for rows of one patient
 
@@ -37,10 +31,7 @@ def row_findings(table: Table, parts: SplitRows | None) -> Iterator[Finding]:
     who = "" if patients is None else " of the same patient"
     words = f"{again.sum()} rows{who} are equal to another row in every column that the contract uses"
     yield from row_warning(table, "duplicates", words, again)
-    if patients is not None:
-        yield from _same_identifiers(table)
-        yield from _shared_rows(table, equal, patients, len(columns))
-    elif parts is not None:
+    if patients is None and parts is not None:
         yield from _in_two_parts(equal, parts)
 
 
@@ -54,33 +45,6 @@ def _in_two_parts(equal: _Numbers, parts: SplitRows) -> Iterator[Finding]:
                 "identifies the patient"
             )
             yield Finding(level="warning", key=f"duplicates-in-two-parts:{one}:{other}", words=words)
-
-
-def _same_identifiers(table: Table) -> list[Finding]:
-    """Return a warning if two identifiers differ only in blanks or leading zeros, as after an export.
-
-    Other spellings of one identifier are found when the table is read.
-    """
-    who = pd.Series(table.patients, dtype=object).map(canonical_identifier)
-    plain = who.map(lambda one: "".join(one.split()).lstrip("0"))
-    is_twice = (who.groupby(plain).transform("nunique") > 1) & (plain != "")
-    words = (
-        "patient identifiers differ only in blanks or leading zeros; do they belong to one patient?; if so, write them "
-        "in one way in the table"
-    )
-    return row_warning(table, "one-patient-two-spellings", words, is_twice.to_numpy())
-
-
-def _shared_rows(table: Table, equal: _Numbers, patients: _Numbers, columns: int) -> list[Finding]:
-    """Return a warning if a few rows of different patients are equal in all columns."""
-    has_others = pd.Series(patients).groupby(equal).transform("nunique").to_numpy() > 1
-    if columns < _FEWEST_COMPARED or has_others.mean() > _MOST_SHARED:
-        return []
-    words = (
-        f"{has_others.sum()} rows are equal to a row of another patient in every column that the contract uses; does "
-        "a patient have two identifiers?"
-    )
-    return row_warning(table, "one-patient-two-identifiers", words, has_others)
 
 
 def image_findings(table: Table) -> Iterator[Finding]:

@@ -25,12 +25,11 @@ from site_agent.trainer.data.preprocessing import (
     NumericEncoding,
     OneHotEncoding,
     OrdinalEncoding,
-    PiecewiseEncoding,
     Preprocessing,
     TermWeights,
     encode,
 )
-from site_agent.trainer.plain_models import DISTANCE, Forest, Lines
+from site_agent.trainer.fitted_models import DISTANCE, Forest, Lines
 from site_agent.trainer.prior.concept_columns import ConceptEncoding, MappedCode, MappedNumber
 
 _FURTHEST: Final = 30.0  # as in joined_model.py
@@ -156,7 +155,7 @@ def _feature(feature: Feature, encoding: Encoding) -> nn.Module:
             assert isinstance(feature, CategoricalFeature)
             positions = np.arange(len(feature.codes), dtype=np.float64)
             return _Coded(positions, encode(feature, encoding, np.append(positions, -1.0)))
-        case NumericEncoding() | PiecewiseEncoding():
+        case NumericEncoding():
             return _Measured(encoding, has_flag=feature.missing.endswith("-and-flag"))
         case _:
             assert_never(encoding)
@@ -179,46 +178,23 @@ class _Coded(_Part):
 
 
 class _Measured(_Part):
-    """A number as its z-score or its shares of bins; if declared, with a flag if it is missing."""
+    """A number as its z-score; if declared, with a flag if it is missing."""
 
     fill: Tensor
     mean: Tensor
     deviation: Tensor
-    low: Tensor
-    width: Tensor
-    floor: Tensor
-    ceiling: Tensor
-    is_open: Tensor
 
-    def __init__(self, encoding: NumericEncoding | PiecewiseEncoding, *, has_flag: bool) -> None:
+    def __init__(self, encoding: NumericEncoding, *, has_flag: bool) -> None:
         super().__init__()
         self._has_fill, self._has_flag = encoding.fill is not None, has_flag
-        self._is_number = isinstance(encoding, NumericEncoding)
         self.constant("fill", encoding.fill or 0.0)
-        if isinstance(encoding, NumericEncoding):
-            self.constant("mean", encoding.scale.mean)
-            self.constant("deviation", encoding.scale.deviation)
-        else:
-            ends = np.array(encoding.ends)
-            width = np.diff(ends)
-            is_open = width > 0
-            floor, ceiling = np.zeros(len(width)), np.ones(len(width))
-            if is_open.any():  # as in preprocessing.shares_of_bins
-                floor[np.flatnonzero(is_open)[0]], ceiling[np.flatnonzero(is_open)[-1]] = -np.inf, np.inf
-            self.constant("low", ends[:-1])
-            self.constant("width", np.where(is_open, width, 1.0))
-            self.constant("is_open", is_open)
-            self.constant("floor", floor)
-            self.constant("ceiling", ceiling)
+        self.constant("mean", encoding.scale.mean)
+        self.constant("deviation", encoding.scale.deviation)
 
     def forward(self, value: Tensor) -> Tensor:
         absent = value.isnan()
         filled = torch.where(absent, self.fill, value) if self._has_fill else value
-        if self._is_number:
-            columns = (filled - self.mean) / self.deviation
-        else:
-            shares = torch.maximum((filled - self.low) / self.width, self.floor)
-            columns = torch.minimum(shares, self.ceiling) * self.is_open
+        columns = (filled - self.mean) / self.deviation
         return torch.cat([columns, absent.double()], dim=1) if self._has_flag else columns
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 from sklearn import calibration
-from sklearn.metrics import precision_recall_curve, roc_curve
+from sklearn.metrics import roc_curve
 
 from site_agent.desk.comparison.evaluation import Scores
 from site_agent.desk.findings.thresholds import Happened, net_benefit
@@ -35,14 +35,6 @@ def receiver_operating_characteristic(happened: Happened, scores: Scores) -> Cur
         return None
     false, true, _ = roc_curve(happened.astype(np.int64), scores)
     return _thinned(false, true)
-
-
-def precision_recall(happened: Happened, scores: Scores) -> Curve | None:
-    """Return the precision-recall curve: positive predictive value against sensitivity, over all thresholds."""
-    if not _has_both(happened):
-        return None
-    precision, recall, _ = precision_recall_curve(happened.astype(np.int64), scores)
-    return _thinned(recall[::-1], precision[::-1])
 
 
 def calibration_curve(happened: Happened, scores: Scores) -> Curve | None:

@@ -32,12 +32,10 @@ _TITLES: Final = {
 }
 _SHARE: Final = {"low": 0.0, "high": 1.0}
 _KINDS: Final = {
-    "receiver_operating_characteristic": ("ROC curve", "false positive rate (1 - specificity)", "sensitivity"),
-    "precision_recall": ("Precision and recall", "sensitivity (recall)", "positive predictive value (precision)"),
+    "roc": ("ROC curve", "false positive rate (1 - specificity)", "sensitivity"),
     "calibration": ("Calibration", "predicted probability", "share that had the outcome"),
     "decision": ("Decision curve", "threshold probability", "net benefit per row"),
 }
-_RANKING: Final = ("receiver_operating_characteristic", "precision_recall")
 # If there are several classes, only these models have decision curves, one curve for each class.
 _CALIBRATED: Final = (FEDERATED, SILOED)
 _BEYOND: Final = 1.2
@@ -50,7 +48,7 @@ def title_of(name: str) -> str:
 
 
 def ranking_plots(facts: Facts) -> list[str]:
-    """Draw the ROC curve and the precision-recall curve, with a line for each model. List the models without a line.
+    """Draw the ROC curve with a line for each model. List the models without a line.
 
     If there are several classes, the lines are those of the federated model, of each of the first classes against all
     other classes.
@@ -61,14 +59,13 @@ def ranking_plots(facts: Facts) -> list[str]:
     if facts["task"] == "multi-class":
         lines = {f"class {name}": facts["curves"][FEDERATED][name] for name in outcomes[:COLOURS]}
         words = (
-            "The curves show the federated model, for each class against all other classes. The table has the other "
+            "The curve shows the federated model, for each class against all other classes. The table has the other "
             "models."
         )
-        return [figures(*(_drawing(kind, lines, None) for kind in _RANKING)), *_left_out(outcomes, words)]
+        return [figures(_ranking(lines)), *_left_out(outcomes, words)]
     chosen = _shown(facts)[:COLOURS]
     lines = {title_of(name): facts["curves"][name][outcomes[0]] for name in chosen}
-    drawn = [_drawing(kind, lines, facts["prevalence"]) for kind in _RANKING]
-    return [figures(*drawn), *_without(facts, chosen)]
+    return [figures(_ranking(lines)), *_without(facts, chosen)]
 
 
 def decision_plots(facts: Facts) -> list[str]:
@@ -177,16 +174,11 @@ def subgroup_plot(found: Sequence[Facts], metric: str, label: str) -> str:
     return figure(f"{label} by group", intervals(f"{label} in every subgroup", label, rows), is_wide=True)
 
 
-def _drawing(kind: str, lines: Mapping[str, Facts], prevalence: float | None) -> str:
-    title, across, up = _KINDS[kind]
-    x, y = Axis(label=across, **_SHARE), Axis(label=up, **_SHARE)
-    series: list[Series] = []
-    if kind == "receiver_operating_characteristic":
-        series.append(Series(label="chance", xs=[0, 1], ys=[0, 1], colour=REFERENCE))
-    if kind == "precision_recall" and prevalence is not None:
-        series.append(Series(label="chance", xs=[0, 1], ys=[prevalence, prevalence], colour=REFERENCE))
+def _ranking(lines: Mapping[str, Facts]) -> str:
+    title, across, up = _KINDS["roc"]
+    series = [Series(label="chance", xs=[0, 1], ys=[0, 1], colour=REFERENCE)]
     for colour, (label, line) in enumerate(lines.items()):
-        found = line[kind]
-        if found is not None:
+        if (found := line["roc"]) is not None:
             series.append(Series(label=label, xs=found["xs"], ys=found["ys"], colour=colour))
-    return figure(title, plot(f"{title}: {up} against {across}", x, y, series))
+    about = f"{title}: {up} against {across}"
+    return figure(title, plot(about, Axis(label=across, **_SHARE), Axis(label=up, **_SHARE), series))

@@ -24,7 +24,6 @@ from site_agent.desk.findings.curves import (
     benefit_of_treating_all,
     calibration_curve,
     decision_curve,
-    precision_recall,
     receiver_operating_characteristic,
 )
 from site_agent.desk.findings.subgroups import Subgroup, subgroups
@@ -91,7 +90,6 @@ def site_facts(
     facts |= _curves(kept) | _at_thresholds(kept, thresholds)
     facts["outcome"] = _outcome(model.preprocessing.contract)
     facts["subgroups"] = [one.to_json() for one in found]
-    facts["prevalence"] = float(kept.test.labels.mean()) if kept.test.task == "binary" else None
     facts["class_names"] = list(kept.test.classes)
     facts["unit"] = kept.test.unit
     facts["runs_tested_on_these_rows"] = runs_on_the_same_rows(hospital.state_path, kept.dataset)
@@ -220,11 +218,9 @@ def _outcome(contract: Contract) -> str:
 
 
 def _of_outcome(happened: npt.NDArray[np.bool_], scores: Scores) -> dict[str, Json]:
-    roc, precision = receiver_operating_characteristic(happened, scores), precision_recall(happened, scores)
-    calibrated = calibration_curve(happened, scores)
+    roc, calibrated = receiver_operating_characteristic(happened, scores), calibration_curve(happened, scores)
     return {
-        "receiver_operating_characteristic": asdict(roc) if roc else None,
-        "precision_recall": asdict(precision) if precision else None,
+        "roc": asdict(roc) if roc else None,
         "calibration": asdict(calibrated) if calibrated else None,
         "decision": asdict(decision_curve(happened, scores)),
     }

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.trainer.data.contract import Task
-from site_agent.trainer.plain_models import Forest, Lines, on_bounded_scale
+from site_agent.trainer.fitted_models import Forest, Lines, on_bounded_scale
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 Float64: TypeAlias = npt.NDArray[np.float64]

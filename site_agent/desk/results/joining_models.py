@@ -26,7 +26,7 @@ from protos.errors import DataError
 from site_agent.desk.results.joined_model import JoinedModel, of_others, on_scale, weighted
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
-from site_agent.trainer.plain_models import Forest, Lines, forest_of, lines_of, on_bounded_scale
+from site_agent.trainer.fitted_models import Forest, Lines, forest_of, lines_of, on_bounded_scale
 from site_agent.trainer.prior.site_sums import profiled_intercept
 
 Float64: TypeAlias = npt.NDArray[np.float64]

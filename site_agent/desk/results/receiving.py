@@ -34,7 +34,7 @@ from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.preprocessing import Preprocessing, Scale, fit
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import Json, write_whole
-from site_agent.trainer.plain_models import Forest, Lines
+from site_agent.trainer.fitted_models import Forest, Lines
 from site_agent.trainer.prior.concept_columns import ConceptEncoding, Mapped, values_of
 from site_agent.trainer.prior.receivable import read_without_outcomes, require_receivable
 from site_agent.trainer.prior.site_sums import profiled_intercept

@@ -24,11 +24,10 @@ from protos.plan.plan import Plan, plan_from_wire
 from protos.plan.prior_plan import PriorPlan
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.results.joined_model import JoinedModel, joined_model_of
-from site_agent.desk.results.saved_preprocessing import preprocessing_of
 from site_agent.state_folders import FEDERATED_FILE, require_run_name, saved_runs
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.dataset import input_columns
-from site_agent.trainer.data.preprocessing import Features, Preprocessing, Rows
+from site_agent.trainer.data.preprocessing import Features, Preprocessing, Rows, preprocessing_of
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import Json, Tensors, load, save
 from site_agent.trainer.prior.concept_columns import ConceptEncoding, read_columns, read_places, shared_count

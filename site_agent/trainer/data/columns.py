@@ -277,16 +277,13 @@ class MeasuredFeature(TableColumn):
     """The settings that numeric features and date features have in common.
 
     `missing` refuses a missing value, or fills it with the median of the training rows. `median-and-flag` adds a column
-    that marks filled values. The encoding `standard` gives one z-scored column; `piecewise-linear` gives `bins` columns
-    (Gorishniy et al. 2022, equation 1).
+    that marks filled values. A number becomes one z-scored column.
     """
 
     role: Literal["feature"]
     range: tuple[float, float] | None = None
     missing: Literal["refuse", "median", "median-and-flag"] = "refuse"
     missing_markers: tuple[Code, ...] = ()
-    encoding: Literal["standard", "piecewise-linear"] = "standard"
-    bins: int = Field(default=10, ge=2, le=100)
     required: bool = True
     same_for_patient: bool = False
     concept: ConceptName | None = None
@@ -303,10 +300,7 @@ class MeasuredFeature(TableColumn):
     def encoded_columns(self) -> tuple[str, ...]:
         """The names of the columns into which this feature is encoded for a network."""
         name = self.name.lower()
-        values: tuple[str, ...] = (name,)
-        if self.encoding == "piecewise-linear":
-            values = tuple(f"{name} in bin {place} of {self.bins}" for place in range(1, self.bins + 1))
-        return (*values, f"{name} is missing") if self.missing == "median-and-flag" else values
+        return (name, f"{name} is missing") if self.missing == "median-and-flag" else (name,)
 
 
 class NumericFeature(MeasuredFeature):

@@ -16,7 +16,7 @@ from typing import Annotated, Literal, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from protos.errors import ConfigurationError, DataError
 from protos.plan.documents import Document
@@ -52,21 +52,6 @@ class NumericEncoding(Document):
     scale: Scale
 
 
-class PiecewiseEncoding(Document):
-    """Encodes a number as one fraction for each bin: how much of the bin is below it.
-
-    `ends` has the bins' ends, rising.
-
-    Source: Gorishniy, Rubachev, Babenko 2022, "On Embeddings for Numerical Features in Tabular Deep Learning",
-    equation 1 and section 3.2.1. Differs in one thing: a bin of width 0 keeps its column, which is then zero, so that
-    the number of columns follows from the contract.
-    """
-
-    kind: Literal["piecewise-linear"] = "piecewise-linear"
-    fill: float | None
-    ends: tuple[float, ...] = Field(min_length=3)
-
-
 class OrdinalEncoding(Document):
     """Encodes a code as its position. `fill` can replace the positions of codes that are not in `seen`."""
 
@@ -84,7 +69,7 @@ class OneHotEncoding(Document):
     fill: int | None = None
 
 
-Encoding: TypeAlias = NumericEncoding | PiecewiseEncoding | OrdinalEncoding | OneHotEncoding
+Encoding: TypeAlias = NumericEncoding | OrdinalEncoding | OneHotEncoding
 
 
 def fit_scale(values: Numbers) -> Scale:
@@ -99,14 +84,7 @@ def fit_measured(feature: MeasuredFeature, values: Numbers) -> Encoding:
     """Fit the encoding of a number to the training rows: float64 of shape (rows,), NaN if missing."""
     fill = None if feature.missing == "refuse" else float(np.nanmedian(values))
     filled = values if fill is None else np.where(np.isnan(values), fill, values)
-    match feature.encoding:
-        case "standard":
-            return NumericEncoding(fill=fill, scale=fit_scale(filled))
-        case "piecewise-linear":
-            ends = np.quantile(filled, np.linspace(0.0, 1.0, feature.bins + 1))
-            return PiecewiseEncoding(fill=fill, ends=tuple(map(float, ends)))
-        case _:
-            assert_never(feature.encoding)
+    return NumericEncoding(fill=fill, scale=fit_scale(filled))
 
 
 def fit_coded(feature: CategoricalFeature, values: Numbers) -> Encoding:
@@ -129,9 +107,9 @@ def fit_coded(feature: CategoricalFeature, values: Numbers) -> Encoding:
 def encode(feature: Feature, encoding: Encoding, values: Numbers) -> Numbers:
     """Encode the values (rows,) of one feature. Return its columns: float64 (rows, columns of the feature)."""
     match encoding:
-        case NumericEncoding() | PiecewiseEncoding():
+        case NumericEncoding(fill=fill, scale=scale):
             absent = np.isnan(values)
-            columns = _measured(encoding, values if encoding.fill is None else np.where(absent, encoding.fill, values))
+            columns = scale.apply(values if fill is None else np.where(absent, fill, values))[:, None]
         case OrdinalEncoding() | OneHotEncoding():
             absent = ~np.isin(values, encoding.seen)
             columns = _coded(feature, encoding, np.where(absent, UNKNOWN_POSITION, values))
@@ -140,16 +118,6 @@ def encode(feature: Feature, encoding: Encoding, values: Numbers) -> Numbers:
     if feature.missing.endswith("-and-flag"):
         return np.concatenate([columns, absent[:, None].astype(np.float64)], axis=1)
     return columns
-
-
-def _measured(encoding: NumericEncoding | PiecewiseEncoding, values: Numbers) -> Numbers:
-    match encoding:
-        case NumericEncoding(scale=scale):
-            return scale.apply(values)[:, None]
-        case PiecewiseEncoding(ends=ends):
-            return shares_of_bins(values, np.array(ends))
-        case _:
-            assert_never(encoding)
 
 
 def _coded(feature: Feature, encoding: OrdinalEncoding | OneHotEncoding, values: Numbers) -> Numbers:
@@ -163,22 +131,6 @@ def _coded(feature: Feature, encoding: OrdinalEncoding | OneHotEncoding, values:
             return np.eye(width)[np.where(values == UNKNOWN_POSITION, width - 1, values).astype(np.int64)]
         case _:
             assert_never(encoding)
-
-
-def shares_of_bins(values: Numbers, ends: Numbers) -> Numbers:
-    """Return for each value how much of each bin it covers, 0 to 1, by equation 1 of Gorishniy et al. 2022.
-
-    From values (rows,) and rising `ends` (bins + 1,), not necessarily strictly, to (rows, bins): 1 in the bins below a
-    value, 0 in those above, the reached share in its own. For values beyond those of the training rows, the first open
-    bin falls below 0 and the last rises above 1.
-    """
-    low, width = ends[:-1], np.diff(ends)
-    is_open = width > 0
-    share = (values[:, None] - low) / np.where(is_open, width, 1.0)
-    floor, ceiling = np.zeros(len(width)), np.ones(len(width))
-    if is_open.any():
-        floor[np.flatnonzero(is_open)[0]], ceiling[np.flatnonzero(is_open)[-1]] = -np.inf, np.inf
-    return np.where(is_open, np.clip(share, floor, ceiling), 0.0)
 
 
 class TermWeights(Document):
@@ -396,3 +348,39 @@ def _layout(contract: Contract) -> list[tuple[str, tuple[str, ...]]]:
             for item in contract.features
         ),
     ]
+
+
+def preprocessing_of(text: str) -> Preprocessing:
+    """Read the preprocessing of a model from its JSON text.
+
+    Raises:
+        ConfigurationError: the text is damaged or of another version.
+    """
+    try:
+        loaded = Preprocessing.model_validate_json(text)
+    except ValidationError:
+        loaded = None  # pydantic's error quotes its input, so it is not chained
+    if loaded is None or not _fits(loaded):
+        raise ConfigurationError(
+            what=(
+                "The stored rules that convert the table for this model are damaged or from another version of this "
+                "program."
+            ),
+            consequence="Nothing was predicted or trained, and nothing was sent.",
+            remedy="Use another saved model, or train again.",
+        )
+    return loaded
+
+
+def _fits(loaded: Preprocessing) -> bool:
+    """Return whether a saved preprocessing has the encodings that its contract requires."""
+    features = loaded.contract.features
+    kinds = [item.encoding if isinstance(item, CategoricalFeature) else "numeric" for item in features]
+    regression = isinstance(loaded.contract.target, RegressionTarget)
+    terms = [len(item.encoded_columns) for item in loaded.contract.terms]
+    return (
+        terms == [len(item.rarity) for item in loaded.term_weights]
+        and terms == [len(item.largest) for item in loaded.term_weights]
+        and kinds == [item.kind for item in loaded.encodings]
+        and regression == (loaded.target_scale is not None)
+    )

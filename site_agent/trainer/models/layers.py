@@ -52,7 +52,7 @@ class Network(nn.Module, Represents):
     """A network of this program. It has no buffers, and first values of NaN."""
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Return logits (B, C) of encoded rows (B, d). Images are flat rows, and a mask has a logit for each pixel."""
+        """Return logits (B, C) of encoded rows (B, d). Images are flat rows."""
         return self.decide(self.represent(rows))
 
 
@@ -80,24 +80,6 @@ class Normalisation(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """Normalise each channel of a batch, (B, channels) or (B, channels, any). The shape stays the same."""
         return affine(values, self.weight, self.bias)
-
-
-class LayerNormalisation(nn.Module):
-    """Scales every row to mean 0 and variance 1 over its last axis, then computes γ·x + β. Ba et al. 2016."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.weight = parameter(channels)
-        self.bias = parameter(channels)
-
-    def forward(self, values: Tensor) -> Tensor:
-        """Normalise the last axis of (B, ..., channels). The shape stays the same."""
-        channels = values.shape[-1:]
-        if self.weight.dim() == 1:
-            return functional.layer_norm(values, channels, self.weight, self.bias, NORMALISATION_EPSILON)
-        own = (len(self.weight), *(1,) * (values.dim() - 2), -1)
-        plain = functional.layer_norm(values, channels, eps=NORMALISATION_EPSILON)
-        return torch.addcmul(self.bias.view(own), plain, self.weight.view(own))
 
 
 class FeedForward(nn.Module):

@@ -17,14 +17,12 @@ from protos.plan.architecture import (
     ColumnsNetwork,
     ConvolutionalNetwork,
     DenseNetwork,
-    FeatureTokensNetwork,
     GlobalLayersNetwork,
     NamedTensors,
     ParallelNetwork,
     network_tensors,
 )
 from site_agent.trainer.failures import unfit
-from site_agent.trainer.models.column_transformer import FeatureTokens
 from site_agent.trainer.models.dense_models import Columns, Dense, Parallel
 from site_agent.trainer.models.global_layers_model import GlobalLayers
 from site_agent.trainer.models.image_models import Convolutional
@@ -51,8 +49,6 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
             return Parallel(architecture, columns, outputs, shared)
         case ColumnsNetwork():
             return Columns(architecture, columns, outputs, shared)
-        case FeatureTokensNetwork():
-            return FeatureTokens(architecture, columns, outputs)
         case ConvolutionalNetwork():
             return Convolutional(architecture, outputs)
         case NamedTensors():

@@ -10,7 +10,7 @@ plan or a message. The rules:
 * an error text of the file's own code is shown to this site's operator and sent to nobody.
 
 The file defines `build(columns: int, outputs: int) -> torch.nn.Module`: rows (B, columns) to (B, outputs),
-float32 on the CPU. It may have `represent` and `decide`, see `site_agent.trainer.models.layers.Represents`.
+float32 on the CPU.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from protos.plan.architecture import NamedTensors, TensorSpec
+from protos.plan.architecture import TensorSpec
 from protos.plan.documents import nearest_name
 from protos.plan.initial_values import initial_values
 from site_agent.trainer.failures import ModuleDiffers, unfit
-from site_agent.trainer.models.layers import Represents
 
 _LARGEST_FILE_BYTES: Final = 1 << 20
 _MODULE_NAME: Final = "user_module"
@@ -62,16 +61,14 @@ def build_user_module(path: Path, columns: int, outputs: int, tensors: Sequence[
     return network.train()
 
 
-def freeze_tensors(
-    path: Path, network: nn.Module, declared: NamedTensors, frozen: Sequence[TensorSpec], seed: int, columns: int
-) -> None:
-    """Freeze the tensors that the plan freezes, and check the module's representations and buffers.
+def freeze_tensors(path: Path, network: nn.Module, frozen: Sequence[TensorSpec], seed: int) -> None:
+    """Freeze the tensors that the plan freezes.
 
     A frozen parameter becomes a buffer, so nothing trains or sends it. Its values are those of the plan's starting
     file, or follow from the plan's seed.
 
     Raises:
-        ConfigurationError: a frozen tensor, a buffer or the representations differ from the plan.
+        ConfigurationError: a frozen tensor differs from the plan.
     """
     there = dict(network.named_parameters()) | dict(network.named_buffers())
     _check_federated(path, {name: tuple(values.shape) for name, values in there.items()}, frozen, "freezes")
@@ -85,41 +82,6 @@ def freeze_tensors(
         holder = network.get_submodule(owner)
         delattr(holder, name)
         holder.register_buffer(name, torch.from_numpy(initial_values(tensor, seed)))
-    others = {name for name, _ in network.named_buffers()} - {tensor.name for tensor in frozen}
-    if declared.buffers == "refuse" and others:
-        _refuse(
-            f"The module in {path} has the buffers {_some(sorted(others))}, but the plan has buffers: refuse.",
-            "Use a normalisation without running values, such as GroupNorm or LayerNorm.",
-        )
-    if declared.representations:
-        _check_representations(path, network, declared.representations, columns)
-
-
-def _check_representations(path: Path, network: nn.Module, count: int, columns: int) -> None:
-    needed = f"the plan needs {count} representations of its rows"
-    if not isinstance(network, Represents):
-        _refuse(f"The module in {path} has no represent and decide, but {needed}.", "Add both functions to the module.")
-    trial = copy.deepcopy(network).eval()
-    rows = torch.linspace(-1, 1, _DRY_ROWS * columns).reshape(_DRY_ROWS, columns)
-    explaining = _explaining(
-        path,
-        what=f"The functions `represent` and `decide` in {path} were tried on {_DRY_ROWS} rows, and failed:",
-        remedy="`represent` returns a tuple of tensors (B, d), and `decide` maps this tuple to (B, outputs).",
-    )
-    with explaining, torch.no_grad():
-        found = trial.represent(rows)
-        is_whole = torch.equal(trial.decide(found), trial(rows))
-    widths = {tuple(one.shape) for one in found}
-    if not isinstance(found, tuple) or len(found) != count or len(widths) != 1:
-        _refuse(
-            f"represent of the module in {path} returned {len(found)} tensors of {len(widths)} shapes, and {needed}.",
-            "Return a tuple of this many tensors, all of one shape (B, d).",
-        )
-    if not is_whole:
-        _refuse(
-            f"decide(represent(rows)) of the module in {path} differs from forward(rows).",
-            "Let forward return self.decide(self.represent(rows)).",
-        )
 
 
 def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federated: Sequence[str]) -> None:

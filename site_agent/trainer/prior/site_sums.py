@@ -30,7 +30,7 @@ from protos.numbers.newton_sums import NewtonSums
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.statistics.intercepts import binomial_intercept
-from site_agent.trainer.plain_models import probabilities
+from site_agent.trainer.fitted_models import probabilities
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 

@@ -66,8 +66,8 @@ def put_table(path: Path, first: int, *, without: str = "") -> Path:
     return path
 
 
-def trained(folder: Path, features: list[dict[str, Any]], size: dict[str, int] | None = None) -> Hospital:
-    """A site after a run on these features; on notes of a `size` in word order."""
+def trained(folder: Path, features: list[dict[str, Any]]) -> Hospital:
+    """A site after a run on these features."""
     config = make_site(folder, siloed_baseline=False)
     put_table(config.parent / "table.csv", 0)
     outcome = {"name": "ill", "role": "target", "task": "binary", "positive": [1], "negative": [0]}
@@ -76,14 +76,9 @@ def trained(folder: Path, features: list[dict[str, Any]], size: dict[str, int] |
     columns = [{"name": "who", "role": "patient"}, *features, *ignored, outcome]
     (config.parent / "contract.yaml").write_text(yaml.safe_dump({"format": {"header": True}, "columns": columns}))
     listed = list(read_contract(config.parent / "contract.yaml").encoded_columns)
-    network: dict[str, Any] = {"name": "dense", "hidden": [8]}
-    if size is not None:
-        network = {"name": "feature-tokens", "width": 8, "heads": 2, "blocks": 1, "hidden": 8, "note": size}
-        own = listed[: -sum(size.values())]
-        listed = [*reversed(own), "weight"] if own else []  # in another order, and with a column that is not here
     plan = make_plan(
         method={"name": "fedavg"},
-        architecture=network,
+        architecture={"name": "dense", "hidden": [8]},
         columns=listed,
         outputs=1,
         schedule={"aggregate": "every-epoch", "epochs": 15, "batches_per_epoch": 4},

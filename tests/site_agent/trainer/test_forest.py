@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier
 
-from site_agent.trainer import plain_models as forests
-from site_agent.trainer.plain_models import Forest, forest_of
+from site_agent.trainer import fitted_models as forests
+from site_agent.trainer.fitted_models import Forest, forest_of
 from tests.for_each import for_each
 
 

@@ -13,7 +13,7 @@ from sklearn import metrics
 
 from site_agent.desk.comparison.calibration import calibration
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, measure
-from site_agent.trainer.plain_models import probabilities
+from site_agent.trainer.fitted_models import probabilities
 from tests.for_each import for_each
 
 TWO = ("negative", "positive")

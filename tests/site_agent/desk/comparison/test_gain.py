@@ -7,7 +7,7 @@ import pytest
 
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Baselines, Gain, assess
-from site_agent.trainer.plain_models import probabilities
+from site_agent.trainer.fitted_models import probabilities
 from tests.for_each import for_each
 
 TWO = ("negative", "positive")

@@ -9,7 +9,7 @@ import pytest
 from site_agent.desk.comparison.bootstrap_intervals import over_patients, resampled_metrics
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.trainer.data.contract import Task
-from site_agent.trainer.plain_models import probabilities
+from site_agent.trainer.fitted_models import probabilities
 from tests.for_each import for_each
 
 CLASSES = ("a", "b", "c", "d")

@@ -122,11 +122,6 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
         "warning",
         "disguised:chol:999",
     ),
-    "a third in another unit": (
-        lambda t: _changed(t, chol=np.where(np.arange(ROWS) % 3 == 0, t.features["chol"] / 38.67, t.features["chol"])),
-        "warning",
-        "mixed-units:chol",
-    ),
     "a lost decimal point": (lambda t: _marked(t, 2, 2200), "warning", "far:chol"),
     "a leak": (lambda t: _changed(t, chol=t.features["chol"] + 60 * t.target), "warning", "predicts-alone:chol"),
     "a leak by absence": (
@@ -166,44 +161,6 @@ def test_what_is_wrong_is_found(table: Table, name: str) -> None:
 
     assert key in _keys(examination, level)
     assert "Zebra" not in repr(examination) + str(examination.findings)
-
-
-def _under_another_number(table: Table, count: int) -> Table:
-    """The last rows are the first rows again, for other patients."""
-    source = np.concatenate([np.arange(ROWS - count), np.arange(count)])
-    assert table.target is not None
-    features = {name: values[source] for name, values in table.features.items()}
-    return replace(table, features=MappingProxyType(features), target=table.target[source])
-
-
-@for_each("seed", range(10))
-def test_one_patient_under_two_numbers_is_found(table: Table, seed: int) -> None:
-    """Rows with four measurements that another patient has too are warned of. The page shows rows and no patient."""
-    generator = np.random.default_rng(seed)
-    wide = {f"f{place}": np.round(generator.normal(100, 20, ROWS), 1) for place in range(4)}
-    columns = tuple(NumericFeature(name=name, role="feature", type="numeric") for name in wide)
-    contract = table.contract.model_copy(update={"columns": (*columns, *table.contract.columns)})
-    measured = replace(table, contract=contract, features=MappingProxyType({**table.features, **wide}))
-
-    found = [one for one in _examined(_under_another_number(measured, 5)).warnings if "two-identifiers" in one.key]
-
-    assert [(one.key, one.count) for one in found] == [("one-patient-two-identifiers", 10)]
-    assert "Zebra" not in found[0].words
-    assert "one-patient-two-identifiers" not in _keys(_examined(measured), "warning")
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "is_found"),
-    [("P7", " p 7", True), ("0042", "42", True), ("P7", "P8", False), ("00", "0", False), ("P07", "P70", False)],
-)
-def test_one_identifier_in_two_spellings_is_found(table: Table, one: str, other: str, is_found: bool) -> None:
-    """Blanks, capitals and leading zeros are no difference between two patients. Identifiers of only zeros are left."""
-    assert table.patients is not None
-
-    found = _examined(replace(table, patients=(one, other, *table.patients[2:])))
-
-    spelt = [finding for finding in found.warnings if finding.key == "one-patient-two-spellings"]
-    assert [finding.count for finding in spelt] == [2] * is_found
 
 
 def test_equal_rows_in_training_and_test_are_found_where_nobody_says_whose_they_are(table: Table) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from site_agent.desk.drafting.describe import describe
 from site_agent.desk.examination.examined_columns import far_values, unlikely_markers
-from site_agent.desk.examination.two_units import two_units
 from site_agent.trainer.data.tables import read_table, survey_table
 from tests.site_agent.trainer.data.conftest import contract_from
 
@@ -138,14 +137,10 @@ def test_a_word_that_can_be_an_answer_is_a_marker_only_among_numbers(tmp_path: P
 
 
 def test_negative_numbers_switch_no_check_off() -> None:
-    """A base excess is around 0, and 500 is none; one negative amount hides no second unit and no marker."""
+    """A base excess is around 0, and 500 is none; one negative amount hides no marker."""
     generator = np.random.default_rng(7)
     excess = generator.normal(0, 3, 400)
     assert not far_values(excess).any()
     excess[::100] = 500
     assert np.flatnonzero(far_values(excess)).tolist() == [0, 100, 200, 300]
     assert unlikely_markers(np.append(excess[1:100], -999.0)) == (-999.0,)
-    glucose = generator.lognormal(np.log(100), 0.2, 400)
-    glucose[:80] /= 18.02
-    assert two_units(glucose) is not None
-    assert two_units(np.append(glucose, -1.0)) is not None

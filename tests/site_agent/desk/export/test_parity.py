@@ -54,15 +54,9 @@ NETWORKS: dict[str, dict[str, object]] = {
     "global-layers without entities": SMALL | {"entities": False, "transformer_blocks": 0},
     "logistic": {"name": "dense", "hidden": []},
     "dense": {"name": "dense", "hidden": [7, 5, 4], "activation": "gelu", "dropout": 0.2},
-    "feature-tokens": {"name": "feature-tokens", "width": 8, "heads": 2, "blocks": 2, "hidden": 6},
-    "feature-tokens with gelu": {
-        "name": "feature-tokens", "width": 8, "heads": 4, "blocks": 1, "hidden": 6, "activation": "gelu",
-    },
     "parallel": {"name": "parallel", "common": [6, 4], "unique": [5], "activation": "tanh"},
     "columns": {"name": "columns", "hidden": [6, 6], "lateral": 0.5, "activation": "selu"},
 }  # fmt: skip
-# Drawn so that the answers differ between rows and are not all near 0 or 1.
-SPREADS = {"global-layers with everything": 0.35, "feature-tokens": 1.0, "feature-tokens with gelu": 1.0}
 METHODS = {
     "logistic": "local", "parallel": "fenda-fl", "columns": "chfl",
 }  # fmt: skip
@@ -75,7 +69,7 @@ def contract(task: str) -> Contract:
         feature | {"name": "age", "type": "numeric"},
         feature | {"name": "chol", "type": "numeric", "missing": "median-and-flag"},
         feature | {"name": "bmi", "type": "numeric", "missing": "median"},
-        feature | {"name": "crp", "type": "numeric", "encoding": "piecewise-linear", "bins": 4},
+        feature | {"name": "crp", "type": "numeric"},
         feature | {"name": "sex", "type": "categorical", "codes": ["0", "1"]},
         feature | {"name": "pain", "type": "categorical", "codes": ["1", "2", "3"], "encoding": "one-hot"},
         feature
@@ -108,7 +102,7 @@ def model(network: str = "global-layers", task: str = "binary", **plan: Any) -> 
         plan=made, preprocessing=preprocessing, values={}, report={}, profile=profile_of(declared, table, rows)
     )
     tensors = network_tensors(made.architecture, columns=len(saved.columns), outputs=saved.outputs, common=saved.common)
-    values = {one.name: generator.normal(0, SPREADS.get(network, 0.4), one.shape).astype(np.float32) for one in tensors}
+    values = {one.name: generator.normal(0, 0.4, one.shape).astype(np.float32) for one in tensors}
     return SavedModel(plan=made, preprocessing=preprocessing, values=values, report={}, profile=saved.profile)
 
 
@@ -221,8 +215,6 @@ def drawn_feature(generator: np.random.Generator, place: int) -> dict[str, objec
     match generator.integers(4):
         case 0 | 1 as kind:
             feature["missing"] = str(generator.choice(["refuse", "median", "median-and-flag"]))
-            feature["encoding"] = str(generator.choice(["standard", "piecewise-linear"]))
-            feature["bins"] = int(generator.integers(2, 6))
             if kind == 0:
                 return feature | {"type": "numeric"}
             end = str(generator.choice(["since", "until"]))

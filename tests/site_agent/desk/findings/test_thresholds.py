@@ -12,7 +12,6 @@ from site_agent.desk.findings.curves import (
     THRESHOLDS,
     calibration_curve,
     decision_curve,
-    precision_recall,
     receiver_operating_characteristic,
 )
 from site_agent.desk.findings.thresholds import at_thresholds
@@ -94,5 +93,4 @@ def test_calibration_groups_by_hand() -> None:
 def test_one_class_has_no_ranking() -> None:
     """None instead of a number that somebody would read."""
     assert receiver_operating_characteristic(np.ones(8), SCORES) is None
-    assert precision_recall(np.zeros(8), SCORES) is None
     assert calibration_curve(np.ones(8), SCORES) is None

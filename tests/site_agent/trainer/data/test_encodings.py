@@ -7,11 +7,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from site_agent.desk.results.saved_preprocessing import preprocessing_of
 from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import split_rows
-from site_agent.trainer.data.preprocessing import fit
+from site_agent.trainer.data.preprocessing import fit, preprocessing_of
 from site_agent.trainer.data.tables import Table
 from tests.for_each import for_each
 
@@ -22,14 +21,14 @@ format: {header: true}
 columns:
   - {name: plain, role: feature, type: numeric}
   - {name: flagged, role: feature, type: numeric, missing: median-and-flag}
-  - {name: binned, role: feature, type: numeric, encoding: piecewise-linear, bins: 4, missing: median}
+  - {name: filled, role: feature, type: numeric, missing: median}
   - {name: aged, role: feature, type: date, since: "2000-01-01", unit: years, missing: median-and-flag}
   - {name: ordered, role: feature, type: ordinal, codes: [1, 2, 3], missing: most-common-and-flag}
   - {name: either, role: feature, type: binary, codes: [0, 1], missing: most-common, encoding: one-hot}
   - {name: placed, role: feature, type: categorical, codes: [a, b, c, d], encoding: one-hot, fewest_rows: 3}
   - {name: y, role: target, task: regression}
 """
-MEASURED = ("plain", "flagged", "binned", "aged")
+MEASURED = ("plain", "flagged", "filled", "aged")
 CODED = {"ordered": 3, "either": 2, "placed": 4}
 CONTRACT = contract_from(EVERY_ENCODING)
 
@@ -103,16 +102,6 @@ def _encoded(contract: str, values: list[float], others: list[float], name: str 
         patients=None,
     )
     return fit(parsed, table, np.arange(len(values))).encode(table)[len(values) :]
-
-
-def test_piecewise_linear_is_equation_1() -> None:
-    """By hand with ends 0, 1, 2, 4: shares of the bin a value lies in, open at both outer ends."""
-    contract = "{name: x, role: feature, type: numeric, encoding: piecewise-linear, bins: 3}"
-
-    encoded = _encoded(contract, [0, 1, 2, 4], [0.5, 1.5, 3, -1, 6])
-
-    expected = [[0.5, 0, 0], [1, 0.5, 0], [1, 1, 0.5], [-1, 0, 0], [1, 1, 2]]
-    np.testing.assert_allclose(encoded, expected)
 
 
 def test_the_most_common_code_stands_in_and_says_so() -> None:

@@ -21,7 +21,6 @@ from PIL import Image
 
 from protos.errors import ConfigurationError, DataError, UnavailableError
 from site_agent.desk.examination.examine import examine
-from site_agent.desk.results.saved_preprocessing import preprocessing_of
 from site_agent.hospital import Split
 from site_agent.trainer.data import image_folder, image_formats
 from site_agent.trainer.data.cell_rules import Flaw
@@ -29,6 +28,7 @@ from site_agent.trainer.data.columns import ImageColumn
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import prepare_rows, split_rows
 from site_agent.trainer.data.image_formats import pixels_of
+from site_agent.trainer.data.preprocessing import preprocessing_of
 from site_agent.trainer.data.tables import read_table, survey_table
 from tests.for_each import for_each
 

@@ -13,11 +13,10 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 from protos.errors import ConfigurationError, DataError
-from site_agent.desk.results.saved_preprocessing import preprocessing_of
 from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import split_rows
-from site_agent.trainer.data.preprocessing import fit
+from site_agent.trainer.data.preprocessing import fit, preprocessing_of
 from site_agent.trainer.data.tables import Table, read_table
 
 from .conftest import SMALL, SMALL_ROWS, contract_from

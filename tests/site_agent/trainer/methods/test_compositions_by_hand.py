@@ -24,9 +24,9 @@ from tests.site_agent.trainer.methods.tiny import (
     AHUS,
     BERLIN,
     DEEP,
+    NORMALISED,
     RATE,
     STEPS,
-    TOKENS,
     Federation,
     Table,
     check,
@@ -130,7 +130,7 @@ def _scaffold(
 
 def test_scaffold_with_fedbn() -> None:
     """The control variates are those of all layers but the normalisations, which take plain steps of their own."""
-    federation, own = _begin({"name": "scaffold"}, {"name": "fedbn"}, architecture=TOKENS)
+    federation, own = _begin({"name": "scaffold"}, {"name": "fedbn"}, architecture=NORMALISED)
     network = module_forward(federation.plan)
     normalised = [name for name in own["ahus"] if "normalisation" in name]
     assert normalised

@@ -41,9 +41,9 @@ HELD_OUT: Final[Table] = ([[1.0, -0.5], [-1.25, 0.75], [0.5, 1.5]], [1.0, 0.0, 1
 LOGISTIC: Final[dict[str, Any]] = {"name": "dense", "hidden": []}
 MLP: Final[dict[str, Any]] = {"name": "dense", "hidden": [2], "activation": "tanh"}
 DEEP: Final[dict[str, Any]] = {"name": "dense", "hidden": [2, 3], "activation": "tanh"}
-TOKENS: Final[dict[str, Any]] = {
-    "name": "feature-tokens", "width": 4, "heads": 2, "blocks": 1, "hidden": 3,
-    "attention_dropout": 0.0, "feedforward_dropout": 0.0,
+NORMALISED: Final[dict[str, Any]] = {
+    "name": "global-layers-network", "latent": 8, "gate": True, "input_normalisation": True, "entity_width": 4,
+    "heads": 2, "transformer_blocks": 1,
 }  # fmt: skip
 RATE: Final = 0.5
 STEPS: Final = 2  # gradient steps in a round, each on all rows of a site

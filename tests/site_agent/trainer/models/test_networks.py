@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from protos.plan.architecture import ColumnsNetwork, FeatureTokensNetwork, network_tensors
+from protos.plan.architecture import ColumnsNetwork, network_tensors
 from site_agent.trainer.models.dense_models import Columns
 from site_agent.trainer.models.layers import Represents
 from site_agent.trainer.models.network_catalogue import build_network
@@ -150,54 +150,11 @@ def test_the_joint_loss_leaves_a_detached_common_column_alone() -> None:
     assert all((values.grad is None) == name.startswith("common.") for name, values in module.named_parameters())
 
 
-@pytest.mark.parametrize("activation", ["reglu", "gelu"])
-@for_each("seed", range(5))
-def test_feature_tokens_are_the_library_s_transformer(activation: str, seed: int) -> None:
-    """Tokens, pre-norm blocks and the head equal torch's own layers with the same parameters."""
-    architecture = FeatureTokensNetwork.model_validate(
-        {"name": "feature-tokens", "width": 12, "heads": 3, "blocks": 2, "hidden": 5, "activation": activation}
-    )
-    module = started(Drawn(architecture, 6, 3, 6), seed).double().eval()
-    rows, given = draw(seed, 4, 6), dict(module.named_parameters())
-
-    tokens = rows.unsqueeze(2) * given["input.tokenizer.weight"] + given["input.tokenizer.bias"]
-    tokens = torch.cat([given["input.tokenizer.decision"].expand(4, 1, -1), tokens], dim=1)
-    for number in (1, 2):
-        attention, feedforward = f"body.block{number}.attention", f"body.block{number}.feedforward"
-        library = nn.MultiheadAttention(12, 3, batch_first=True, dtype=torch.float64)
-        library.load_state_dict({
-            "in_proj_weight": given[f"{attention}.projections.weight"],
-            "in_proj_bias": given[f"{attention}.projections.bias"],
-            "out_proj.weight": given[f"{attention}.output.weight"],
-            "out_proj.bias": given[f"{attention}.output.bias"],
-        })  # fmt: skip
-        normal = normalised(tokens, given, attention)
-        tokens = tokens + library(normal, normal, normal)[0]
-        hidden = mapped(normalised(tokens, given, feedforward), given, f"{feedforward}.inner")
-        hidden = hidden[..., :5].relu() * hidden[..., 5:] if activation == "reglu" else nn.functional.gelu(hidden)
-        tokens = tokens + mapped(hidden, given, f"{feedforward}.outer")
-    expected = mapped(normalised(tokens[:, 0], given, "head.output").relu(), given, "head.output.linear")
-
-    torch.testing.assert_close(module(rows), expected, rtol=1e-10, atol=1e-12)
-
-
-def normalised(values: Tensor, given: dict[str, nn.Parameter], owner: str) -> Tensor:
-    """Layer normalisation over the last axis."""
-    weight, bias = given[f"{owner}.normalisation.weight"], given[f"{owner}.normalisation.bias"]
-    return nn.functional.layer_norm(values, weight.shape, weight, bias)
-
-
-def mapped(values: Tensor, given: dict[str, nn.Parameter], name: str) -> Tensor:
-    """A linear map over the last axis."""
-    return values @ given[f"{name}.weight"].T + given[f"{name}.bias"]
-
-
 @pytest.mark.parametrize(
     "fields",
     [
         {"name": "dense", "hidden": (9,), "dropout": 0.5},
         {"name": "parallel", "common": (9,), "unique": (9,), "dropout": 0.5},
-        {"name": "feature-tokens", "residual_dropout": 0.3},
         {"name": "global-layers-network", "latent": 8, "gate": False, "input_normalisation": False,
          "transformer_blocks": 1, "input_dropout": 0.4},
     ],

@@ -23,7 +23,7 @@ from site_agent.desk.results.saved_model import load_model
 from site_agent.hospital import read_hospital
 from site_agent.trainer.before_rounds import begin_prior
 from site_agent.trainer.failures import MayNotSend
-from site_agent.trainer.plain_models import probabilities
+from site_agent.trainer.fitted_models import probabilities
 from site_agent.trainer.requests import Asked
 from tests.site_agent.trainer.prior.prior_federation import (
     SITES,

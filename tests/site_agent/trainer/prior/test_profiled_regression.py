@@ -8,7 +8,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from protos.numbers.newton_sums import NewtonSums, has_converged
-from site_agent.trainer.plain_models import probabilities
+from site_agent.trainer.fitted_models import probabilities
 from site_agent.trainer.prior.site_sums import Concentrated, Rows, own_sums, require_spread
 from tests.for_each import for_each
 
