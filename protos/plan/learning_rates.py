@@ -1,7 +1,7 @@
 """Computes learning rate schedules: the factor by which the optimiser's learning rate is multiplied in each step.
 
 A factor depends only on the number of the step. So a site that joins late or restarts from a checkpoint uses the same
-rates as all other sites. A schedule can begin with a linear warm-up of whole epochs, and starts at its end.
+rates as all other sites.
 """
 
 from __future__ import annotations
@@ -13,14 +13,11 @@ from pydantic import Field
 
 from protos.plan.documents import Document
 
-_KeySessions: TypeAlias = Annotated[int, Field(ge=0, le=100_000)]
-
 
 class ConstantRate(Document):
-    """The learning rate is constant from the first step, or from the end of the warm-up."""
+    """The learning rate is the same in every step."""
 
     name: Literal["constant"]
-    warm_up_epochs: _KeySessions = 0
 
 
 class StepRate(Document):
@@ -29,7 +26,6 @@ class StepRate(Document):
     name: Literal["step"]
     every_epochs: int = Field(ge=1, le=100_000)
     factor: float = Field(gt=0, le=1)
-    warm_up_epochs: _KeySessions = 0
 
 
 class CosineRate(Document):
@@ -37,7 +33,6 @@ class CosineRate(Document):
 
     name: Literal["cosine"]
     floor: float = Field(default=0.0, ge=0, le=1)
-    warm_up_epochs: _KeySessions = 0
 
 
 RateSchedule: TypeAlias = Annotated[ConstantRate | StepRate | CosineRate, Field(discriminator="name")]
@@ -52,22 +47,17 @@ def rate_factor(schedule: RateSchedule, step: int, steps: int, batches_per_epoch
         batches_per_epoch: steps in an epoch, at least 1.
 
     Returns:
-        from 0 to 1. In the warm-up it is (step + 1) / the number of its steps, so that no step has factor 0. The cosine
-        would reach its floor one step after the last.
+        from 0 to 1. The cosine would reach its floor one step after the last.
     """
     if step < 0 or steps < 1 or batches_per_epoch < 1:
         raise ValueError("a step from 0, and at least one step and one batch")
-    step, warm_up = min(step, steps), schedule.warm_up_epochs * batches_per_epoch
-    if step < warm_up:
-        return (step + 1) / warm_up
-    past = step - warm_up
+    step = min(step, steps)
     match schedule:
         case ConstantRate():
             return 1.0
         case StepRate(every_epochs=every, factor=factor):
-            return float(factor ** (past // (every * batches_per_epoch)))
+            return float(factor ** (step // (every * batches_per_epoch)))
         case CosineRate(floor=floor):
-            share = past / max(1, steps - warm_up)
-            return floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * share))
+            return floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
         case _:
             assert_never(schedule)

@@ -145,11 +145,7 @@ class NetworkPlan(PlanHead):
             yield "with start: own, the sites start differently, so the method cannot measure the layers"
 
     def _of_rates(self) -> Iterator[str]:
-        rates = self.optimiser.rate_schedule
-        if isinstance(self.schedule, EpochSchedule):
-            if rates.warm_up_epochs >= self.schedule.epochs:
-                yield "the warm-up of the learning rate must be shorter than the run"
-        elif rates.warm_up_epochs or isinstance(rates, StepRate):
+        if not isinstance(self.schedule, EpochSchedule) and isinstance(self.optimiser.rate_schedule, StepRate):
             yield "with aggregate: every-steps, epochs differ between sites, so rate_schedule cannot use epochs"
 
     def _of_weighting(self) -> Iterator[str]:

@@ -239,12 +239,12 @@ def card(path: Path, run_name: str | None, markdown: Path | None) -> None:
     hospital = read_hospital(path)
     give_up_network()  # before anything starts a thread
 
-    from site_agent.desk.model_card import card_facts, card_markdown
+    from site_agent.desk.model_card import model_card
     from site_agent.desk.result_files import check_places, write_result
     from site_agent.desk.use.model_in_use import model_in_use
 
     check_places((("--markdown", markdown),), hospital, [path])
-    text = card_markdown(card_facts(hospital, model_in_use(hospital.state_path, run_name)))
+    text = model_card(hospital, model_in_use(hospital.state_path, run_name))
     if markdown is None:
         click.echo(text, nl=False)
     else:

@@ -19,10 +19,8 @@ from site_agent.desk.plan_review import network_terms
 from site_agent.desk.use.model_in_use import ModelInUse
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.disk import Json
 
 SMALLEST_CELL: Final = 10
-SUPPRESSED: Final = f"fewer than {SMALLEST_CELL}"
 _USE: Final = (
     "Research on patients like those of the training rows, at the hospital that trained this model. The model is not a"
     " medical device, not validated for decisions about patients, and not differentially private."
@@ -33,66 +31,65 @@ _NOT_FOR: Final = (
 )
 
 
-def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
-    """Return the content of a model card, ready for JSON."""
-    run, model, plan = used.run, used.model, used.model.plan
-    contract = model.preprocessing.contract
-    saved: dict[str, Any] = saved_facts(hospital.state_path, run)
+def model_card(hospital: Hospital, used: ModelInUse) -> str:
+    """Return a model card as text in the Markdown format."""
+    plan, contract = used.model.plan, used.model.preprocessing.contract
+    saved: dict[str, Any] = saved_facts(hospital.state_path, used.run)
+    reached = {"metrics": {}, "intervals": {}} if RECEIVING in saved else saved[used.name]
     names = [site.name for site in plan.sites]
-    measured = _untested(saved) if RECEIVING in saved else _measured(used, saved)
-    return {
-        "run": run,
-        "model": used.name,
-        "adopted_by": used.adoption.by if used.adoption else None,
-        "intended_use": _USE,
-        "not_for": _NOT_FOR,
-        "study": plan.study,
-        "plan_digest": plan.digest.hex(),
-        "method": plan.method_in_words,
-        "question": None if plan.question is None else plan.question.model_dump(mode="json"),
-        "architecture": _built_of(used),
-        "network_terms": [*network_terms(plan)] if isinstance(plan, NetworkPlan) else [],
-        "rounds": plan.rounds,
-        "rounds_made": _prior_rounds(saved),
-        "privacy": None if plan.privacy is None else price_in_words(plan.privacy, plan.private_sums),
-        "sites": len(names),
-        "this_site": names.index(hospital.site) + 1 if hospital.site in names else None,
-        "task": contract.target.task,
-        "target": contract.target.name,
-        "features": _features(contract),
-        "rows": {part: count if count >= SMALLEST_CELL else SUPPRESSED for part, count in saved["rows"].items()},
-        **measured,
-        "versions": saved.get("versions"),
-    }
+    this_site = names.index(hospital.site) + 1 if hospital.site in names else "not in the plan"
+    terms = network_terms(plan) if isinstance(plan, NetworkPlan) else ()
+    lines = [
+        f"# Model card: {plan.study}, run {used.run}",
+        f"**Intended use.** {_USE}",
+        f"**Not for.** {_NOT_FOR}",
+        *(["## The question", _list(plan.question.model_dump(mode="json"))] if plan.question else []),
+        "## Training",
+        _list(
+            {
+                "plan digest": plan.digest.hex(),
+                "method": plan.method_in_words,
+                "this model": MODEL_TITLES.get(used.name, used.name),
+                "adopted by": used.adoption.by if used.adoption else "nobody",
+                "network": ". ".join((_built_of(used), *terms)),
+                "rounds": _rounds(used, saved),
+                "differential privacy of what the sites sent": price_in_words(plan.privacy, plan.private_sums)
+                if plan.privacy
+                else "none",
+                "sites": f"{len(names)}; this is site {this_site}",
+            }
+        ),
+        "## Data of this site",
+        _list(
+            {
+                "outcome": f"{contract.target.name} ({contract.target.task})",
+                "features": ", ".join(_features(contract)),
+                "rows": ", ".join(f"{shown_count(count)} {part}" for part, count in saved["rows"].items()),
+            }
+        ),
+        f"Counts below {SMALLEST_CELL} are not shown.",
+        "## How good it was on this site's test rows",
+        "| metric | value | 95% interval |\n|---|---|---|\n" + "\n".join(_metric_lines(reached)),
+        _conclusion(used, saved),
+        "## Software at the time of training",
+        _list(saved.get("versions") or {}),
+    ]
+    return "\n\n".join(lines) + "\n"
 
 
-def _measured(used: ModelInUse, saved: Mapping[str, Any]) -> dict[str, Json]:
-    reached = saved[used.name]
-    return {
-        "checkpoint_round": None if "prior" in saved else reached.get("checkpoint", {}).get("round"),
-        "metrics": reached["metrics"],
-        "intervals": reached["intervals"],
-        "conclusion": _told(saved["gain"]) if used.name == FEDERATED else _beside_federated(saved, used.name),
-    }
+def shown_count(count: int) -> int | str:
+    """Return a count of patients or rows, if it is large enough to be shown."""
+    return count if count >= SMALLEST_CELL else f"fewer than {SMALLEST_CELL}"
 
 
-def _untested(saved: Mapping[str, Any]) -> dict[str, Json]:
-    return {
-        "checkpoint_round": None,
-        "metrics": {},
-        "intervals": {},
-        "conclusion": saved[RECEIVING]["sentence"],
-    }
+def _conclusion(used: ModelInUse, saved: Mapping[str, Any]) -> str:
+    if RECEIVING in saved:
+        return str(saved[RECEIVING]["sentence"])
+    return _told(saved["gain"]) if used.name == FEDERATED else _beside_federated(saved, used.name)
 
 
-def _prior_rounds(saved: Mapping[str, Any]) -> int | None:
-    """Return how many rounds a run of federated-prior made, or None for another method. It may end before the plan."""
-    fitted = (saved.get(RECEIVING) or saved.get("prior") or {}).get("newton_rounds")
-    return None if fitted is None else prior_rounds(fitted)
-
-
-def _features(contract: Contract) -> list[Json]:
-    found: list[Json] = [feature.name for feature in contract.features]
+def _features(contract: Contract) -> list[str]:
+    found = [feature.name for feature in contract.features]
     found += [] if contract.image is None else [f"{contract.image.name} (image of {contract.image.image})"]
     for one in contract.terms:
         kind = "list of codes" if one.type == "codes" else "note"
@@ -109,50 +106,15 @@ def _built_of(used: ModelInUse) -> str:
     return used.model.plan.architecture.name
 
 
-def card_markdown(facts: Mapping[str, Any]) -> str:
-    """Return the model card as text in the Markdown format."""
-    lines = [
-        f"# Model card: {facts['study']}, run {facts['run']}",
-        f"**Intended use.** {facts['intended_use']}",
-        f"**Not for.** {facts['not_for']}",
-        *(["## The question", _list(facts["question"])] if facts["question"] else []),
-        "## Training",
-        _list(
-            {
-                "plan digest": facts["plan_digest"],
-                "method": facts["method"],
-                "this model": MODEL_TITLES.get(facts["model"], facts["model"]),
-                "adopted by": facts["adopted_by"] or "nobody",
-                "network": ". ".join((facts["architecture"], *facts["network_terms"])),
-                "rounds": _rounds(facts),
-                "differential privacy of what the sites sent": facts["privacy"] or "none",
-                "sites": f"{facts['sites']}; this is site {facts['this_site'] or 'not in the plan'}",
-            }
-        ),
-        "## Data of this site",
-        _list(
-            {
-                "outcome": f"{facts['target']} ({facts['task']})",
-                "features": ", ".join(facts["features"]),
-                "rows": ", ".join(f"{count} {part}" for part, count in facts["rows"].items()),
-            }
-        ),
-        f"Counts below {SMALLEST_CELL} are not shown.",
-        "## How good it was on this site's test rows",
-        "| metric | value | 95% interval |\n|---|---|---|\n" + "\n".join(_metric_lines(facts)),
-        str(facts["conclusion"]),
-        "## Software at the time of training",
-        _list(facts["versions"] or {}),
-    ]
-    return "\n\n".join(lines) + "\n"
-
-
-def _rounds(facts: Mapping[str, Any]) -> str:
-    if facts["model"] != FEDERATED:
+def _rounds(used: ModelInUse, saved: Mapping[str, Any]) -> str:
+    """Return how many rounds a run made. Those of federated-prior may be fewer than the plan allows."""
+    if used.name != FEDERATED:
         return "none: this model was trained without the patients of other hospitals"
-    if facts["rounds_made"] is not None:
-        return f"{facts['rounds_made']}, and the plan allowed at most {facts['rounds']}"
-    return f"{facts['rounds']}; the model after round {facts['checkpoint_round']} was kept"
+    fitted, most = (saved.get(RECEIVING) or saved.get("prior") or {}).get("newton_rounds"), used.model.plan.rounds
+    if fitted is not None:
+        return f"{prior_rounds(fitted)}, and the plan allowed at most {most}"
+    kept = saved[used.name].get("checkpoint", {}).get("round")
+    return f"{most}; the model after round {kept} was kept"
 
 
 def _metric_lines(facts: Mapping[str, Any]) -> Sequence[str]:

@@ -106,11 +106,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"optimiser": PLAIN_DESCENT | {"rate_schedule": {"name": "cosine"}}},
         "the learning rate must be constant",
     ),
-    "control variates after a warm-up": (
-        of("scaffold"),
-        {"optimiser": PLAIN_DESCENT | {"rate_schedule": {"name": "constant", "warm_up_epochs": 1}}},
-        "the learning rate must be constant",
-    ),
     "control variates by rows": (of("scaffold"), ROWS, "all sites must have the same weight"),
     "control variates with a penalty": (
         of("scaffold", "fedprox"),

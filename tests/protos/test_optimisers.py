@@ -97,26 +97,23 @@ def test_losses_that_nobody_can_compute_are_refused(keys: dict[str, Any]) -> Non
 
 SCHEDULES: TypeAdapter[RateSchedule] = TypeAdapter(RateSchedule)
 FACTORS = st.floats(1e-300, 1.0)
-WARM_UPS = st.integers(0, 6)
 ANY = st.one_of(
-    st.builds(ConstantRate, name=st.just("constant"), warm_up_epochs=WARM_UPS),
-    st.builds(StepRate, name=st.just("step"), every_epochs=st.integers(1, 4), factor=FACTORS, warm_up_epochs=WARM_UPS),
-    st.builds(CosineRate, name=st.just("cosine"), floor=st.floats(0.0, 1.0), warm_up_epochs=WARM_UPS),
+    st.builds(ConstantRate, name=st.just("constant")),
+    st.builds(StepRate, name=st.just("step"), every_epochs=st.integers(1, 4), factor=FACTORS),
+    st.builds(CosineRate, name=st.just("cosine"), floor=st.floats(0.0, 1.0)),
 )
 
 
 @settings(max_examples=200)
 @given(schedule=ANY, epochs=st.integers(1, 9), batches=st.integers(1, 5))
-def test_the_rate_rises_in_the_warm_up_and_never_again(schedule: RateSchedule, epochs: int, batches: int) -> None:
-    """Equal rises up to 1 at the warm-up's last step, 1 after it, then no rise and nothing outside 0 to 1."""
-    steps, warm_up = epochs * batches, schedule.warm_up_epochs * batches
+def test_the_rate_never_rises(schedule: RateSchedule, epochs: int, batches: int) -> None:
+    """It begins at 1, then does not rise, and nothing is outside 0 to 1."""
+    steps = epochs * batches
 
     factors = [rate_factor(schedule, step, steps, batches) for step in range(steps)]
 
-    rising, after = factors[:warm_up], factors[warm_up:]
-    assert rising == [(step + 1) / warm_up for step in range(len(rising))]
-    assert after[:1] in ([], [1.0])
-    assert all(later <= earlier for earlier, later in pairwise(after))
+    assert factors[0] == 1.0
+    assert all(later <= earlier for earlier, later in pairwise(factors))
     assert all(0 <= factor <= 1 for factor in factors)
 
 
@@ -124,9 +121,7 @@ def test_the_rate_rises_in_the_warm_up_and_never_again(schedule: RateSchedule, e
     ("schedule", "expected"),
     [
         (ConstantRate(name="constant"), [1.0] * 8),
-        (ConstantRate(name="constant", warm_up_epochs=2), [0.25, 0.5, 0.75, 1, 1, 1, 1, 1]),
         (StepRate(name="step", every_epochs=2, factor=0.5), [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5]),
-        (StepRate(name="step", every_epochs=1, factor=0.1, warm_up_epochs=1), [0.5, 1, 1, 1, 0.1, 0.1, 0.01, 0.01]),
         (
             CosineRate(name="cosine", floor=0.2),
             [1, *(0.2 + 0.4 * (1 + math.cos(math.pi * step / 8)) for step in range(1, 8))],
@@ -146,8 +141,7 @@ def test_the_factors_are_those_of_the_formula(schedule: RateSchedule, expected: 
     [
         {"name": "linear"},
         {"name": "constant", "factor": 0.5},
-        {"name": "constant", "warm_up_epochs": -1},
-        {"name": "constant", "warm_up_epochs": 1.5},
+        {"name": "constant", "warm_up_epochs": 1},
         {"name": "step", "factor": 0.5},
         {"name": "step", "every_epochs": 0, "factor": 0.5},
         {"name": "step", "every_epochs": 1, "factor": 0},

@@ -326,13 +326,7 @@ STEPS = {"aggregate": "every-steps", "rounds": 3, "steps_per_round": 5, "batch_r
 @pytest.mark.parametrize(
     ("schedule", "rates", "reason"),
     [
-        (STEPS, {"name": "constant", "warm_up_epochs": 1}, "epochs differ between sites"),
         (STEPS, {"name": "step", "every_epochs": 2, "factor": 0.5}, "epochs differ between sites"),
-        (
-            {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 4},
-            {"name": "cosine", "warm_up_epochs": 2},
-            "must be shorter than the run",
-        ),
     ],
 )
 def test_the_rate_is_the_same_at_all_sites_in_every_step(

@@ -33,7 +33,7 @@ from site_agent.desk.export import loader
 from site_agent.desk.export.described_model import description_of
 from site_agent.desk.export.export_inputs import features_of, made_up_values, terms_of
 from site_agent.desk.export.scoring_module import ScoringModule
-from site_agent.desk.model_card import card_facts, card_markdown
+from site_agent.desk.model_card import model_card
 from site_agent.desk.result_files import write_result
 from site_agent.desk.results.saved_model import SavedModel, load_model
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
@@ -106,7 +106,7 @@ def export_model(
         "model.onnx": onnx,
         "model.json": json.dumps(description_of(used.model, used.run), indent=1, allow_nan=False).encode(),
         "loader.py": standalone_loader(),
-        "card.md": card_markdown(card_facts(hospital, used)).encode(),
+        "card.md": model_card(hospital, used).encode(),
     }
     if record is not None:
         assert used.model.digest is not None  # it was read from a file

@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import minimize_scalar
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
 
@@ -34,8 +35,6 @@ PENALTIES: Final = tuple(10.0 ** (power / 2) for power in range(7))  # 1 to 1000
 _PULL: Final = 5.0  # towards equal weights, in units of log loss
 _SMALLEST_LEAF: Final = 3
 _SEEDS: Final = 1 << 32
-_GOLDEN: Final = (5**0.5 - 1) / 2
-_SECTIONS: Final = 40  # after this number of steps, an interval of length 1 is shortened to 5e-9
 FOLDS: Final = 5
 TREES: Final = 500
 # The largest number of rows that each tree draws, to limit the time.
@@ -148,7 +147,7 @@ def smallest_on_simplex(value: Callable[[Float64], float], start: Float64) -> Fl
 
 
 def _between(value: Callable[[Float64], float], weights: Float64, one: int, other: int) -> Float64:
-    """Return the weights after the best division of the sum of two weights between these two weights (Kiefer 1953)."""
+    """Return the weights after the best division of the sum of two weights between these two weights."""
     both = float(weights[one] + weights[other])
 
     def divided(share: float) -> Float64:
@@ -156,20 +155,9 @@ def _between(value: Callable[[Float64], float], weights: Float64, one: int, othe
         changed[one], changed[other] = share, both - share
         return changed
 
-    low, high = 0.0, both
-    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    at_left, at_right = value(divided(left)), value(divided(right))
-    for _ in range(_SECTIONS):
-        if at_left <= at_right:
-            high, right, at_right = right, left, at_left
-            left = high - _GOLDEN * (high - low)
-            at_left = value(divided(left))
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + _GOLDEN * (high - low)
-            at_right = value(divided(right))
+    best = minimize_scalar(lambda share: value(divided(share)), bounds=(0.0, both), options={"xatol": 1e-9}).x
     # At an end of the interval, one of the two weights is exactly 0.
-    found = min((0.0, both, (low + high) / 2), key=lambda share: value(divided(share)))
+    found = min((0.0, both, float(best)), key=lambda share: value(divided(share)))
     return divided(found)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protos.errors import DataError
-from site_agent.desk.model_card import SUPPRESSED, card_facts, card_markdown
+from site_agent.desk.model_card import model_card, shown_count
 from site_agent.desk.prediction import predict_table
 from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.hospital import Hospital
@@ -84,13 +84,12 @@ def test_a_parquet_file_is_predicted_as_text_is(hospital: Hospital, tmp_path: Pa
 
 def test_a_card_tells_no_small_count_and_no_value(hospital: Hospital) -> None:
     """Counts below ten are suppressed, sites are numbers, and everything that was asked for is there."""
-    facts = card_facts(hospital, model_in_use(hospital.state_path, RUN))
+    used = model_in_use(hospital.state_path, RUN)
 
-    text = card_markdown(facts)
+    text = model_card(hospital, used)
 
-    assert facts["sites"] == 3
-    assert facts["this_site"] == 1
+    assert "* sites: 3; this is site 1" in text
     assert "ahus" not in text
-    assert str(facts["plan_digest"]) in text
-    assert SUPPRESSED not in text
-    assert SUPPRESSED in card_markdown({**facts, "rows": {"validation": SUPPRESSED}})
+    assert used.model.plan.digest.hex() in text
+    assert "fewer than" not in text
+    assert [shown_count(count) for count in (9, 10)] == ["fewer than 10", 10]

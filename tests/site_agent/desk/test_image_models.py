@@ -20,7 +20,7 @@ from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.export.scoring_module import ScoringModule
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
-from site_agent.desk.model_card import card_facts, card_markdown
+from site_agent.desk.model_card import model_card
 from site_agent.desk.prediction import predict_table
 from site_agent.desk.results.run_report import make_report
 from site_agent.desk.use.model_in_use import model_in_use
@@ -152,7 +152,7 @@ def test_an_export_answers_from_intensities_and_nothing_written_has_an_image_or_
     made = export_model(hospital, tmp_path / "exported", None)
     facts = site_facts(hospital, None)
     (tmp_path / "report.html").write_text(report_page(facts) + json.dumps(facts, default=str))
-    (tmp_path / "card.md").write_text(card_markdown(card_facts(hospital, model_in_use(hospital.state_path, None))))
+    (tmp_path / "card.md").write_text(model_card(hospital, model_in_use(hospital.state_path, None)))
     new = put_images(tmp_path / "new", 1000, with_outcome=False)
     predict_table(hospital, new, tmp_path / "out.csv", None)
 

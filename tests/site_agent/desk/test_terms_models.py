@@ -17,7 +17,7 @@ from site_agent.desk.examination.examine import examine
 from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
-from site_agent.desk.model_card import card_facts, card_markdown
+from site_agent.desk.model_card import model_card
 from site_agent.desk.monitoring import monitor_lines, monitor_table
 from site_agent.desk.prediction import predict_table
 from site_agent.desk.results.run_report import make_report
@@ -133,7 +133,7 @@ def test_an_export_answers_from_cells_as_predict_does_and_nothing_written_has_a_
     made = export_model(hospital, tmp_path / "exported", None)
     facts = site_facts(hospital, None)
     (tmp_path / "report.html").write_text(report_page(facts) + json.dumps(facts, default=str))
-    (tmp_path / "card.md").write_text(card_markdown(card_facts(hospital, model_in_use(hospital.state_path, None))))
+    (tmp_path / "card.md").write_text(model_card(hospital, model_in_use(hospital.state_path, None)))
     survey = survey_table(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
     page = examination_page(examine(survey, Split(seed=3)), site="ahus", accepted_by=None, warnings_stop=True)
     (tmp_path / "check.html").write_text(page)

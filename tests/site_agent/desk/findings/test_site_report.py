@@ -16,7 +16,7 @@ from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.findings.facts import TestPart as Part
 from site_agent.desk.findings.facts import _test_part, site_facts
 from site_agent.desk.findings.report_page import report_lines, report_page
-from site_agent.desk.model_card import card_facts, card_markdown
+from site_agent.desk.model_card import model_card
 from site_agent.desk.results.prior_report import make_prior_report
 from site_agent.desk.results.saved_model import load_model
 from site_agent.desk.use.model_in_use import model_in_use
@@ -131,7 +131,7 @@ def test_report_and_card_name_the_rounds_that_the_coordinator_made(ended: tuple[
 
     facts: Any = site_facts(hospital, run)
     page, lines = report_page(facts), " ".join(report_lines(facts))
-    card = card_markdown(card_facts(hospital, model_in_use(hospital.state_path, run)))
+    card = model_card(hospital, model_in_use(hospital.state_path, run))
 
     assert made < 17
     assert f"The run had {made} rounds: 1 for the means of the columns, {made - 2} for the common regression" in lines

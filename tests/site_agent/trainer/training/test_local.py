@@ -127,7 +127,7 @@ class _Recorder:
 
 @pytest.mark.parametrize(
     "document",
-    [{"name": "constant"}, {"name": "cosine", "warm_up_epochs": 1}, {"name": "step", "every_epochs": 1, "factor": 0.5}],
+    [{"name": "constant"}, {"name": "cosine"}, {"name": "step", "every_epochs": 1, "factor": 0.5}],
     ids=lambda document: str(document["name"]),
 )
 def test_the_rate_moves_with_the_rounds_however_long_their_phases(document: dict[str, object]) -> None:
