@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,13 +40,7 @@ _IDLE_SECONDS: Final = 1.0
     type=int,
     help="Inherited socket. Without this option, the process listens on trainer_socket.",
 )
-@click.option(
-    "--rehearse",
-    is_flag=True,
-    help="Train one trial round. The trial round needs no approval, and its result is not saved. This option requires "
-    "--socket.",
-)
-def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
+def main(path: Path, descriptor: int | None) -> None:
     """Train the models of this site, as the gate requests.
 
     Example: python -m site_agent.trainer_process --config hospital.yaml
@@ -66,10 +59,6 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
     with _explaining():
         hospital = read_hospital(path)
         _log_start(hospital, has_network=has_network)
-        if rehearse and descriptor is not None:
-            connection = socket.socket(fileno=descriptor)
-            with tempfile.TemporaryDirectory() as folder:
-                sys.exit(Worker(hospital, TrainerEnd(connection), after_rounds, rehearsal=Path(folder)).serve())
         connection = _listen(hospital, PULSE.beat) if descriptor is None else socket.socket(fileno=descriptor)
         sys.exit(Worker(hospital, TrainerEnd(connection, PULSE.beat), after_rounds).serve())
 

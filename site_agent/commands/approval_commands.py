@@ -1,11 +1,10 @@
 """Contains the commands with which people decide about a plan: `site-agent review`, `approve`, `withdraw` and others.
 
-These commands open no connection. `review --dry-run` starts the trainer, which first gives up access to the network.
+These commands open no connection.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, time, timedelta
@@ -39,8 +38,7 @@ _NOTHING_APPROVED: Final = "Nothing was approved. Nothing was sent."
 @config_option
 @plan_option
 @click.option("--html", "page", type=PATH, help="Also write the review to this file, as a page to print and to sign.")
-@click.option("--dry-run", is_flag=True, help="Train one round without network access, and show what would be sent.")
-def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool) -> None:
+def review(path: Path, plan_path: Path | None, page: Path | None) -> None:
     """Show what this site would send under a plan, and whether this hospital's policy allows the plan.
 
     The exit status is 77 if the policy refuses the plan.
@@ -54,8 +52,6 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
     own = [*_meanings(hospital, plan), *_here(hospital, plan, refused)]
     head = [title_section, *_of_receiver(hospital, plan), in_words(plan, manifest), *_of_analyses(plan)]
     sections = [*head, *exact, *own]
-    if dry_run:
-        sections.append(_dry_run(hospital, path.resolve(), plan))
     _print(sections)
     title = f"{plan.study}, version {plan.version}: what {hospital.site} would send"
     _write_page(page, title, sections, hospital.policy.approvers)
@@ -343,22 +339,6 @@ def own_fingerprint(hospital: Hospital) -> str | None:
         return identity_fingerprint(read_identity_key(folder)) if has_identity_key(folder) else None
     except (OperatorError, OSError):
         return None
-
-
-def _dry_run(hospital: Hospital, path: Path, plan: Plan) -> Section:
-    from site_agent.gate.dry_run import rounds_without_sending
-
-    found = asyncio.run(rounds_without_sending(hospital, path, plan))
-    if not found:
-        return Section(
-            "A dry run", ("This site only receives: table and contract fit the plan, and nothing would be sent.",)
-        )
-    rows = tuple((made.stage, str(made.bytes), str(made.clipped), made.digest) for made in found)
-    really = "In a real round, these bytes would be masked first. The masked bytes differ each time."
-    if not plan.masking.required:
-        really = "In a real round, this site would send exactly these bytes."
-    words = ("The process without network trained one round here. Nothing was sent.", really)
-    return Section("A dry run", words, Table(("round", "bytes", "values clipped", "BLAKE3 of the bytes"), rows))
 
 
 def _facts(plan: Plan, by: str) -> dict[str, str | int]:

@@ -36,29 +36,13 @@ def model_card(hospital: Hospital, used: ModelInUse) -> str:
     plan, contract = used.model.plan, used.model.preprocessing.contract
     saved: dict[str, Any] = saved_facts(hospital.state_path, used.run)
     reached = {"metrics": {}, "intervals": {}} if RECEIVING in saved else saved[used.name]
-    names = [site.name for site in plan.sites]
-    this_site = names.index(hospital.site) + 1 if hospital.site in names else "not in the plan"
-    terms = network_terms(plan) if isinstance(plan, NetworkPlan) else ()
     lines = [
         f"# Model card: {plan.study}, run {used.run}",
         f"**Intended use.** {_USE}",
         f"**Not for.** {_NOT_FOR}",
         *(["## The question", _list(plan.question.model_dump(mode="json"))] if plan.question else []),
         "## Training",
-        _list(
-            {
-                "plan digest": plan.digest.hex(),
-                "method": plan.method_in_words,
-                "this model": MODEL_TITLES.get(used.name, used.name),
-                "adopted by": used.adoption.by if used.adoption else "nobody",
-                "network": ". ".join((_built_of(used), *terms)),
-                "rounds": _rounds(used, saved),
-                "differential privacy of what the sites sent": price_in_words(plan.privacy, plan.private_sums)
-                if plan.privacy
-                else "none",
-                "sites": f"{len(names)}; this is site {this_site}",
-            }
-        ),
+        _list(_training(hospital, used, saved)),
         "## Data of this site",
         _list(
             {
@@ -75,6 +59,23 @@ def model_card(hospital: Hospital, used: ModelInUse) -> str:
         _list(saved.get("versions") or {}),
     ]
     return "\n\n".join(lines) + "\n"
+
+
+def _training(hospital: Hospital, used: ModelInUse, saved: Mapping[str, Any]) -> dict[str, str]:
+    plan, names = used.model.plan, [site.name for site in used.model.plan.sites]
+    this_site = names.index(hospital.site) + 1 if hospital.site in names else "not in the plan"
+    terms = network_terms(plan) if isinstance(plan, NetworkPlan) else ()
+    promise = price_in_words(plan.privacy, plan.private_sums) if plan.privacy else "none"
+    return {
+        "plan digest": plan.digest.hex(),
+        "method": plan.method_in_words,
+        "this model": MODEL_TITLES.get(used.name, used.name),
+        "adopted by": used.adoption.by if used.adoption else "nobody",
+        "network": ". ".join((_built_of(used), *terms)),
+        "rounds": _rounds(used, saved),
+        "differential privacy of what the sites sent": promise,
+        "sites": f"{len(names)}; this is site {this_site}",
+    }
 
 
 def shown_count(count: int) -> int | str:

@@ -21,7 +21,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 import numpy as np
@@ -39,7 +38,6 @@ from protos.errors import (
     explained,
 )
 from protos.plan.announcing_plan import AnnouncingPlan
-from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_wire
 from protos.plan.plan_head import LARGEST_PLAN_BYTES
 from protos.plan.prior_plan import PriorPlan
@@ -110,18 +108,9 @@ class AfterRounds(Protocol):
 class Worker:
     """Runs the trainer process of one site, which receives requests and returns replies."""
 
-    def __init__(
-        self,
-        hospital: Hospital,
-        trainer_socket: TrainerEnd,
-        after: AfterRounds,
-        *,
-        rehearsal: Path | None = None,
-    ) -> None:
-        """Store the settings. `rehearsal` is a temporary folder for a trial round without approval."""
+    def __init__(self, hospital: Hospital, trainer_socket: TrainerEnd, after: AfterRounds) -> None:
         self._hospital, self._trainer_socket, self._after = hospital, trainer_socket, after
-        self._rehearsal = rehearsal
-        self._state = rehearsal or hospital.state_path
+        self._state = hospital.state_path
         self._study: AnyStudy | None = None
         self._preprocessing: Preprocessing | None = None
         self._is_reported = False
@@ -196,7 +185,7 @@ class Worker:
 
         if not is_run_name(run):
             raise MalformedMessage("a run whose name cannot name a folder")
-        approved = manifest_of(plan).digest.hex() if self._rehearsal else self._approved(plan)
+        approved = self._approved(plan)
         self._answered = AnsweredRounds(self._state / "models", plan)
         self._study = None  # free the network of an earlier run before the next network is built
         self._suspected.clear()
@@ -239,8 +228,7 @@ class Worker:
         if isinstance(plan, StatisticsPlan):
             return before_rounds.begin_statistics(self._hospital, plan, self._state), None
         study, preprocessing = before_rounds.begin_study(self._hospital, plan, self._state)
-        if not self._rehearsal:  # of which nothing is stored
-            study.watch = self._after.watch(self._hospital, study, preprocessing)
+        study.watch = self._after.watch(self._hospital, study, preprocessing)
         return study, preprocessing
 
     def _approved(self, plan: Plan) -> str:
@@ -269,7 +257,7 @@ class Worker:
             raise TooFewRows(fewest)
 
     def _train(self, question: Train) -> Trained:
-        if self._plan is not None and self._rehearsal is None:
+        if self._plan is not None:
             self._approved(self._plan)
         if self._is_receiver():
             raise MalformedMessage("a round for a site that only receives")
@@ -311,7 +299,7 @@ class Worker:
         for one in new:
             self._suspected.add((one.feature, one.kind))
             self._log.warning("column_differs", run=self._run, column=one.feature, concept=one.concept, kind=one.kind)
-        if new and self._rehearsal is None:
+        if new:
             keep_suspicions(self._state, self._run, [one.sentence for one in study.suspicions])
 
     def _conclude(self, question: Conclude) -> Agreed:

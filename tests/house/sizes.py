@@ -59,7 +59,6 @@ SKIPPED: Final = {
     "remedies and waiting": (
         "site_agent.gate.remedies", "site_agent.gate.waiting",
     ),
-    "a round that is not sent": ("site_agent.gate.dry_run",),
     "messages without numbers": (
         "site_agent.gate.site_upkeep", "site_agent.gate.site_certificates", "site_agent.gate.certificate_renewal",
     ),
@@ -79,14 +78,14 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # Lines of a room, words of the pages, keys of a plan. A change that needs more space finds it in its own room, or
 # lowers another ceiling.
 CEILINGS: Final = {
-    "package_lines": 51_900, "audited_lines": 6_900, "beside_a_round_lines": 19_600, "test_lines": 57_900,
+    "package_lines": 51_500, "audited_lines": 6_900, "beside_a_round_lines": 19_350, "test_lines": 57_900,
     "benchmark_lines": 7_150, "doc_words": 26_700, "plan_keys": 20,
-    "protos.plan": 6_020, "protos.statistics": 2_600, "protos.wire": 1_000, "protos.masking": 650,
-    "protos.privacy": 400, "protos.numbers": 400, "protos": 200, "host": 3_200, "pki": 2_330,
+    "protos.plan": 5_880, "protos.statistics": 2_600, "protos.wire": 1_000, "protos.masking": 650,
+    "protos.privacy": 400, "protos.numbers": 400, "protos": 200, "host": 3_200, "pki": 2_310,
     "coordinator.rounds": 2_070, "coordinator.storage": 810, "coordinator.network": 1_250,
-    "coordinator.commands": 1_000, "coordinator": 50, "site_agent.agent": 810, "site_agent.gate": 3_850,
-    "site_agent.service": 1_050, "site_agent.trainer": 11_460, "site_agent.desk": 8_870, "site_agent.commands": 1_345,
-    "site_agent": 2_740, "global_layers": 400,
+    "coordinator.commands": 1_000, "coordinator": 50, "site_agent.agent": 810, "site_agent.gate": 3_750,
+    "site_agent.service": 1_050, "site_agent.trainer": 11_280, "site_agent.desk": 8_560, "site_agent.commands": 1_335,
+    "site_agent": 2_720, "global_layers": 400,
 }  # fmt: skip
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

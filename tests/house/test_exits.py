@@ -65,13 +65,10 @@ def test_only_the_gate_makes_a_chunk() -> None:
 def test_only_the_gate_makes_a_contribution_and_reads_its_bytes() -> None:
     """Built vectors are opaque to the rest of the agent; site_rounds.py logs their length."""
     assert callers("Contribution", SITE) == {"site_agent.gate.door"}
-    assert readers("buffer", BOUNDARY) <= {
-        "site_agent.gate.door", "site_agent.gate.site_rounds", "site_agent.gate.dry_run",
-    }  # fmt: skip
-    for module in ("site_agent.gate.site_rounds", "site_agent.gate.dry_run"):
-        text = BOUNDARY[module]
-        assert text.count(".buffer") == text.count(".buffer)")
-        assert "len(contribution.buffer)" in text or "len(built.buffer)" in text
+    assert readers("buffer", BOUNDARY) <= {"site_agent.gate.door", "site_agent.gate.site_rounds"}
+    text = BOUNDARY["site_agent.gate.site_rounds"]
+    assert text.count(".buffer") == text.count(".buffer)")
+    assert "len(contribution.buffer)" in text
 
 
 def test_what_the_trainer_hands_out_goes_to_the_gate_and_nowhere_else() -> None:
@@ -80,13 +77,11 @@ def test_what_the_trainer_hands_out_goes_to_the_gate_and_nowhere_else() -> None:
     The one other reader of a payload takes certificates and replies from the agent, before any run.
     """
     assert readers("payload", BOUNDARY) == {
-        "site_agent.gate.site_rounds", "site_agent.gate.dry_run", "site_agent.gate.run_admission",
+        "site_agent.gate.site_rounds", "site_agent.gate.run_admission",
         "site_agent.gate.site_certificates", "site_agent.agent.kept_certificates", "site_agent.agent.relaying",
     }  # fmt: skip
     assert "memoryview(answer.payload)" in arguments(BOUNDARY["site_agent.gate.site_rounds"], "build")
     assert BOUNDARY["site_agent.gate.site_rounds"].count(".payload") == 1
-    assert "memoryview(answer.payload)" in arguments(BOUNDARY["site_agent.gate.dry_run"], "build")
-    assert BOUNDARY["site_agent.gate.dry_run"].count(".payload") == 1
     assert BOUNDARY["site_agent.gate.run_admission"].count(".payload") == 1
 
 
@@ -119,25 +114,6 @@ def test_a_site_has_no_other_message_that_could_hold_numbers() -> None:
     kinds = {kind.__name__: set(kind.__dataclass_fields__) for kind in SiteMessage.__args__}  # type: ignore[attr-defined]
 
     assert [name for name, fields in kinds.items() if "body" in fields or "payload" in fields] == ["Chunk"]
-
-
-def imported(text: str, module: str) -> set[str]:
-    """The names that a text imports from a module."""
-    nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) and node.module == module)
-    return {alias.name for node in nodes for alias in node.names}
-
-
-def test_a_dry_run_can_send_nothing() -> None:
-    """It builds a contribution, and reaches neither the agent nor the code that releases."""
-    reached = reachable("site_agent.gate.dry_run", lazily=True)
-
-    assert reached & {"site_agent.gate.agent_link", "site_agent.gate.site_rounds", "site_agent.gate.loop"} == set()
-    assert imported(SITE["site_agent.gate.dry_run"], "site_agent.gate.door") == {
-        "Builder", "payload_bytes", "unexpected_answer",
-    }  # fmt: skip
-    assert {
-        name for name in ("send", "post", "release") if callers(name, {"dry_run": SITE["site_agent.gate.dry_run"]})
-    } == set()
 
 
 OPENERS = {

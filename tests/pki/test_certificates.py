@@ -14,7 +14,6 @@ from pki import certificates
 from pki.authority import Authority
 from pki.certificate_chain import certificates_in, verified_leaf
 from pki.names import FederationName, SiteName
-from pki.pki_cli import describe
 from protos.errors import ConfigurationError, RefusedError
 
 
@@ -123,23 +122,3 @@ def test_a_foreign_root_of_the_same_name_is_refused(authority: Authority, now: d
 
     with pytest.raises(RefusedError):
         verified_leaf(chain, certificates.certificate_pem(forged), now)
-
-
-def test_a_hostile_name_is_shown_with_escapes(now: datetime) -> None:
-    """Control characters of a stranger's certificate do not reach the terminal."""
-    key = certificates.new_tls_key()
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a\x1b[2Jb")])
-    hostile = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now)
-        .not_valid_after(now + timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-
-    lines = "\n".join(describe(certificates.certificate_pem(hostile), now))
-
-    assert "\x1b" not in lines

@@ -25,7 +25,6 @@ from tests.logged import lines_of
 from tests.pki.whole_site import SiteKeys
 from tests.plan_changes import changed
 from tests.rehearsal.study import made_up_identities, plan_document, plan_with
-from tests.site_agent.trainer.sites import make_plan, make_site
 
 RULES: dict[str, Any] = {
     "methods": ["fedavg"],
@@ -250,32 +249,6 @@ def test_without_a_plan_the_only_approved_study_is_withdrawn(site: Site) -> None
     assert site("withdraw", "--by", "B. Smith", names_plan=False) == 2
     assert "Name the file of the approved plan with the option --plan." in site.err
     assert site.why_not(first) is None
-
-
-@pytest.mark.slow
-def test_a_dry_run_shows_the_digests_of_one_round_and_sends_nothing(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A real trainer makes the round without approval; two runs give equal bits, and the state keeps nothing of it."""
-    config = make_site(tmp_path)
-    plan = make_plan(method={"name": "global-layers"})
-    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(json.loads(plan.canonical)))
-    shown = []
-
-    for _ in range(2):
-        words = ["review", "--config", config, "--plan", tmp_path / "plan.yaml", "--dry-run"]
-        monkeypatch.setattr(sys, "argv", ["site-agent", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code in (0, None)
-        shown.append(capfd.readouterr().out)
-    structlog.reset_defaults()
-
-    (row,) = [line.split() for line in shown[0].splitlines() if line.split()[:1] == ["training"]]
-    assert len(row[-1]) == 64
-    assert shown[0] == shown[1]
-    kept = {path.relative_to(tmp_path / "state").parts[0] for path in (tmp_path / "state").rglob("*")}
-    assert kept <= {"gate"}
 
 
 def test_a_broken_log_keeps_nobody_in_a_study(site: Site) -> None:

@@ -16,7 +16,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from protos.errors import ConfigurationError, OperatorError, ProtocolError
 from protos.plan.network_plan import NetworkPlan
@@ -206,5 +205,7 @@ PACKAGES: Final = ("global-layers", "torch", "scikit-learn", "scipy", "pandas", 
 
 def versions() -> dict[str, str]:
     """Return by name the versions of Python and of packages, and the kind of processor, on which a model depends."""
+    import torch  # a model is loaded without it
+
     kind = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
     return {name: version(name) for name in PACKAGES} | {"python": platform.python_version(), "processor": kind}

@@ -105,10 +105,7 @@ def test_a_restarted_trainer_skips_no_round(tmp_path: Path) -> None:
 
 def test_private_layers_over_the_trainer_socket_follow_from_the_sums_that_the_gate_returns(tmp_path: Path) -> None:
     """A trainer that joins at the second round answers it as one that made the first. Without all sums it refuses."""
-    config, uci = make_site(tmp_path), CONCEPTS.parent
-    content = yaml.safe_load(config.read_text()) | {"site": "va"}
-    content["data"] |= {"table": str(uci / "va.data"), "contract": str(uci / "va.yaml")}
-    config.write_text(yaml.safe_dump(content))
+    uci = CONCEPTS.parent
     changes = {"method": {"name": "fedper"}, "outputs": None}
     whole = json.loads(network_plan_of(uci_tables(uci), 1.0, rounds=3, hidden=(4,)).canonical)
     plan = plan_from_json(json.dumps(whole | changes))
@@ -119,8 +116,13 @@ def test_private_layers_over_the_trainer_socket_follow_from_the_sums_that_the_ga
         asked = ScriptedSocket(
             Prepare("run-1", plan.canonical), *(train(number, memoryview(bytearray(sent))) for number, sent in payloads)
         )
-        worker = Worker(read_hospital(config), asked, after_rounds, rehearsal=tmp_path / name)  # type: ignore[arg-type]
-        worker.serve()
+        (tmp_path / name).mkdir()
+        config = make_site(tmp_path / name)
+        content = yaml.safe_load(config.read_text()) | {"site": "va"}
+        content["data"] |= {"table": str(uci / "va.data"), "contract": str(uci / "va.yaml")}
+        config.write_text(yaml.safe_dump(content))
+        approve_plan(config, plan)
+        Worker(read_hospital(config), asked, after_rounds).serve()  # type: ignore[arg-type]
         return asked.answers
 
     kept = [np.full(own, size << 34, "<i8").tobytes() for size in (0, 1, 2)]
