@@ -161,9 +161,10 @@ class CoxArithmetic:
     def result(self, sums: AnnouncedPart) -> dict[str, Any]:
         """Return coefficients, hazard ratios, tests and differences between sites."""
         self._require_columns(sums)
+        if not sums.newton:
+            raise Unanswerable("Few rows of a hospital would decide the sums: remove terms, or join codes.")
         here = self._walk(sums)
-        if not self._cox.ridge:
-            require_estimate(here, self._names)
+        require_estimate(here, self._names)
         counts, is_exact, trend = (
             dict(zip(_COUNTS, sums.first, strict=False)),
             not self._cox.ridge,
@@ -268,7 +269,7 @@ class CoxArithmetic:
         if self._design.collinear(design.T @ design) is not None:
             return nothing
         here = own_walk(lambda at: WeightedRiskSets(sets, design, at, 1).likelihood_sums(), self._columns)
-        if here is None:
+        if here is None or self._design.collinear(here.sums.information) is not None:
             return nothing
         errors = np.sqrt(np.diagonal(here.sums.covariance))
         found = zip(here.following / deviations * units, errors / deviations * units, strict=True)

@@ -236,6 +236,15 @@ def test_ties_everywhere_have_an_estimate() -> None:
     np.testing.assert_allclose(estimates, expected.params, rtol=0, atol=_EXACT)
 
 
+def test_a_model_that_a_hospital_did_not_answer_has_a_sentence() -> None:
+    """Also with a penalty, and if the hospital refused the first step."""
+    model = _model(LARYNX, ridge=1.0)
+    first = AnnouncedPart(first=run(model, frames_of(LARYNX.rows, "site", LARYNX.coded))[1].first)
+
+    with pytest.raises(Unanswerable):
+        model.result(first)
+
+
 def test_no_number_of_a_result_is_infinite() -> None:
     """Not for a unit in which a ratio is too large for a number, nor if all events have one time."""
     rows = _made(300, 6).assign(time=10.0)
