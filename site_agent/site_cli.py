@@ -26,7 +26,7 @@ from site_agent.commands.init_command import init
 from site_agent.commands.model_commands import adopt, card, export, monitor, predict
 from site_agent.commands.site_doctor_command import doctor
 from site_agent.commands.site_options import config_option
-from site_agent.commands.site_page_commands import report
+from site_agent.commands.site_page_commands import report, results
 from site_agent.commands.state_commands import audit, privacy, renew, restored, status
 from site_agent.hospital import read_hospital
 from site_agent.trainer.isolation import give_up_network
@@ -123,7 +123,7 @@ def check(path: Path) -> None:
 
 
 for command in (
-    adopt, audit, restored, predict, report, export, card, monitor,
+    adopt, audit, restored, predict, report, results, export, card, monitor,
     data, doctor, fingerprints, init, privacy, status, review, approve, refuse,
     withdraw, renew,
 ):  # fmt: skip

@@ -170,6 +170,30 @@ def runs(path: Path, as_json: bool) -> None:
 
 @cli.command()
 @config_option
+@click.option("--run", "name", help="Name of the run. Without this option, the newest statistics plan is shown.")
+def results(path: Path, name: str | None) -> None:
+    """Show the results of a statistics plan, and the folder with its page and its files.
+
+    Example: coordinator results --config coordinator.yaml
+    """
+    from protos.statistics.printed_results import RESULTS_JSON, results_as_lines
+
+    runs_folder = Path(read_configuration(path).state) / "runs"
+    found = sorted(runs_folder.glob(f"*/{RESULTS_JSON}"), key=lambda file: file.stat().st_mtime)
+    chosen = [file for file in found if name in (None, file.parent.name)]
+    if not chosen:
+        raise ConfigurationError(
+            what="There are no results of a statistics plan here" + (f" for the run {name}." if name else "."),
+            consequence="Nothing was changed.",
+            remedy="`coordinator runs` lists all runs. Results are written when a run ends.",
+        )
+    for line in results_as_lines(json.loads(chosen[-1].read_text())["analyses"]):
+        click.echo(line)
+    click.echo(f"The files are in {chosen[-1].parent}.")
+
+
+@cli.command()
+@config_option
 def pause(path: Path) -> None:
     """Pause the run after its current round, until `coordinator resume`. A restart does not end the pause.
 

@@ -39,6 +39,25 @@ def results_as_csv(results: Results) -> str:
     return text.getvalue()
 
 
+def results_as_lines(results: Results) -> Iterator[str]:
+    """Yield the results as lines for a terminal: an analysis, then its estimates or counts."""
+    for result in results:
+        yield str(result["name"])
+        if "refused" in result:
+            yield f"  No result. {result['refused']}"
+        elif "terms" in result:
+            yield f"  {result['rows']} rows, {result['sites']} hospitals, {result['rounds']} Newton rounds"
+            for term in result["terms"]:
+                ratio = "" if term.get("ratio") is None else f"   {result['ratio']} {term['ratio']:.4g}"
+                if term["p"] is None:
+                    yield f"  {term['term']:<28}{term['estimate']:>12.5g}{ratio}   (no interval under a penalty)"
+                    continue
+                ends = f"[{term['low']:.5g}, {term['high']:.5g}]"
+                yield f"  {term['term']:<28}{term['estimate']:>12.5g} {ends:>24}   p {term['p']:.3g}{ratio}"
+        else:
+            yield f"  The table is in {RESULTS_HTML}, {RESULTS_CSV} and {RESULTS_JSON}."
+
+
 def _lines(found: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str, Any]]:
     if isinstance(found, Mapping):
         for key, value in found.items():

@@ -1,4 +1,4 @@
-"""Contains `site-agent report`, which shows the results of this site's runs."""
+"""Contains `site-agent report` and `site-agent results`, which show what this site has from its runs."""
 
 from __future__ import annotations
 
@@ -61,3 +61,27 @@ def report(
     if json_path is not None:
         write_result(json_path, json.dumps(facts, indent=2, allow_nan=False).encode())
         click.echo(f"The numbers are in {json_path}.")
+
+
+@click.command()
+@config_option
+@click.option("--run", "run_name", help="Name of the run. Without this option, the newest statistics plan is shown.")
+@click.option("--html", type=PATH, help="Output file for the page, which also has this hospital's own estimates.")
+def results(path: Path, run_name: str | None, html: Path | None) -> None:
+    """Show the results of a statistics plan. The command sends nothing.
+
+    Example: site-agent results --config hospital.yaml --html results.html
+    """
+    hospital = read_hospital(path)
+
+    from protos.statistics.printed_results import RESULTS_HTML, results_as_lines
+    from site_agent.desk.result_files import check_places, write_result
+    from site_agent.desk.results.statistics_results import find_results
+
+    check_places((("--html", html),), hospital, [path])
+    folder, found = find_results(hospital.state_path, run_name)
+    for line in results_as_lines(found["analyses"]):
+        click.echo(line)
+    if html is not None:
+        write_result(html, (folder / RESULTS_HTML).read_bytes())
+        click.echo(f"The page is in {html}.")

@@ -16,7 +16,7 @@ import yaml
 from rich.console import Console
 
 import quickstart.federation
-from quickstart.federation import Rehearsal, prepare
+from quickstart.federation import Rehearsal, command, prepare
 from quickstart.hospitals import HospitalData
 from quickstart.programs import run_to_the_end
 from tests.protos.examples import listed
@@ -103,6 +103,8 @@ def test_a_run_over_tls_with_masks_prints_the_pooled_table_everywhere(
     pages = [file.with_name("results.html").read_text() for file in (path, *files)]
     assert ["this hospital alone" in page for page in pages] == [False, True, True, True, True]
     assert len(set(pages)) == 5
+    for program, config in (("coordinator", "coordinator.yaml"), ("site-agent", "ahus/hospital.yaml")):
+        assert "age:sex=male" in command(program, "results", "--config", tmp_path / config)
     found = {one["name"]: one for one in json.loads(path.read_text())["analyses"]}
     assert set(found) == {one["name"] for one in ANALYSES}
     assert not any("refused" in one for one in found.values())

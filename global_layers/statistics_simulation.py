@@ -1,0 +1,53 @@
+"""Computes the results of a statistics plan over data frames, with the numbers that hospitals would get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from global_layers.one_process import run_rounds
+from protos.plan.analyses import Frame
+from protos.plan.concepts import Concept, NumberConcept
+from protos.plan.statistics_plan import StatisticsPlan
+from site_agent.trainer.statistics.statistics_study import StatisticsStudy
+
+
+def simulate_statistics(
+    plan: StatisticsPlan, sites: Mapping[str, pd.DataFrame], patient: str | None = None
+) -> list[dict[str, Any]]:
+    """Return what each analysis of the plan prints, or the reason under the key `refused`.
+
+    Args:
+        sites: by the names in the plan a frame whose columns have the names of concepts: numbers in the concept's unit,
+            and codes as texts. A frame lacks exactly the concepts that `recorded_by` does not give it.
+        patient: the column that identifies patients; None if each row is one.
+
+    Raises:
+        ValueError: the sites are not those of the plan, or a column is absent or has other values.
+    """
+    if set(sites) != set(plan.site_names):
+        raise ValueError(f"the plan has the sites {', '.join(plan.site_names)}")
+    studies = {}
+    for name, table in sites.items():
+        there = [one for one in plan.concepts if one.recorded_by is None or name in one.recorded_by]
+        owners = np.arange(len(table)) if patient is None else pd.factorize(table[patient])[0]
+        columns = {concept.name: _values(concept, table, name) for concept in there}
+        frame = Frame(columns=columns, patients=owners.astype(np.int64), smallest_cell=plan.smallest_cell)
+        studies[name] = StatisticsStudy(plan, frame, site=name)
+    return run_rounds(plan, studies).run.analyses()
+
+
+def _values(concept: Concept, table: pd.DataFrame, site: str) -> Any:  # Any: float64 of shape (rows,)
+    if concept.name not in table:
+        raise ValueError(f"the frame of {site} has no column {concept.name}")
+    own = table[concept.name]
+    if isinstance(concept, NumberConcept):
+        return own.to_numpy(np.float64).clip(concept.low, concept.high)
+    places = own.map({code: float(place) for place, code in enumerate(concept.codes)})
+    strangers = own[places.isna() & own.notna()]
+    if len(strangers):
+        raise ValueError(f"the column {concept.name} of {site} has values that are no codes of the concept")
+    return places.to_numpy(np.float64)
