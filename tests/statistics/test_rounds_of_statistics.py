@@ -1,0 +1,80 @@
+"""The rounds of a statistics plan at a site: announced sums are final, and own rows decide nothing in the open."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from protos.plan.prior_sums import place_sums
+from protos.plan.statistics_plan import StatisticsPlan
+from protos.wire.messages import MalformedMessage, Stage
+from site_agent.trainer.requests import Asked
+from site_agent.trainer.statistics.statistics_study import StatisticsStudy
+from tests.statistics.federations import frames_of, patients, results_of, statistics_plan, studies_of
+from tests.statistics.test_regression import regression
+
+FIRST, NEWTON = Asked(round=0, stage=Stage.STATISTICS), Asked(round=1, stage=Stage.NEWTON)
+
+
+def after_first(plan: StatisticsPlan, studies: dict[str, StatisticsStudy]) -> npt.NDArray[np.float32]:
+    """The vector that is announced after the first round."""
+    vector = np.zeros(plan.tensor.number_count, np.float32)
+    each = [study.train(FIRST, vector).scalars for study in studies.values()]
+    place_sums(vector, plan.place(0, 1), [sum(numbers) for numbers in zip(*each, strict=True)])
+    return vector
+
+
+def test_announced_sums_are_final_also_after_a_restart() -> None:
+    """Whoever could change an earlier sum would choose the coefficients at which a site answers."""
+    plan = statistics_plan(regression())
+    frames = frames_of(plan, patients(0))
+    studies = studies_of(plan, frames)
+    vector = after_first(plan, studies)
+    study = next(iter(studies.values()))
+    first = study.train(NEWTON, vector)
+    changed = vector.copy()
+    changed[4] += 1
+
+    with pytest.raises(MalformedMessage):
+        study.train(NEWTON, changed)
+    later = StatisticsStudy(plan, frames[study.site], site=study.site)
+    later.restore(study.saved())
+    with pytest.raises(MalformedMessage):
+        later.train(NEWTON, changed)
+    assert later.train(NEWTON, vector).scalars == first.scalars
+
+
+def test_a_site_whose_rows_may_not_answer_is_a_masked_count() -> None:
+    """It sends as many numbers as always: 1 for itself, and zeros. The result has a sentence for everybody."""
+    plan = statistics_plan(regression(), rows_per_unknown=20.0)
+    table = patients(1, rows=(60, 70, 80, 900))
+    studies = studies_of(plan, frames_of(plan, table))
+    vector = after_first(plan, studies)
+
+    sent = [study.train(NEWTON, vector).scalars for study in studies.values()]
+
+    assert [numbers[0] for numbers in sent] == [0, 0, 0, 1]  # the others of the largest site have too few rows
+    assert not any(sent[-1][1:])
+    assert {len(numbers) for numbers in sent} == {plan.sizes[1]}
+    assert set(studies[plan.site_names[3]].reasons) == {"model"}
+    (found,) = results_of(plan, frames_of(plan, table))
+    assert set(found) == {"name", "refused"}
+
+
+def test_a_site_that_does_not_record_a_column_of_a_model_sends_zeros_and_is_not_counted() -> None:
+    """The other four have enough, and the result is theirs."""
+    names = [site.name for site in statistics_plan(regression(), sites=5).sites]
+    concepts = [
+        one | ({"recorded_by": names[:4]} if one["name"] == "age" else {})
+        for one in statistics_plan(regression()).model_dump(mode="json")["concepts"]
+    ]
+    plan = statistics_plan(regression(), sites=5, concepts=concepts)
+    table = patients(2, rows=(90, 140, 60, 200, 150))
+
+    (found,) = results_of(plan, frames_of(plan, table))
+    alone = statistics_plan(regression())
+
+    assert (found["sites"], found["sites that record it"]) == (4, 4)
+    (same,) = results_of(alone, frames_of(alone, table[table.site < 4]))
+    assert found["terms"] == same["terms"]
