@@ -1,8 +1,9 @@
 # Makes the Python environment of a checkout; read by deploy/quickstart.sh and tests/run.sh.
 #
-# An environment is made once and kept while pyproject.toml, constraints.txt, the interpreter and the
-# place of the checkout stay as they are. It is an editable installation, so it always runs the sources
-# beside it. A directory that these scripts did not make is never touched.
+# An environment is made once and kept while pyproject.toml, constraints.txt, the locks, the interpreter
+# and the place of the checkout stay as they are. It is an editable installation, so it always runs the
+# sources beside it. Each library has a SHA-256 of the lock files, except PyTorch (see lock.py). A directory
+# that these scripts did not make is never touched.
 
 readonly MARK=made-by-global-layers
 
@@ -49,12 +50,13 @@ show_installation() {
 
 # make_environment PROGRAM CHECKOUT DIRECTORY EXTRAS: afterwards DIRECTORY/bin/python is ready.
 make_environment() {
-    local program=$1 checkout=$2 directory=$3 extras=$4 python key log
+    local program=$1 checkout=$2 directory=$3 extras=$4 python key log locks=(-r "$2/deploy/site.lock")
+    [[ ,$extras, == *,development,* ]] && locks+=(-r "$checkout/deploy/development.lock")
     python=$(suitable_python "$program") || exit 1
     key=$({
         "$python" -c 'import sys; print(sys.version, sys.executable)'
         printf '%s\n' "$checkout" "$extras"
-        cat -- "$checkout/pyproject.toml" "$checkout/constraints.txt"
+        cat -- "$checkout/pyproject.toml" "$checkout/constraints.txt" "$checkout"/deploy/*.lock
     } | sha256sum)
 
     # Two scripts that start at once take turns; the lock is the checkout's own directory.
@@ -74,6 +76,10 @@ make_environment() {
         {
             "$python" -m venv -- "$directory" &&
                 "$directory/bin/python" -m pip install --no-input --disable-pip-version-check \
+                    --no-deps --require-hashes -r "$checkout/deploy/build.lock" &&
+                "$directory/bin/python" -m pip install --no-input --disable-pip-version-check \
+                    --no-deps --require-hashes --no-build-isolation --use-pep517 "${locks[@]}" &&
+                "$directory/bin/python" -m pip install --no-input --disable-pip-version-check --no-build-isolation \
                     --constraint "$checkout/constraints.txt" --editable "$checkout[$extras]"
         } >"$log" 2>&1 </dev/null 9<&- &
         show_installation $! "$log"

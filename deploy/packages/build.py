@@ -75,7 +75,9 @@ PACKAGES: Final = (
 
 def collect_wheels(folder: Path, cache: Path) -> None:
     """Fill a folder with this project's wheel and the wheels of its dependencies, which stay in the cache."""
-    pins = hashlib.sha256((TREE / "constraints.txt").read_bytes() + (TREE / "pyproject.toml").read_bytes()).hexdigest()
+    lock = TREE / "deploy/site.lock"
+    sources = lock, TREE / "constraints.txt", TREE / "pyproject.toml"
+    pins = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     kept = cache / f"wheels-{pins[:16]}"
     with tempfile.TemporaryDirectory() as copy:
         project = Path(copy, "project")  # a build in the tree would leave folders there
@@ -83,10 +85,15 @@ def collect_wheels(folder: Path, cache: Path) -> None:
             TREE, project, ignore=shutil.ignore_patterns(".*", "__pycache__", "tests", "benchmarks", "dist")
         )
         if not kept.exists():
-            made = kept.with_suffix(".incomplete")
+            made, others = kept.with_suffix(".incomplete"), Path(copy, "others")
             shutil.rmtree(made, ignore_errors=True)
-            _pip("wheel", "-c", TREE / "constraints.txt", "-w", made, f"{project}[{SITE}]", "setuptools", "wheel")
-            next(made.glob("global_layers-*.whl")).unlink()
+            _pip("install", "--no-deps", "--require-hashes", "-r", TREE / "deploy/build.lock")
+            how = ("--no-deps", "--require-hashes", "--no-build-isolation", "--use-pep517")
+            _pip("wheel", *how, "-r", lock, "-w", made)
+            _pip("wheel", "-c", TREE / "constraints.txt", "-w", others, "torch")  # it has no hash in the lock
+            for wheel in others.glob("*.whl"):
+                if not (made / wheel.name).exists():
+                    shutil.move(wheel, made)
             made.rename(kept)
         shutil.copytree(kept, folder, dirs_exist_ok=True)
         _pip("wheel", "--no-deps", "--no-index", "--find-links", kept, "-w", folder, project)
