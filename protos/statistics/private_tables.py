@@ -122,12 +122,16 @@ def _terms(column: _Column, columns: Mapping[str, Float64], rows: Integers) -> I
 def _record(column: _Column, values: list[float], noise: float) -> dict[str, Any]:
     concept = column.concept
     if isinstance(concept, CodedConcept):
-        return {"codes": {code: {"rows": max(0, round(one))} for code, one in zip(column.kinds, values, strict=True)}}
-    rows, total, squares = values
+        counts = {code: max(0, round(one)) for code, one in zip(column.kinds, values, strict=True)}
+        total = sum(counts.values())
+        is_sure = total > _SURE * noise * sqrt(len(counts))
+        codes = {code: {"rows": one, "share": one / total if is_sure else None} for code, one in counts.items()}
+        return {"rows": total, "codes": codes}
+    rows, first, second = values
     record: dict[str, Any] = {"rows": max(0, round(rows)), "mean": None, "deviation": None}
     if rows > _SURE * noise:
         centre, half = (concept.low + concept.high) / 2, (concept.high - concept.low) / 2
-        mean = min(1.0, max(-1.0, total / rows))
-        spread = min(1.0, max(0.0, squares / rows - mean * mean))
+        mean = min(1.0, max(-1.0, first / rows))
+        spread = min(1.0, max(0.0, second / rows - mean * mean))
         record |= {"mean": centre + half * mean, "deviation": half * sqrt(spread)}
     return record

@@ -180,6 +180,7 @@ def test_without_noise_the_sums_are_the_moments_of_all_rows(seed: int) -> None:
     assert told["age"]["deviation"] == pytest.approx(known.std(), abs=1e-3)
     rows = [told["sex"]["codes"][code]["rows"] for code in "FMX"]
     assert rows == [(sexes == 0).sum(), (sexes == 1).sum(), 0]
+    assert sum(told["sex"]["codes"][code]["share"] for code in "FMX") == pytest.approx(1.0)
 
 
 @for_each("seed", range(10))
