@@ -144,6 +144,12 @@ class AuditLog:
         found = self.store.read(f"SELECT line FROM records WHERE event IN ({marks}) {of_run} ORDER BY number", *values)  # noqa: S608  # only question marks
         return [json.loads(line)["facts"] for (line,) in found]
 
+    def newest(self, event: str, fact: str) -> str:
+        """Return a fact of the newest record of an event that has it; empty if none has."""
+        value = f"json_extract(line, '$.facts.{fact}')"
+        query = f"SELECT {value} FROM records WHERE event = ? AND {value} != '' ORDER BY number DESC LIMIT 1"  # noqa: S608  # a name of this program
+        return next((str(found) for (found,) in self.store.read(query, event)), "")
+
     def total(self, event: str, fact: str) -> tuple[int, int]:
         """Return the number of records of an event, and the sum of one of their facts."""
         total = f"coalesce(sum(json_extract(line, '$.facts.{fact}')), 0)"

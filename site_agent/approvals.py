@@ -5,7 +5,8 @@ The trainer checks it again in its own process. It returns only tensors and numb
 rules:
 
 * an approval is for exactly this plan and what follows from it;
-* an approval can end at a time. A withdrawal ends all approvals of the plan at once.
+* an approval can end at a time. A withdrawal ends all approvals of the plan at once;
+* an approval names the runs beside whose sums those of the plan may be sent, although they can be subtracted.
 
 Only a person's command writes these files (approving.py). This file stores announced plans for that command.
 """
@@ -38,11 +39,15 @@ Moment: TypeAlias = Annotated[str, AfterValidator(_aware)]
 
 
 class Signature(Document):
-    """A named person's approval of a plan, with times in ISO 8601. If `until` is None, the approval has no end."""
+    """A named person's approval of a plan, with times in ISO 8601. If `until` is None, the approval has no end.
+
+    `beside` are names of other runs. The person read what the sums of both show together, and allows it.
+    """
 
     by: str
     at: Moment
     until: Moment | None = None
+    beside: tuple[str, ...] = ()
 
 
 class Withdrawal(Document):
@@ -132,6 +137,20 @@ def others_approved(state: Path, plan: Plan) -> list[tuple[Plan, Approval]]:
     """Return all other plans, of any study, that were approved at this site. Unreadable files are skipped."""
     digest = plan.digest.hex()
     return [(each, one) for each, one in all_approvals(state) if each is not None and one.plan_digest != digest]
+
+
+def allowed_beside(state: Path, plan: Plan, approvers: int) -> frozenset[str]:
+    """Return the runs that enough persons allowed beside a plan's run, in the approval of either of the two plans."""
+    others = others_approved(state, plan)
+    allowed = {other.run_name for other, one in others if _persons_beside(one, plan.run_name) >= approvers}
+    own = find_approval(state, plan)
+    named = {run for signature in own.signatures for run in signature.beside} if own else set()
+    return frozenset(allowed | {run for run in named if own and _persons_beside(own, run) >= approvers})
+
+
+def _persons_beside(approval: Approval, run: str) -> int:
+    found = {person_of(signature.by) for signature in approval.signatures if run in signature.beside}
+    return 0 if approval.withdrawn else len(found)
 
 
 def all_approvals(state: Path) -> list[tuple[Plan | None, Approval]]:

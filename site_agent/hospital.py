@@ -71,8 +71,6 @@ class Policy(Document):
             values make a sum reveal single patients.
         exact_rows: `allow` permits plans with weights by exact counts of training rows. Between two studies this
             site's count then changes by smallest_cell or more, or not at all.
-        uncounted_runs: names of earlier runs whose sums are not compared with later ones. Use it only for runs with
-            other patients' rows, or if the difference in sites is acceptable: it can show the updates of those sites.
         federated: patterns of the only tensors whose updates may be sent (`*`, `?`, `[abc]`); None for those of the
             plan's method. A plan is refused if a pattern matches no tensor of its network.
         private: patterns of tensors that are never sent, whatever other keys allow; as above.
@@ -95,7 +93,6 @@ class Policy(Document):
     largest_clipped_share: float = Field(default=0.01, ge=0, le=1)
     starting_file: Literal["refuse", "allow"] = "refuse"
     exact_rows: Literal["refuse", "allow"] = "refuse"
-    uncounted_runs: tuple[str, ...] = ()
     federated: tuple[TensorPattern, ...] | None = None
     private: tuple[TensorPattern, ...] = ()
     scalars: tuple[ScalarPattern, ...] | None = None

@@ -29,10 +29,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """The gate informs the trainer that a run was announced. The payload is the plan's canonical bytes."""
+    """The gate informs the trainer that a run was announced. The payload is the plan's canonical bytes.
+
+    `memory` is the newest head of the trainer's memory of answered values in the audit log, or empty.
+    """
 
     run: str
     payload: bytes | memoryview = field(repr=False)
+    memory: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +105,20 @@ class Trained:
     "rows" as little-endian int64. After them are the noisy sums of private layers, which stay at the gate. `rows` is
     the number of training rows on the public grid, 0 if the plan does not weigh by it. `void` is the number of a
     SiteReason if this site's rows do not allow an answer, otherwise 0. Then the payload is empty, and the gate sends a
-    void.
+    void. `memory` is the head of the trainer's memory of answered values, empty under a plan with privacy.
     """
 
     round: int
     rows: int
     payload: bytes | memoryview = field(repr=False)
     void: int = 0
+    memory: str = ""
 
     def __post_init__(self) -> None:
         if self.void:
             SiteReason(self.void)
+        if len(self.memory) not in (0, 64) or set(self.memory) - set("0123456789abcdef"):
+            raise ValueError("no digest of 32 bytes")
 
 
 @dataclass(frozen=True, slots=True)

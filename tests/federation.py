@@ -283,8 +283,10 @@ class Site:
         self._heard, self._opened, self._connect = heard, opened, connect
         self._hospital = hospital(name, directory, **policy)
         self._task: asyncio.Task[None] | None = None
-        for each in (plan,) if approved is None else approved:
-            approve(directory, each, by="a test", at=datetime(2026, 1, 1, tzinfo=UTC))
+        plans = [plan] if approved is None else [*approved]
+        for each in plans:  # together, as persons may after they have read what the sums of all show
+            others = [other.run_name for other in plans]
+            approve(directory, each, by="a test", at=datetime(2026, 1, 1, tzinfo=UTC), beside=others)
         self.start()
 
     def start(self) -> None:

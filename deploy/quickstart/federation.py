@@ -81,7 +81,8 @@ def prepare(rehearsal: Rehearsal) -> None:
         plans.append(plan.name)
         for hospital in rehearsal.hospitals:
             config = folder / hospital.name / "hospital.yaml"
-            command("site-agent", "approve", "--config", config, "--plan", plan, "--by", "the quickstart", "--yes")
+            words = ("--by", "the quickstart", "--beside", "all", "--yes")  # all data are public
+            command("site-agent", "approve", "--config", config, "--plan", plan, *words)
     configuration = {
         "listen": rehearsal.address,
         "enrolment_listen": rehearsal.enrolment,

@@ -1,27 +1,26 @@
 """Decides whether a site may answer the sums of a plan, after the sums of other plans that it has answered.
 
-A sum of one plan can be subtracted from a sum of another, and the difference shows the sites in which they differ. All
-sums of one plan have the same contributors, so plans are compared once, whatever their rounds. docs/privacy.md has
-the model. The rules, for each kind of number by itself (updates, figures, each column that only some sites record):
+A sum of one plan can be subtracted from a sum of another. The difference shows the sites that only one of them has, or
+the sites whose numbers only one setting changes. All sums of one plan have the same contributors, so plans are compared
+once, whatever their rounds. docs/privacy.md has the model. The rules:
 
-* a sum has at least the smallest set of sites;
-* two plans have the same contributors, or no contributor in common. Then no combination of their sums has fewer sites
-  than each sum itself;
-* sites are compared by their identity keys. Their names may differ between plans;
-* a hospital can exclude an earlier run by its name (`uncounted_runs`).
+* a sum has at least the smallest set of sites, for each kind of number by itself;
+* two plans have no contributor in common, or the same contributors and the same rule. A rule is everything that decides
+  what a named site contributes besides its rows (protos/plan/contributors.py);
+* sites are compared by their identity keys;
+* persons at a hospital can allow one plan beside another, after they have read the difference (approvals.py).
+
+The values behind equal rules are compared by the trainer (answered_values.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from protos.masking.masking_refusals import Reason
-from protos.plan.contributors import kinds_of
+from protos.plan.contributors import kinds_of, rule_of
 from protos.plan.plan import Plan
-
-Kinds: TypeAlias = frozenset[tuple[str, frozenset[str]]]
 
 
 @dataclass(frozen=True)
@@ -30,29 +29,35 @@ class Answer:
 
     Attributes:
         run: a run has one plan.
-        kinds: for each kind of number its contributors, as fingerprints of their identity keys.
+        sites: its contributors, as fingerprints of their identity keys.
+        rule: the digest of its rule.
     """
 
     run: str
-    kinds: Kinds
+    sites: frozenset[str]
+    rule: str
 
 
 def answer_of(plan: Plan) -> Answer:
-    """Return the record of a plan's sums. A kind of number to which nobody contributes is left out."""
+    """Return the record of a plan's sums."""
     identities = {site.name: site.identity for site in plan.sites}
-    kinds = ((kind, frozenset(identities[name] for name in names)) for kind, names in kinds_of(plan).items() if names)
-    return Answer(plan.run_name, frozenset(kinds))
+    return Answer(plan.run_name, frozenset(identities[name] for name in plan.site_names), rule_of(plan))
 
 
-def why_not_answered(answer: Answer, others: Iterable[Answer], smallest: int) -> Reason | None:
-    """Return why a site must not answer these sums after those of other runs. Return None if it may.
+def fewest_contributors(plan: Plan) -> int:
+    """Return the number of sites that contribute to the number with the fewest. A number without sites is left out."""
+    return min((len(sites) for sites in kinds_of(plan).values() if sites), default=len(plan.site_names))
 
-    Args:
-        smallest: the fewest sites that any combination of sums may have.
-    """
-    if any(len(sites) < smallest for _, sites in answer.kinds):
-        return Reason.TOO_FEW_FOR_A_NUMBER
-    mine, theirs = dict(answer.kinds), (entry for other in others for entry in other.kinds)
-    if any(mine.get(kind, sites) != sites and mine[kind] & sites for kind, sites in theirs):
+
+def why_unlike(one: Answer, other: Answer) -> Reason | None:
+    """Return why the difference of two plans' sums could show few sites. Return None if it shows none."""
+    if one.run == other.run or not one.sites & other.sites:
+        return None
+    if one.sites != other.sites:
         return Reason.OTHER_SETS
-    return None
+    return None if one.rule == other.rule else Reason.OTHER_RULES
+
+
+def why_not_answered(answer: Answer, others: Iterable[Answer]) -> Reason | None:
+    """Return why a site must not answer these sums after those of other runs. Return None if it may."""
+    return next((found for other in others if (found := why_unlike(answer, other)) is not None), None)

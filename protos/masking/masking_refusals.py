@@ -30,6 +30,7 @@ class Reason(StrEnum):
     NOT_INCREASING = "the step or attempt is not after the last one that was masked"
     OTHER_POSITION = "the step was already masked with other received bytes"
     OTHER_SETS = "this sum and the sums of another plan would together isolate too few sites"
+    OTHER_RULES = "this plan and another one count the same sites by different rules, so a difference isolates sites"
     TOO_FEW_FOR_A_NUMBER = "a number of this sum would have fewer contributors than the smallest set"
     OTHER_VECTOR = "the vector is not the one that was masked for this step"
 

@@ -1,18 +1,24 @@
-"""Computes from the plan which sites contribute to which numbers of the sum.
+"""Computes from the plan which sites contribute to which numbers of the sum, and by which rule.
 
-The smallest set is checked for every number, not only for the vector. The rules:
+The smallest set is checked for every number, not only for the vector. A rule is everything in a plan that decides what
+a named site contributes besides its rows: two sums over the same sites under different rules can be subtracted like
+sums over different sites. The rules of this file:
 
 * a site that only evaluates contributes zeros to the updates, and its own measurements to the other numbers;
 * the plan names the sites that record a concept. The product of two columns has the sites that record both;
 * the plan names the contributors of each column or output that only some sites record;
-* a plan that sends no numbers has no kinds of numbers.
+* a plan that sends no numbers has no kinds of numbers;
+* every key of a plan is a part of its rule, unless it is listed here as one that cannot change a contribution. So a new
+  key is a part of the rule.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from protos.plan.analyses import concepts_used
+from protos.plan.canonical import digest
 from protos.plan.manifest import manifest_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.partly_recorded import ListedColumn, PartlyObserved
@@ -22,6 +28,8 @@ from protos.plan.statistics_plan import StatisticsPlan
 
 UPDATES: Final = "changes"  # the word that stored ledgers use
 FIGURES: Final = "figures"
+# Names and words, and when rounds end. Sites are in a rule too, but not those that only receive.
+_NO_RULE: Final = frozenset({"study", "version", "question", "timing", "sites"})
 
 
 def smallest_set(plan: Plan, smallest_sites: int) -> int:
@@ -46,3 +54,11 @@ def kinds_of(plan: Plan) -> dict[str, frozenset[str]]:
         partly: tuple[ListedColumn | PartlyObserved, ...] = (*plan.recorded_columns, *plan.partly_observed)
         kinds |= {entry.what: frozenset(entry.recorded_by or ()) for entry in partly}
     return kinds | ({FIGURES: everybody} if has_figures else {})
+
+
+def rule_of(plan: Plan) -> str:
+    """Return the digest of a plan's rule, in hexadecimal. A site's name and identity key are in the rule together."""
+    content = {key: value for key, value in json.loads(plan.canonical).items() if key not in _NO_RULE}
+    sites = sorted((site.identity, site.name, site.tier, site.answers) for site in plan.sites)
+    content["sites"] = [site for site in sites if site[1] not in plan.receiving_sites]
+    return digest("rule", json.dumps(content, sort_keys=True)).hex()

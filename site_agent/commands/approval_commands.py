@@ -21,13 +21,13 @@ from protos.errors import ConfigurationError, OperatorError, RefusedError, Unava
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_wire, read_plan
 from protos.plan.statistics_plan import StatisticsPlan
-from site_agent import approvals, approving
+from site_agent import approvals, approving, refusing
 from site_agent.commands.site_options import config_option, opened_log, plan_option
 from site_agent.desk.analyses_in_words import analysis_section
 from site_agent.desk.fingerprint_sheet import SIGNATURES, is_refused, sheet_sections
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import Section, Table, as_lines, review_page, review_sections
-from site_agent.desk.sets_of_plans import compared_with_others, plan_differences
+from site_agent.desk.sets_of_plans import compared_with_others, plan_differences, unlike_plans
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import gate_folder
 
@@ -74,7 +74,13 @@ def review(path: Path, plan_path: Path | None, page: Path | None) -> None:
     "--until",
     help="Last day of this approval, or the date and time at which it ends. A time without a time zone is in UTC.",
 )
-def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes: bool) -> None:
+@click.option(
+    "--beside",
+    default="",
+    help="Names of other runs, separated by commas, whose sums may be compared with those of this plan. Or all: every "
+    'run that `site-agent review` names under "Sums of this plan and of others".',
+)
+def approve(path: Path, plan_path: Path | None, by: str, until: str | None, beside: str, yes: bool) -> None:
     """Record that a person approves a plan, or all plans of a folder. No training starts without an approval.
 
     In a terminal, this command first shows a summary of the plan and asks for y or n. Without a terminal (in a script),
@@ -88,11 +94,32 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
     ends, log = None if until is None else _end_of(until, now), opened_log(hospital)
     for plan in plans:
         _require_permitted(hospital, plan, by, log)
+    allowed = {plan.digest: _allowed(hospital, plan, plans[:place], beside) for place, plan in enumerate(plans)}
     if not yes:
         for plan in plans:
             _ask(hospital, plan, by, ends)
     for plan in plans:
-        _approve(hospital, plan, by, ends, log)
+        _approve(hospital, plan, by, ends, log, allowed[plan.digest])
+
+
+def _allowed(hospital: Hospital, plan: Plan, together: Sequence[Plan], beside: str) -> tuple[str, ...]:
+    """Return the runs whose sums a person allows to be compared with a plan's. Raises RefusedError if one is missing.
+
+    `together` are plans that are approved by the same command.
+    """
+    unlike = [other.run_name for other in unlike_plans(plan, [*_others(hospital, plan), *together])]
+    named = unlike if beside == "all" else [run.strip() for run in beside.split(",")]
+    before = approvals.allowed_beside(hospital.state_path, plan, hospital.policy.approvers)
+    if missing := [run for run in unlike if run not in {*named, *before}]:
+        _print(_beside_others(hospital, plan, together))
+        raise RefusedError(
+            what=f"The sums of the plan {plan.study} version {plan.version} can be subtracted from those of "
+            f"{', '.join(missing[:5])}.",
+            consequence=_NOTHING_APPROVED,
+            remedy="Read above what the sums of both show together. To allow it, add `--beside` with these names. "
+            "Otherwise ask for another plan.",
+        )
+    return tuple(run for run in unlike if run in named)
 
 
 def _files_of(folder: Path) -> list[Path | None]:
@@ -122,12 +149,15 @@ def _require_permitted(hospital: Hospital, plan: Plan, by: str, log: AuditLog) -
         )
 
 
-def _approve(hospital: Hospital, plan: Plan, by: str, ends: datetime | None, log: AuditLog) -> None:
+def _approve(
+    hospital: Hospital, plan: Plan, by: str, ends: datetime | None, log: AuditLog, beside: tuple[str, ...]
+) -> None:
     now = datetime.now(UTC)
     earlier = approvals.last_approved(hospital.state_path, plan)
     older = approvals.newest_version(hospital.state_path, plan.study)
-    log.write("plan_approved", until=None if ends is None else ends.isoformat(timespec="seconds"), **_facts(plan, by))
-    approval = approving.approve(hospital.state_path, plan, by=by, at=now, until=ends)
+    until = None if ends is None else ends.isoformat(timespec="seconds")
+    log.write("plan_approved", until=until, beside=list(beside), **_facts(plan, by))
+    approval = approving.approve(hospital.state_path, plan, by=by, at=now, until=ends, beside=beside)
     _print([*([_since(plan, earlier)] if earlier else []), *_beside_others(hospital, plan)])
     if 0 < older < plan.version:
         click.echo(f"Version {older} of this study no longer trains here.")
@@ -205,7 +235,7 @@ def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
             remedy="To end the approval, use `site-agent withdraw`.",
         )
     opened_log(hospital).write("plan_declined", reason=reason, **_facts(plan, by))
-    approving.refuse(hospital.state_path, plan, by=by, at=datetime.now(UTC), because=reason)
+    refusing.refuse(hospital.state_path, plan, by=by, at=datetime.now(UTC), because=reason)
     click.echo(
         f"{by} refused {plan.study} version {plan.version}. It is not approved, so nothing is trained or sent for it."
     )
@@ -227,7 +257,7 @@ def plan_named(hospital: Hospital, path: Path | None) -> Plan:
     """Return the plan that --plan names, or this site's latest plan. Raises OperatorError: it is wrong or missing."""
     if path is not None:
         return read_plan(path, consequence=_NOTHING_APPROVED)
-    announced = approving.announced_plans(hospital.state_path)
+    announced = refusing.announced_plans(hospital.state_path)
     if not announced:
         raise UsageError(
             what="The coordinator has not announced a plan to this site yet, and the command names no plan.",
@@ -270,7 +300,7 @@ def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Sect
 
 def _said(hospital: Hospital, plan: Plan, approval: approvals.Approval | None, *, is_refused: bool) -> Iterator[str]:
     """Yield sentences on the decisions of persons at this hospital, and on whether training is permitted."""
-    if (refusal := approving.find_refusal(hospital.state_path, plan)) is not None:
+    if (refusal := refusing.find_refusal(hospital.state_path, plan)) is not None:
         yield f"Refused by {refusal.by} at {refusal.at}. The reason: {refusal.because}"
     for given in approval.signatures if approval else ():
         yield f"Approved by {given.by} at {given.at}{f', until {given.until}' if given.until else ''}."
@@ -292,10 +322,14 @@ def _since(plan: Plan, earlier: tuple[Plan, object]) -> Section:
     return Section(heading, (), Table(("key", "was", "is now"), found))
 
 
-def _beside_others(hospital: Hospital, plan: Plan) -> list[Section]:
-    others = [other for other, _ in approvals.others_approved(hospital.state_path, plan)]
-    found = compared_with_others(plan, others, hospital.policy.uncounted_runs)
+def _beside_others(hospital: Hospital, plan: Plan, together: Sequence[Plan] = ()) -> list[Section]:
+    allowed = approvals.allowed_beside(hospital.state_path, plan, hospital.policy.approvers)
+    found = compared_with_others(plan, [*_others(hospital, plan), *together], allowed)
     return [] if found is None else [found]
+
+
+def _others(hospital: Hospital, plan: Plan) -> list[Plan]:
+    return [other for other, _ in approvals.others_approved(hospital.state_path, plan)]
 
 
 def _refusals(hospital: Hospital, plan: Plan) -> tuple[str, ...]:

@@ -39,10 +39,10 @@ from host.printed_page import STYLE
 from protos.errors import OperatorError
 from protos.plan.plan import Plan, plan_from_wire
 from site_agent.approvals import find_approval, why_not
-from site_agent.approving import announced_plans
 from site_agent.console.console_curves import curve_files, drawn_curves
 from site_agent.console.console_session import COOKIE, Done, Session
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.refusing import announced_plans
 from site_agent.state_folders import is_run_name, saved_runs
 
 LARGEST_HEAD_BYTES: Final = 8192
@@ -69,7 +69,7 @@ _UNKNOWN: Final = (
 )
 # Action -> the words of its command, and the fields of the form that become options. `--plan` is added to all.
 _DECISIONS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    "approve": (("approve", "--yes"), ("by", "until")),
+    "approve": (("approve", "--yes"), ("by", "until", "beside")),
     "refuse": (("refuse",), ("by", "because")),
     "withdraw": (("withdraw",), ("by",)),
 }

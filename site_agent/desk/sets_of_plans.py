@@ -1,51 +1,100 @@
-"""Compares a plan with earlier plans: lists all differences, and the sites whose contributions both sums would reveal.
+"""Compares a plan with earlier plans: lists all differences, and says what the sums of both show together.
 
-Sums of two plans can be subtracted if their sites are not the same (docs/privacy.md). The gate refuses such sums
-unless the policy excludes the earlier run. With this page a person learns it before the run, with the sites' names.
+Sums of two plans can be subtracted if their sites or their rules are not the same (protos/masking/answered_sets.py).
+The gate refuses such sums unless enough persons allowed them. With this page a person learns before the run, in words,
+what the coordinator could compute.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
 
+from protos.masking.answered_sets import answer_of, why_unlike
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from site_agent.desk.plan_review import Section, largest
 
-_HEADING = "Sums of this plan and of others"
+_HEADING: Final = "Sums of this plan and of others"
+_ARE_NAMES: Final = ("study", "version", "question", "timing", "sites", "what is sent")
+_MOST_NAMED: Final = 12  # settings in one sentence; the table of changes has all
 
 
-def compared_with_others(plan: Plan, others: Iterable[Plan], uncounted: Iterable[str]) -> Section | None:
-    """Return a section that compares a plan's sites with those of plans approved before. None if they are equal.
+def unlike_plans(plan: Plan, others: Iterable[Plan]) -> list[Plan]:
+    """Return the other plans whose sums show few sites together with those of a plan. Both must have masks."""
+    mine = answer_of(plan)
+    return [
+        other
+        for other in others
+        if plan.masking.required and other.masking.required and why_unlike(mine, answer_of(other)) is not None
+    ]
+
+
+def compared_with_others(plan: Plan, others: Iterable[Plan], allowed: Iterable[str]) -> Section | None:
+    """Return a section on what the sums of a plan and of other plans show together. None if they show nothing.
 
     Args:
         others: every other plan that was ever approved here, of any study.
-        uncounted: the runs that the policy excludes.
+        allowed: the runs that enough persons here allowed beside this plan.
     """
-    counted = (other for other in others if other.run_name not in set(uncounted))
-    sentences = tuple(line for other in counted for line in _difference(plan, other))
-    return Section(_HEADING, sentences) if sentences else None
+    sentences: list[str] = []
+    for other in unlike_plans(plan, others):
+        sentences.append(
+            f"Together with the sums of the plan {other.run_name}, which was approved here, the coordinator could "
+            f"compute {'; and '.join(dict.fromkeys(_computable(other, plan)))}."
+        )
+        if other.run_name in set(allowed):
+            sentences.append(f"Persons here allowed the sums of {other.run_name} beside those of this plan.")
+        else:
+            sentences.append(
+                f"This site takes part in both only if `site-agent approve` names {other.run_name} with --beside."
+            )
+    return Section(_HEADING, tuple(sentences)) if sentences else None
 
 
-def _difference(plan: Plan, other: Plan) -> Iterator[str]:
-    if not (plan.masking.required and other.masking.required):
-        return
+def _computable(other: Plan, plan: Plan) -> Iterator[str]:
+    """Yield what the difference of two plans' sums shows, each as a noun with its sites."""
     mine, theirs = _contributors(plan), _contributors(other)
-    apart = sorted({(mine | theirs)[key] for key in mine.keys() ^ theirs.keys()})
-    if apart:
+    if apart := sorted({(mine | theirs)[key] for key in mine.keys() ^ theirs.keys()}):
+        yield f"what the sites that only one of the plans has contributed: {', '.join(apart)}"
+    before, after = dict(_flat(other)), dict(_flat(plan))
+    changed = [key for key in dict.fromkeys((*before, *after)) if before.get(key) != after.get(key)]
+    settings = []
+    for key in changed:
+        name, _, last = key.partition(".")[2].rpartition(".")
+        if key.split(".")[0] in _ARE_NAMES:
+            continue
+        if last == "recorded_by":
+            one, two = (set(_sites_in(found.get(key), plan)) for found in (before, after))
+            yield f"the own numbers of {name} of the sites that only one plan lists: {', '.join(sorted(one ^ two))}"
+        elif last in ("low", "high") and key in before and key in after:
+            yield f"the values of {name} beyond the changed limit, exactly if only one patient has one"
+        elif last == "conversions":
+            yield f"the own numbers of {name} of the sites that use the changed unit, exactly if only one site does"
+        elif key.startswith("weighting"):
+            settings.append(key)
+            yield "the own update of each site whose weight changes, exactly if only one site's does"
+        elif key.startswith("masking.clipping_range") or key.startswith("optimiser"):
+            settings.append(key)
+            yield "single values of single sites, which one of the settings clips and the other one does not"
+        else:
+            settings.append(key)
+    if settings:
+        shown = (f"{key} (was {before.get(key, 'absent')}, is {after.get(key, 'absent')})" for key in settings)
         yield (
-            f"The plan {other.run_name} was approved here before, and it has other sites. Only one of the two plans "
-            f"has these sites: {', '.join(apart)}. A person who has the sums of both plans can subtract the sums, and "
-            "so compute what these sites contributed. This site takes part in both plans only if "
-            f"uncounted_runs in hospital.yaml lists {other.run_name}."
+            "the own numbers of a site, if a changed setting changes the numbers of this site alone. Changed are "
+            f"{', '.join(list(shown)[:_MOST_NAMED])}"
         )
 
 
+def _sites_in(value: str | None, plan: Plan) -> Sequence[str]:
+    return plan.site_names if value in (None, "null", "absent") else json.loads(str(value))
+
+
 def _contributors(plan: Plan) -> dict[str, str]:
-    """Return the names of the sites that train in a plan, by the fingerprints of their identity keys."""
-    return {site.identity: site.name for site in plan.sites if site.tier == "training"}
+    """Return the names of the sites that contribute to a plan, by the fingerprints of their identity keys."""
+    return {site.identity: site.name for site in plan.sites if site.tier != "receiving"}
 
 
 Json: TypeAlias = str | int | float | bool | list["Json"] | dict[str, "Json"] | None
@@ -79,6 +128,10 @@ def _flat(plan: Plan) -> Iterator[tuple[str, str]]:
     content: dict[str, Json] = plan.model_dump(mode="json")
     # Sites are compared by name, because an added site would shift their positions.
     content["sites"] = {site.name: f"{site.identity} ({site.tier})" for site in plan.sites}
+    # Concepts and columns too.
+    for key in ("concepts", "columns", "analyses"):
+        if isinstance(listed := content.get(key), list) and all(isinstance(one, dict) for one in listed):
+            content[key] = {str(one["name"]).replace(".", "_"): one for one in listed if isinstance(one, dict)}
     for key, value in content.items():
         yield from _leaves(key, value)
 

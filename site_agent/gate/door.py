@@ -21,7 +21,7 @@ No other file of the site agent builds a contribution, and the connection sends 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias, assert_never
 
@@ -59,6 +59,7 @@ class Contribution:
     Attributes:
         noisy: under a plan with privacy, the sums with noise and the private layers' total after this step.
         void: why random integers take the place of this site's numbers; None if they are its numbers.
+        memory: the head of the trainer's memory of answered values, for the audit log.
     """
 
     position: bytes
@@ -68,6 +69,7 @@ class Contribution:
     digest: bytes
     noisy: Sequence[int] = field(repr=False)
     void: SiteReason | None = None
+    memory: str = ""
 
 
 class Gate:
@@ -93,18 +95,26 @@ class Gate:
         self._builder = Builder(plan, trains=allowance.trains, smallest_rows=allowance.policy.smallest_training_rows)
 
     def build(
-        self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int, void: SiteReason | None = None
+        self,
+        position: bytes,
+        exchange: Exchange,
+        payload: memoryview,
+        *,
+        rows: int,
+        memory: str = "",
+        void: SiteReason | None = None,
     ) -> Contribution:
         """Return the trainer's reply as a contribution, or a void for the reason `void` or one of Builder's."""
         noise = partial(self._permission.with_noise, position) if self._permission.has_noise else None
         try:
             if void is None:
-                return self._builder.build(position, exchange, payload, rows=rows, noise=noise)
+                built = self._builder.build(position, exchange, payload, rows=rows, noise=noise)
+                return replace(built, memory=memory)
         except GateRefusal as refused:
             structlog.get_logger().error("contribution_void", what=refused.what)
             void = refused.reason
         key = self._masking.void_key if self._masking else bytes(32)  # without masks the check shows the site
-        return self._builder.void(position, exchange, void, key, noise=noise)
+        return replace(self._builder.void(position, exchange, void, key, noise=noise), memory=memory)
 
     def own_sums(self, position: bytes | None) -> bytes:
         """Return the private layers' noisy sums, added up before a step or over all steps, as little-endian int64."""
@@ -159,6 +169,7 @@ class Gate:
                 clipped=contribution.clipped,
                 void="no" if contribution.void is None else contribution.void.name.lower(),
                 masked=self._masking is not None,
+                memory=contribution.memory,
             )
         self._permission.take(exchange, bind)
         return self._hand_out(contribution, bind)

@@ -9,7 +9,7 @@ rules:
 * a new step comes after every step that was masked;
 * a masked step is repeated only for the same received bytes, with the identical vector and under a new context;
 * a sum of one plan can be subtracted from a sum of another. So every run for which this site ever masked counts,
-  whatever its study is called. Only the hospital's policy excludes a run, by its name (`uncounted_runs`);
+  whatever its study is called, with its sites and rule. Only persons here exclude a run, by its name (approvals.py);
 * no row is changed or deleted. Contexts and keys are never on disk.
 """
 
@@ -25,7 +25,7 @@ from protos.masking.answered_sets import Answer
 from protos.masking.masking_refusals import Reason, require
 
 _SCHEMA: Final = f"""
-CREATE TABLE IF NOT EXISTS answered (run TEXT PRIMARY KEY, kinds TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS answered (run TEXT PRIMARY KEY, sites TEXT NOT NULL, rule TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS masked (
     run TEXT NOT NULL, step INTEGER NOT NULL, attempt INTEGER NOT NULL, position BLOB NOT NULL, vector BLOB NOT NULL,
     PRIMARY KEY (run, step, attempt)
@@ -79,19 +79,12 @@ class MaskedSteps:
             raise ValueError("a position and a vector's digest have 32 bytes")
         before = self.permit(step, attempt, position)
         require(before is None or hmac.compare_digest(before, vector), Reason.OTHER_VECTOR)
-        kinds = json.dumps({kind: sorted(sites) for kind, sites in self._answer.kinds}, sort_keys=True)
+        run, sites = self._answer.run, json.dumps(sorted(self._answer.sites))
         with self._store.transaction():
-            self._store.write("INSERT OR IGNORE INTO answered VALUES (?, ?)", self._answer.run, kinds)
-            self._store.write(
-                "INSERT INTO masked VALUES (?, ?, ?, ?, ?)", self._answer.run, step, attempt, position, vector
-            )
+            self._store.write("INSERT OR IGNORE INTO answered VALUES (?, ?, ?)", run, sites, self._answer.rule)
+            self._store.write("INSERT INTO masked VALUES (?, ?, ?, ?, ?)", run, step, attempt, position, vector)
 
-    def answered_beside(self, uncounted: Iterable[str]) -> list[Answer]:
-        """Return the sums that this site answered in other runs, except the runs that the policy excludes."""
-        excluded = {self._answer.run, *uncounted}
-        found = self._store.read("SELECT run, kinds FROM answered ORDER BY run")
-        return [
-            Answer(run, frozenset((kind, frozenset(sites)) for kind, sites in json.loads(kinds).items()))
-            for run, kinds in found
-            if run not in excluded
-        ]
+    def answered_beside(self, allowed: Iterable[str]) -> list[Answer]:
+        """Return the sums that this site answered in other runs, except the runs that persons here allowed."""
+        found, excluded = self._store.read("SELECT * FROM answered ORDER BY run"), {self._answer.run, *allowed}
+        return [Answer(run, frozenset(json.loads(sites)), rule) for run, sites, rule in found if run not in excluded]

@@ -52,10 +52,10 @@ def policy_refuses(study: str, reason: str, remedy: str) -> RefusedError:
 def masks_nothing(refused: MaskingRefused) -> OperatorError:
     """Return the error that this site refuses to mask a contribution, with a remedy for the operator."""
     remedy = "Inform the federation office and the security officer. The audit log records the reason."
-    if refused.reason is Reason.OTHER_SETS:
+    if refused.reason in (Reason.OTHER_SETS, Reason.OTHER_RULES):
         remedy = (
-            "Ask the federation office for a plan with the same sites. If an earlier run used other patients, add the "
-            "name of this run to uncounted_runs in hospital.yaml."
+            "Read with `site-agent review` what the sums of both plans show together. To allow it, approve the plan "
+            "again with --beside and the name of the other run. Otherwise ask for another plan."
         )
     what = f"This site refuses to mask its contribution: {refused}."
     return ProtocolError(what=what, consequence="Nothing more is sent.", remedy=remedy)

@@ -37,7 +37,7 @@ from site_agent.gate.door import unexpected_answer
 from site_agent.gate.mishaps import TrainerFailed, policy_refuses
 from site_agent.gate.permission import GateRefusal, decide_plan
 from site_agent.gate.remedies import remedy_of_refusal
-from site_agent.gate.site_masking import SiteMasking, masking_limits
+from site_agent.gate.site_masking import SiteMasking
 from site_agent.gate.site_rounds import Rounds, Surroundings
 from site_agent.hospital import Hospital
 from site_agent.trainer_socket import Prepare, Prepared
@@ -139,7 +139,7 @@ class Admission:
             policy=self.hospital.policy,
             consent=consent,
             audit=self._audit,
-            masking=self._masking(run, plan, manifest),
+            masking=self._masking(run, plan, manifest, consent.beside),
             around=self._turns.around,
             saved=saved,
         )
@@ -150,7 +150,8 @@ class Admission:
         Raises:
             ProtocolError: the trainer's network has other shared tensors.
         """
-        answer = await self._turns.around.ask(Prepare(plan.run_name, plan.canonical), 8 * MOST_SAVED)
+        memory = self._audit.newest("contribution_released", "memory")  # what the trainer must still remember
+        answer = await self._turns.around.ask(Prepare(plan.run_name, plan.canonical, memory), 8 * MOST_SAVED)
         if not isinstance(answer, Prepared) or answer.manifest_digest != manifest.digest.hex():
             await self._turns.tell(Refusal(plan.run_name, SiteReason.NETWORK_DIFFERS))
             raise ProtocolError(
@@ -163,7 +164,7 @@ class Admission:
         except ValueError as cause:
             raise unexpected_answer() from cause
 
-    def _masking(self, run: str, plan: Plan, manifest: Manifest) -> SiteMasking | None:
+    def _masking(self, run: str, plan: Plan, manifest: Manifest, beside: frozenset[str]) -> SiteMasking | None:
         if not plan.masking.required or plan.tier_of(self.hospital.site) == "receiving":
             return None
         return SiteMasking(
@@ -172,8 +173,9 @@ class Admission:
             manifest=manifest,
             site=self.hospital.site,
             identity_key=self._identity_key,
+            policy=self.hospital.policy,
             store=self._audit.store,
-            **masking_limits(plan, self.hospital.policy),
+            beside=beside,
         )
 
     async def end_part(

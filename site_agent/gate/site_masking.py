@@ -10,15 +10,16 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
-from typing import Final, TypedDict
+from typing import Final
 
 from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from host.record_store import Store
-from protos.masking.answered_sets import Answer, answer_of, why_not_answered
+from protos.masking.answered_sets import answer_of, fewest_contributors, why_not_answered
 from protos.masking.key_session import (
     KeySessionSecret,
     KeySessionTerms,
@@ -50,23 +51,6 @@ from site_agent.hospital import Policy
 _WORTH_BYTES: Final = 64 << 10  # the masks of a smaller chunk cost less than a pause of the gate
 
 
-class MaskingLimits(TypedDict):
-    """The limits of SiteMasking that follow from plan and policy."""
-
-    quorum: int
-    smallest: int
-    uncounted_runs: tuple[str, ...]
-
-
-def masking_limits(plan: Plan, policy: Policy) -> MaskingLimits:
-    """Return the limits for masking. Of the plan's and the policy's limit, the stricter one applies."""
-    return MaskingLimits(
-        quorum=max(len(plan.site_names), policy.smallest_sites + len(plan.evaluating_sites)),
-        smallest=smallest_set(plan, policy.smallest_sites),
-        uncounted_runs=policy.uncounted_runs,
-    )
-
-
 class SiteMasking:
     """Masks the contributions of one site in one run."""
 
@@ -78,22 +62,18 @@ class SiteMasking:
         manifest: Manifest,
         site: str,
         identity_key: Ed25519PrivateKey,
-        quorum: int,
-        smallest: int,
+        policy: Policy,
         store: Store,
-        uncounted_runs: tuple[str, ...] = (),
+        beside: frozenset[str] = frozenset(),
     ) -> None:
-        """Begin without keys. `quorum` and `smallest` set are the stricter of plan and policy.
-
-        `store` is the gate's. The policy excludes `uncounted_runs` when sums are compared.
-        """
+        """Begin without keys. `store` is the gate's. Persons here allowed the sums of the runs in `beside`."""
         self._run, self._plan, self._manifest, self._site = run, plan, manifest, site
         self._identity_key, self._store = identity_key, store
         self._encoding = encoding_name(FixedPoint(plan.masking.clipping_range, len(plan.sites)))
-        self._answer = Answer(run, answer_of(plan).kinds)
+        self._answer = replace(answer_of(plan), run=run)
         self._steps = MaskedSteps(store, self._answer)
         self._sent: tuple[bytes, bytes] | None = None  # the newest context, and the vector that was masked under it
-        self.limit(quorum=quorum, smallest=smallest, uncounted_runs=uncounted_runs)
+        self.limit(policy, beside)
         self._terms: KeySessionTerms | None = None
         self._secret: KeySessionSecret | None = None
         self._advert: KeyAdvert | None = None
@@ -109,10 +89,12 @@ class SiteMasking:
         """Return the secret from which this site's voids are drawn, 32 bytes. A restarted gate sends the same void."""
         return blake3(self._identity_key.private_bytes_raw(), derive_key_context="global-layers void").digest()
 
-    def limit(self, *, quorum: int, smallest: int, uncounted_runs: tuple[str, ...]) -> None:
-        """Apply these limits for masking from now on. See the constructor."""
-        self._quorum = quorum
-        self._why_not = why_not_answered(self._answer, self._steps.answered_beside(uncounted_runs), smallest)
+    def limit(self, policy: Policy, beside: frozenset[str]) -> None:
+        """Apply these limits for masking from now on. Of the plan's and the policy's limit, the stricter applies."""
+        self._quorum = max(len(self._plan.site_names), policy.smallest_sites + len(self._plan.evaluating_sites))
+        is_too_small = fewest_contributors(self._plan) < smallest_set(self._plan, policy.smallest_sites)
+        self._why_not = why_not_answered(self._answer, self._steps.answered_beside(beside))
+        self._why_not = Reason.TOO_FEW_FOR_A_NUMBER if is_too_small else self._why_not
 
     def open(self, message: KeySessionOpen) -> KeyAdvert:
         """Create this site's masking keys for a new key session, and delete the keys of the previous session.

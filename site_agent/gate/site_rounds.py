@@ -45,7 +45,7 @@ from site_agent.gate.consent import Consent
 from site_agent.gate.door import Contribution, Gate, payload_bytes, unexpected_answer
 from site_agent.gate.itinerary import Itinerary
 from site_agent.gate.permission import Allowance
-from site_agent.gate.site_masking import SiteMasking, masking_limits
+from site_agent.gate.site_masking import SiteMasking
 from site_agent.hospital import Policy
 from site_agent.trainer_socket import Agreed, Conclude, Prepare, Train, Trained
 from site_agent.trainer_socket import Message as TrainerMessage
@@ -196,7 +196,7 @@ class Rounds:
         if self._gate is not None:
             self._gate.follow(policy)
         if self._masking is not None:
-            self._masking.limit(**masking_limits(self.plan, policy))
+            self._masking.limit(policy, self.consent.beside)
 
     def trainer_restarted(self, saved: tuple[int, ...]) -> None:
         """Handle a restart of the trainer. Contributions that only its old process had in memory are not sent."""
@@ -387,7 +387,8 @@ class Rounds:
         void = SiteReason(answer.void) if answer.void else None
         if self.void is not None and self.void[0] <= question.round:
             void = self.void[1]
-        contribution = self._gate.build(here, exchange, memoryview(answer.payload), rows=answer.rows, void=void)
+        rows, memory = answer.rows, answer.memory
+        contribution = self._gate.build(here, exchange, memoryview(answer.payload), rows=rows, memory=memory, void=void)
         if contribution.void is not None:
             self.void = min(self.void or (question.round, contribution.void), (question.round, contribution.void))
         await self._around.deliver(Built(contribution))

@@ -33,7 +33,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from host.record_store import Store
 from protos.errors import RefusedError
 from protos.plan.canonical import pack
+from protos.plan.concepts import ConceptColumn, LowAndHigh
+from site_agent.trainer.data.columns import CategoricalFeature
+from site_agent.trainer.data.preprocessing import Rows
+from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import recording, site_secret
+from site_agent.trainer.prior.concept_columns import Mapped, MappedCode, MappedNumber
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -80,19 +85,56 @@ class Values:
 
 
 def codes_of(name: str, places: Float64, codes: Sequence[str]) -> dict[str, Values]:
-    """Return a column for each code. `places` has the position among `codes` for each row, and -1 if missing."""
+    """Return a column for each code. `places` has the position among `codes` for each row, others if missing."""
     values = ((code, np.where(places == place, 1.0, np.nan)) for place, code in enumerate(codes))
     return {f"{name}={code}": Values(values=found, is_code=True) for code, found in values}
 
 
 def numbers_of(name: str, values: Float64, low: float, high: float, mapped: Float64 | None = None) -> dict[str, Values]:
-    """Return numbers as the table has them, and as a plan maps them: converted and replaced beyond its range."""
+    """Return numbers as the table has them, as a plan maps them (converted, limited), and those within the range."""
     converted = values if mapped is None else mapped
     is_inside = (low <= converted) & (converted <= high)
-    return {
-        name: Values(values=values),
-        f"{name}, mapped": Values(values=np.clip(converted, low, high), hides=is_inside),
-    }
+    limited = Values(values=np.clip(converted, low, high), hides=is_inside)
+    within = Values(values=np.where(is_inside, values, np.nan))  # other factors change all rows, but not these
+    return {name: Values(values=values), f"{name}, mapped": limited, f"{name}, within": within}
+
+
+def features_of(table: Table, rows: Rows) -> dict[str, Values]:
+    """Return the features of some rows as the table has them. An image, a list or a note is one value."""
+    found: dict[str, Values] = {}
+    for feature in table.contract.features:
+        own = table.features[feature.name][rows]
+        codes = feature.codes if isinstance(feature, CategoricalFeature) else None
+        found |= {feature.name: Values(values=own)} if codes is None else codes_of(feature.name, own, codes)
+    return found | {f"mark {place}": Values(values=marks[rows]) for place, marks in enumerate(table.marks)}
+
+
+def outcomes_of(table: Table, rows: Rows, outcome: LowAndHigh | None = None) -> dict[str, Values]:
+    """Return the outcome of some rows, and as a plan maps it if the outcome is a number."""
+    if table.target is None:
+        return {}
+    target, own = table.contract.target, table.target[rows]
+    if target.classes:
+        return codes_of(target.name, own, target.classes)
+    if outcome is not None:
+        return numbers_of(target.name, own, outcome.low, outcome.high)
+    return {target.name: Values(values=own)}
+
+
+def concepts_of(
+    concepts: Sequence[ConceptColumn], mapped: Sequence[Mapped], table: Table, rows: Rows
+) -> dict[str, Values]:
+    """Return the columns of some rows behind a plan's concepts, as the table has them and as the plan maps them."""
+    source, found = features_of(table, rows), dict[str, Values]()
+    for column, one in zip(concepts, mapped, strict=True):
+        if isinstance(one, MappedNumber):
+            own = table.features[one.feature][rows]
+            found |= numbers_of(one.feature, own, one.low, one.high, one.factor * own + one.offset)
+        elif isinstance(one, MappedCode):
+            own = table.features[one.feature][rows]
+            found |= {name: values for name, values in source.items() if name.startswith(f"{one.feature}=")}
+            found |= codes_of(f"{column.name}, mapped", one.values(own), ("no", "yes"))
+    return found
 
 
 def remember(folder: Path, run: str, columns: Mapping[str, Values], smallest_cell: int) -> None:

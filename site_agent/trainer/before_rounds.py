@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from host.starting_files import starting_values
+from protos.plan.concepts import columns_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
-from protos.plan.prior_plan import PriorPlan
+from protos.plan.prior_plan import Number, PriorPlan
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
 from site_agent.hospital import Hospital
@@ -77,7 +78,26 @@ def begin_study(hospital: Hospital, plan: NetworkPlan, state: Path) -> tuple[Stu
     )
     if isinstance(plan.weighting, RowWeights):
         _count_rows(study, state / "models", hospital.policy.smallest_cell)
+    study.remember = partial(_remember_network, hospital, plan, table, rows)
     return study, preprocessing
+
+
+def _remember_network(hospital: Hospital, plan: NetworkPlan, table: Table, rows: SplitRows) -> None:
+    """Store on disk which values of which rows an answer depends on. See answered_values.py."""
+    from site_agent.trainer import answered_values
+    from site_agent.trainer.prior.concept_columns import mapped_columns
+
+    used = answered_values.features_of(table, rows.training) | answered_values.outcomes_of(table, rows.training)
+    if plan.reads_concepts:
+        mapped = mapped_columns(plan.concepts, table.contract, hospital.site)
+        used |= answered_values.concepts_of(columns_of(plan.concepts), mapped, table, rows.training)
+    folder, cell = hospital.state_path / "models", hospital.policy.smallest_cell
+    answered_values.remember(folder, plan.run_name, used, cell)
+    if plan.measures_validation:
+        measured = answered_values.features_of(table, rows.validation)
+        measured |= answered_values.outcomes_of(table, rows.validation)
+        others = {f"validation {name}": values for name, values in measured.items()}
+        answered_values.remember(folder, plan.run_name, others, cell)
 
 
 def _prepare(hospital: Hospital) -> None:
@@ -103,7 +123,19 @@ def begin_prior(hospital: Hospital, plan: PriorPlan) -> tuple[PriorStudy, Prepro
     table, rows = _rows_of(hospital, plan)
     dataset, preprocessing = prepare_with_profile(table, rows)
     fewest = hospital.policy.smallest_cell
-    return PriorStudy(plan, dataset, table, rows, site=hospital.site, fewest=fewest), preprocessing
+    study = PriorStudy(plan, dataset, table, rows, site=hospital.site, fewest=fewest)
+    study.remember = partial(_remember_prior, hospital, study, table, rows)
+    return study, preprocessing
+
+
+def _remember_prior(hospital: Hospital, study: PriorStudy, table: Table, rows: SplitRows) -> None:
+    """Store on disk which values of which rows the sums have. See answered_values.py."""
+    from site_agent.trainer.answered_values import concepts_of, outcomes_of, remember
+
+    plan = study.prior
+    used = concepts_of(plan.columns, study.mapped, table, rows.training)
+    used |= outcomes_of(table, rows.training, plan.outcome if isinstance(plan.outcome, Number) else None)
+    remember(hospital.state_path / "models", plan.run_name, used, hospital.policy.smallest_cell)
 
 
 def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> StatisticsStudy:

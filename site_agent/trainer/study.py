@@ -111,6 +111,7 @@ class Study:
         self._trains = plan.tier_of(seeds.site) == "training"
         # Called after each measured round, with whether this round is the last one. It changes nothing.
         self.watch: Watch = lambda *_: None
+        self.remember: Callable[[], None] = lambda: None  # before the first answer, which values it depends on
 
     @property
     def site(self) -> str:

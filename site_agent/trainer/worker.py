@@ -18,7 +18,7 @@ site. So explanations are printed here and never sent. The rules:
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol, assert_never
@@ -120,6 +120,7 @@ class Worker:
         self._saves: Saves | None = None
         self._answered: AnsweredRounds | None = None
         self._next: int | None = None  # the round with which the study in memory continues
+        self._memory = ""  # the head of the answered values, which goes with each answer of the run
         self._log = structlog.get_logger()
 
     def serve(self) -> int:
@@ -164,8 +165,8 @@ class Worker:
                 case Check():
                     before_rounds.check_table(self._hospital)
                     return Agreed()
-                case Prepare(run=run, payload=payload):
-                    return self._prepare(run, plan_from_wire(bytes(payload)))
+                case Prepare(run=run, payload=payload, memory=memory):
+                    return self._prepare(run, plan_from_wire(bytes(payload)), memory)
                 case Train():
                     return self._train(question)
                 case Conclude():
@@ -179,7 +180,8 @@ class Worker:
         except Exception as error:
             return _failed(_explained(error))
 
-    def _prepare(self, run: str, plan: Plan) -> Prepared:
+    def _prepare(self, run: str, plan: Plan, memory: str) -> Prepared:
+        from site_agent.trainer.answered_values import require_head
         from site_agent.trainer.data.contract import require_answer
         from site_agent.trainer.disk import Saves
 
@@ -189,7 +191,9 @@ class Worker:
         self._answered = AnsweredRounds(self._state / "models", plan)
         self._study = None  # free the network of an earlier run before the next network is built
         self._suspected.clear()
-        self._plan, self._run, self._is_reported = plan, run, False
+        self._plan, self._run, self._is_reported, self._memory = plan, run, False, ""
+        if plan.privacy is None:
+            require_head(self._state / "models", memory)
         if plan.tier_of(self._hospital.site) == "receiving":
             return self._prepare_to_receive(run, plan, approved)
         study, self._preprocessing = self._begin(plan)
@@ -256,6 +260,15 @@ class Worker:
         if plan.tier_of(self._hospital.site) == "training" and is_too_small:
             raise TooFewRows(fewest)
 
+    def _remember(self, remember: Callable[[], None]) -> None:
+        """Store on disk which values the answers of this run depend on, once in each process."""
+        from site_agent.trainer.answered_values import newest_head
+
+        if self._plan is not None and self._plan.privacy is None and not self._memory:
+            with PULSE.long_work():
+                remember()
+                self._memory = newest_head(self._state / "models")
+
     def _train(self, question: Train) -> Trained:
         if self._plan is not None:
             self._approved(self._plan)
@@ -267,16 +280,19 @@ class Worker:
         self._answered.admit(question)
         study = self._study_before(question.round)
         try:
-            answer = study.train(asked, received)
+            answer = study.train(asked, received)  # announced values are refused alike, whatever is remembered
+            self._remember(study.remember)
+            study.remember = lambda: None  # so that the table is not in memory twice
         except Exception as error:
             void = _void(error)
             self._took(study, question)
-            return Trained(question.round, 0, b"", void)
+            return Trained(question.round, 0, b"", void, self._memory)
         self._compare_columns(study)
         self._took(study, question)
         updates = answer.updates.view(np.uint8).data
         payload = b"".join((updates, _packed(answer.scalars))) if answer.scalars else updates
-        return Trained(question.round, study.rows if asked.stage is Stage.TRAINING else 0, payload)
+        rows = study.rows if asked.stage is Stage.TRAINING else 0
+        return Trained(question.round, rows, payload, memory=self._memory)
 
     def _parted(self, question: Train | Conclude) -> tuple[Asked, npt.NDArray[np.float32]]:
         asked, payload, own = _asked(question), memoryview(question.payload), 0

@@ -99,7 +99,7 @@ def release(folder: Path) -> Writer:
 
     def write() -> None:
         with closing(AuditLog(path, site="a", now=now)) as log:
-            steps = MaskedSteps(log.store, Answer("run", frozenset()))
+            steps = MaskedSteps(log.store, Answer("run", frozenset(), "rule"))
             with log.store.transaction():
                 steps.add(log.head.count, 0, bytes(32), bytes(32))
                 log.write("contribution_released", words="x" * 300_000)

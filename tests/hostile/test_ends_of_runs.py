@@ -87,7 +87,8 @@ async def begun(folder: Path, *, fails: bool = False) -> list[Site]:
     """Three sites that have masking keys in the first run, and that also approve the second."""
     sites = [Site(name, FIRST, folder / name, trainer=Slow(name, fails=fails)) for name in "abc"]
     for site in sites:
-        approve(site.directory, SECOND, by="a test", at=datetime(2026, 1, 1, tzinfo=UTC))
+        first = [site.plan.run_name]
+        approve(site.directory, SECOND, by="a test", at=datetime(2026, 1, 1, tzinfo=UTC), beside=first)
     await enter(sites)
     await agree(sites)
     return sites

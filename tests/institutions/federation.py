@@ -152,8 +152,8 @@ class Federation:
     def approve(self, hospital: Machine, name: str) -> None:
         """A person at a hospital approves a further long study; nobody has announced it yet."""
         hospital.place(f"/srv/{name}.yaml", self._further_plan(name))
-        words = ("approve", "--config", HOSPITAL_FILE, "--plan", f"/srv/{name}.yaml", "--by", "A. Jones", "--yes")
-        hospital.run("site-agent", *words)
+        words = ("--plan", f"/srv/{name}.yaml", "--by", "A. Jones", "--beside", "all", "--yes")
+        hospital.run("site-agent", "approve", "--config", HOSPITAL_FILE, *words)
 
     def _further_plan(self, name: str) -> bytes:
         plan = yaml.safe_load(self.office.run("cat", "/etc/global-layers/plan.yaml"))

@@ -14,7 +14,7 @@ announced sums, and nobody sends any. The rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
@@ -106,6 +106,7 @@ class PriorStudy:
         self.suspicions: tuple[Suspicion, ...] = ()
         self._announced = np.empty(0, np.float32)
         self._final: tuple[AnnouncedSums, int] | None = None
+        self.remember: Callable[[], None] = lambda: None  # before the first answer, which values it depends on
 
     def part(self, name: str) -> dict[str, Float64]:
         """Return the site's own columns of one part of the rows by name: training, validation or test."""

@@ -55,8 +55,6 @@ class StatisticsStudy:
             MalformedMessage: the received values are not sums, or differ from those of an earlier round.
         """
         self.exchange(asked)
-        self.remember()
-        self.remember = lambda: None  # once in each process, so that the table is not in memory twice
         self._require_final(asked.round, received)
         if self.plan.private_tables is not None:
             return Answer(updates=np.empty(0, np.float32), scalars=self._private(self.plan.private_tables))
@@ -64,6 +62,8 @@ class StatisticsStudy:
         sums = None if asked.stage is Stage.STATISTICS else _announced(self.plan, received, asked.round - 1)
         for place in range(len(self.plan.analyses)):
             scalars += self._integers(place, asked, sums)
+        self.remember()  # after all checks of what was announced, so a refused sum shows nothing about the memory
+        self.remember = lambda: None  # once in each process, so that the table is not in memory twice
         return Answer(updates=np.empty(0, np.float32), scalars=tuple(scalars))
 
     def close(self, asked: Asked, received: Vector) -> None:

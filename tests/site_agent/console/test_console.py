@@ -17,9 +17,9 @@ import pytest
 
 from protos.plan.plan import Plan, plan_from_json
 from site_agent.approvals import approval_path, find_approval, why_not
-from site_agent.approving import announced_plans
 from site_agent.console.console_app import LONGEST_FORM_BYTES, run_command
 from site_agent.console.console_session import LINK_SECONDS
+from site_agent.refusing import announced_plans
 from site_agent.state_folders import gate_folder, gate_store_path, live_curves_path
 from tests.logged import lines_of
 from tests.pki.whole_site import SiteKeys

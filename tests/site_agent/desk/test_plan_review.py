@@ -20,6 +20,7 @@ from tests.federation import masked_plan
 from tests.plan_changes import changed
 from tests.protos.examples import METHODS, listed, plan_of_method, plan_with, table_one_of
 from tests.protos.privacy.test_private_statistics import private_statistics_plan
+from tests.site_agent.trainer.prior.prior_federation import concepts_of, prior_plan
 
 ROWS: dict[str, Any] = {"weighting": {"name": "rows", "largest_rows": 64}}
 MEASURING: dict[str, Any] = {"checkpoint": "global"}
@@ -288,21 +289,48 @@ def test_receivers_are_named_and_not_counted() -> None:
 FOUR = masked_plan("abcd")
 
 
+def _shown(plan: Plan, other: Plan) -> str:
+    section = compared_with_others(plan, [other], ())
+    assert section is not None
+    assert other.run_name in section.sentences[0]
+    return section.sentences[0]
+
+
 @pytest.mark.parametrize("sites", ["abc", "abcde", "abce"])
 def test_a_plan_with_other_sites_is_named_with_the_difference(sites: str) -> None:
     """One site fewer, one more or another one, under whatever study's name and seed."""
-    section = compared_with_others(masked_plan(sites, study="another"), [FOUR], ())
-
-    assert section is not None
-    (sentence,) = section.sentences
-    assert FOUR.run_name in sentence
-    assert f"Only one of the two plans has these sites: {', '.join(sorted(set('abcd') ^ set(sites)))}." in sentence
+    assert ", ".join(sorted(set("abcd") ^ set(sites))) in _shown(masked_plan(sites, study="another"), FOUR)
 
 
-def test_the_same_sites_and_runs_that_do_not_count_are_not_named() -> None:
+def _prior(**first: Any) -> Plan:
+    concept = concepts_of("breast-cancer")[0] | first
+    content = prior_plan("breast-cancer", concepts=[concept]).model_dump(mode="json")
+    sites = [*content["sites"], {"name": "essen", "identity": "-".join(["aaae"] * 8)}]
+    return plan_from_json(json.dumps(content | {"sites": sites, "masking": {"required": True}}))
+
+
+@pytest.mark.parametrize(
+    ("first", "named"),
+    [
+        ({"recorded_by": ["ahus", "berlin", "cluj", "delft"]}, ": essen"),
+        ({"high": 99.0}, "beyond the changed limit"),
+        ({"unit": "mm", "conversions": [{"unit": "cm", "factor": 10.0}]}, "the changed unit"),
+    ],
+)
+def test_a_changed_rule_is_named_with_its_concept_and_sites(first: dict[str, Any], named: str) -> None:
+    """Recorders, ranges and conversions decide what a site contributes besides its rows."""
+    shown = _shown(_prior(**first), _prior())
+
+    assert named in shown
+    assert "mean-radius" in shown
+
+
+def test_equal_rules_and_runs_that_are_allowed_need_nothing() -> None:
     """Also no plan without masks, of which no sum hides anything."""
     unmasked = masked_plan("abc", masking={"required": False})
 
     assert compared_with_others(masked_plan("abcd", study="another"), [FOUR], ()) is None
-    assert compared_with_others(masked_plan("abc"), [FOUR], [FOUR.run_name]) is None
     assert compared_with_others(FOUR, [unmasked], ()) is None
+    allowed = compared_with_others(masked_plan("abc"), [FOUR], [FOUR.run_name])
+    assert allowed is not None
+    assert "--beside" not in " ".join(allowed.sentences)

@@ -16,7 +16,7 @@ from protos.wire.messages import Chunk, Ready, Refusal, SiteReason
 from site_agent.gate import loop
 from site_agent.gate.agent_link import Stream
 from site_agent.gate.consent import Consent, ConsentEnded
-from site_agent.gate.site_masking import SiteMasking, masking_limits
+from site_agent.gate.site_masking import SiteMasking
 from site_agent.gate.site_rounds import Rounds, Surroundings
 from site_agent.gate_socket import WINDOW, Sent
 from site_agent.hospital import Policy
@@ -31,7 +31,7 @@ def rounds_under(plan: Plan, policy: Policy, folder: Path, audit: AuditLog) -> R
     manifest = manifest_of(plan)
     masking = SiteMasking(
         run=plan.run_name, plan=plan, manifest=manifest, site="a", identity_key=Ed25519PrivateKey.generate(),
-        store=audit.store, **masking_limits(plan, policy),
+        store=audit.store, policy=policy,
     )  # fmt: skip
     return Rounds(
         run=plan.run_name, plan=plan, manifest=manifest, site="a", policy=policy, audit=audit, masking=masking,

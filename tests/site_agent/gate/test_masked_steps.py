@@ -21,7 +21,7 @@ from tests.for_each import for_each
 from tests.rehearsal.gates import keys_of, sealed
 from tests.rehearsal.study import plan_with
 
-KINDS = frozenset({("changes", frozenset({"a", "b", "c"}))})
+SITES = frozenset("abc")
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def steps_of(store: Store, run: str = "run") -> MaskedSteps:
     """The record of a run, as a process that starts reads it."""
-    return MaskedSteps(store, Answer(run, KINDS))
+    return MaskedSteps(store, Answer(run, SITES, "rule"))
 
 
 def _hash(of: object) -> bytes:
@@ -84,13 +84,13 @@ def test_a_step_is_repeated_with_the_same_vector(store: Store) -> None:
 
 
 def test_only_runs_that_were_masked_and_are_counted_are_compared(store: Store) -> None:
-    """A run that began and masked nothing has answered nothing. The policy excludes a run by its name."""
+    """A run that began and masked nothing has answered nothing. Persons exclude a run by its name."""
     for run in ("first", "second"):
         _add(steps_of(store, run), 0, 0)
     steps_of(store, "third")
 
-    assert steps_of(store, "fourth").answered_beside(["second"]) == [Answer("first", KINDS)]
-    assert steps_of(store, "first").answered_beside(()) == [Answer("second", KINDS)]
+    assert steps_of(store, "fourth").answered_beside(["second"]) == [Answer("first", SITES, "rule")]
+    assert steps_of(store, "first").answered_beside(()) == [Answer("second", SITES, "rule")]
 
 
 @pytest.mark.parametrize("table", ["masked", "answered"])
