@@ -22,21 +22,17 @@ from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.prior_sums import place_sums
 from protos.wire.messages import Bind, Chunk, Offer, SiteReason, Stage
-from site_agent.desk import after_rounds
 from site_agent.gate.door import Builder, Contribution, Gate
 from site_agent.gate.permission import GateRefusal
 from site_agent.gate.site_rounds import Rounds
-from site_agent.hospital import read_hospital
 from site_agent.trainer import worker
-from site_agent.trainer.worker import Worker
-from site_agent.trainer_socket import Message
 from tests.federation import MadeUpTrainer, Site, Vector, identity_of, masked_plan, update_of
 from tests.hostile.attack import Attack, patched, played
+from tests.hostile.compared_transcripts import Working
 from tests.hostile.masking_coordinator import agree, ask_for, enter, found, total
 from tests.hostile.real_trainers import exchange_of
 from tests.logged import facts_of
 from tests.rehearsal.study import offer
-from tests.site_agent.trainer.asked import ScriptedSocket
 from tests.site_agent.trainer.prior.prior_federation import SITES, make_hospital, prior_plan
 
 NAMES = "abcd"
@@ -216,19 +212,6 @@ def numbers_after_a_restart(weakened: bool) -> bool:
     return played(scene, weakened, not_kept)
 
 
-class PatientsTrainer(MadeUpTrainer):
-    """The real trainer with a hospital's table, in this process."""
-
-    def __init__(self, site: str, configuration: Path) -> None:
-        super().__init__(site)
-        scratch_folder = configuration.parent / "rehearsal"
-        self._worker = Worker(read_hospital(configuration), ScriptedSocket(), after_rounds, rehearsal=scratch_folder)  # type: ignore[arg-type]
-
-    async def ask(self, message: Message, largest_payload: int = 0) -> Message:
-        """Answer as the trainer's process does."""
-        return self._worker._answer(message)
-
-
 def announced_rows(plan: PriorPlan, rows: int) -> Vector:
     """The vector before the first Newton round, with statistics that so many rows can have."""
     sizes = {"sites": 4, "sum": rows << 29, "squares": rows << 28}  # a mean of 1/2 in each column
@@ -253,7 +236,7 @@ def rows_from_refusals(weakened: bool) -> bool:
             table = configuration.with_name("table.csv")
             kept = table.read_text().splitlines(keepends=True)[: 140 if name == "cluj" else 80]
             table.write_text("".join(kept))
-            sites.append(Site(name, plan, folder / name / "state", trainer=PatientsTrainer(name, configuration)))
+            sites.append(Site(name, plan, configuration.with_name("state"), trainer=Working(name, configuration)))
         await enter(sites)
         await agree(sites)
         vector = np.zeros(plan.tensor.number_count, np.float32)
