@@ -36,7 +36,7 @@ def simulate_statistics(
         owners = np.arange(len(table)) if patient is None else pd.factorize(table[patient])[0]
         columns = {concept.name: _values(concept, table, name) for concept in there}
         frame = Frame(columns=columns, patients=owners.astype(np.int64), smallest_cell=plan.smallest_cell)
-        studies[name] = StatisticsStudy(plan, frame, site=name)
+        studies[name] = StatisticsStudy(plan, frame, site=name, secret=b"simulated")
     return run_rounds(plan, studies).run.analyses()
 
 

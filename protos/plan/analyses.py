@@ -173,17 +173,28 @@ def _factors(terms: Terms) -> Iterator[ConceptName]:
     yield from dict.fromkeys(name for term in terms for name in term.split(":"))
 
 
+VOID: Final = float("nan")
+
+
 @dataclass(frozen=True)
 class Number:
     """A number that a site sends as the integer round(scale * number), masked.
 
-    `bound` is the integer's largest magnitude at one site. Only a signed number can be negative.
+    `bound` is the integer's largest magnitude at one site. Only a signed number can be negative. In place of a number
+    that `may_be_void` the arithmetic of a site can give VOID: the site then sends a secret random integer up to the
+    bound, so the sum is random too. A zero would make it the sum of the other sites.
     """
 
     name: str
     bound: int
     scale: int = 1
     is_signed: bool = False
+    may_be_void: bool = False
+
+    @property
+    def lowest(self) -> int:
+        """Return the smallest integer that a site may send."""
+        return -self.bound if self.is_signed else 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -3,8 +3,8 @@
 Sites send log partial likelihood, score and information at the coefficients that follow from the sums so far. In the
 last round they send the sums for a test of proportional hazards, and for differences between sites. The rules:
 
-* a site with some events but fewer than `smallest_part` takes no part, nor does one without an event. The result has
-  the number of such sites; their patients count in no other number;
+* a site with some events but fewer than `smallest_part` makes the model void for all. A site without an event adds its
+  rows to the counts and nothing to the model, as in one pooled table. The result has the number of such sites;
 * rows with a missing value take no part. A time must be above 0;
 * at no coefficients may fewer than `smallest_part` rows have almost all the weight;
 * a site's own estimates enter sums, which are printed only if too many sites have some for a reader to solve for them.
@@ -46,7 +46,7 @@ _DISTINCT_ROUNDS: Final = 6
 _LEAST_LEFT: Final = 1e-9  # of a variance, as a share: less is the rounding of a difference
 _COUNTS: Final = (
     *("rows", "events", "rows with a missing value"),
-    *("sites", "sites without events", "sites with few events"),
+    *("sites", "sites without events"),
 )
 
 
@@ -97,34 +97,32 @@ class CoxArithmetic:
     def _sum(self, name: str) -> Number:
         return Number(name, (1 << 62) // self._size.sites, SUM_SCALE, is_signed=True)
 
-    def _complete(self, frame: Frame) -> tuple[Float64, RiskSets] | None:
-        """Return the scaled columns of complete rows, and their risk sets. None if this site takes no part."""
+    def _complete(self, frame: Frame) -> tuple[Float64, RiskSets]:
+        """Return the scaled columns of complete rows, and their risk sets.
+
+        Raises:
+            Unanswerable: few rows have the event, or a time is not above 0.
+        """
         values, times = self._design.values(frame), frame.columns[self._cox.time]
         events = frame.columns[self._cox.event]
         complete = ~(np.isnan(values).any(axis=1) | np.isnan(times) | np.isnan(events))
         values, times, died = values[complete], times[complete], events[complete] == 1
         require_times(times)
-        if died.sum() < max(1, self._size.smallest_part):
-            return None
+        if 0 < died.sum() < self._size.smallest_part:
+            raise Unanswerable(f"Only {died.sum()} rows of this hospital have the event {self._cox.event}.")
         return values, RiskSets.of(times, died, self._cox.ties)
 
     def first_values(self, frame: Frame) -> Float64:
         """Return counts and moments."""
-        found = np.zeros(len(self.first))
-        complete = self._complete(frame)
-        if complete is None:
-            few = bool((frame.columns[self._cox.event] == 1).any())
-            found[_COUNTS.index("sites with few events" if few else "sites without events")] = 1.0
-            return found
-        values, sets = complete
-        found[:4] = len(values), len(sets.dying), frame.rows - len(values), 1.0
-        found[len(_COUNTS) :] = self._design.first_values(values)
-        return found
+        values, sets = self._complete(frame)
+        has_events = len(sets.dying) > 0
+        counts = len(values), len(sets.dying), frame.rows - len(values), float(has_events), float(not has_events)
+        return np.concatenate([counts, self._design.first_values(values, adds=has_events)])
 
     def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
         """Return likelihood, score and information at the coefficients that follow from the sums."""
         complete = self._complete(frame)
-        if complete is None:
+        if not len(complete[1].dying):
             return np.zeros(len(self.newton))
         found = self._weighted(*complete, sums, self._walk(sums).following).likelihood_sums().packed
         own = np.zeros(self._columns * len(FIRST_SUMS))
@@ -135,10 +133,9 @@ class CoxArithmetic:
 
     def last_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
         """Return the sums for proportional hazards at the estimates, and those of this site's own estimates."""
-        complete = self._complete(frame)
-        if complete is None:
+        values, sets = self._complete(frame)
+        if not len(sets.dying):
             return np.zeros(len(self.last))
-        values, sets = complete
         weighted = self._weighted(values, sets, sums, self._walk(sums).following)
         logs = np.clip(np.log(sets.times) / _LOG_UNIT, -2.0, 2.0)
         score, cross = weighted.sums_over_events(logs)
@@ -182,7 +179,7 @@ class CoxArithmetic:
             "events": round(counts["events"]),
             "sites": round(counts["sites"]),
             "sites that record it": self._size.sites,
-            "sites without enough events": round(counts["sites without events"] + counts["sites with few events"]),
+            "sites without events": round(counts["sites without events"]),
             "rounds": len(sums.newton),
             "ratio": "hazard ratio",
             "terms": self._terms(sums, here, trend and trend[0]),

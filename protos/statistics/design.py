@@ -18,7 +18,7 @@ from math import prod
 
 import numpy as np
 
-from protos.plan.analyses import SUM_SCALE, Float64, Frame, Number, StudySize, Unanswerable, concept_named
+from protos.plan.analyses import SUM_SCALE, VOID, Float64, Frame, Number, StudySize, Unanswerable, concept_named
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 
 _NARROWEST = 1e-4  # the standard deviation of a column, as a part of its possible range
@@ -72,8 +72,8 @@ class Design:
             for number in (
                 Number(f"sites {column.name}", 1),
                 Number(f"sites with few rows {column.name}", 1),
-                Number(f"sum {column.name}", moment, SUM_SCALE),
-                Number(f"squares {column.name}", moment, SUM_SCALE),
+                Number(f"sum {column.name}", moment, SUM_SCALE, may_be_void=True),
+                Number(f"squares {column.name}", moment, SUM_SCALE, may_be_void=True),
             )
         )
 
@@ -88,17 +88,17 @@ class Design:
             found[:, place] = (values - column.low) / (column.high - column.low)
         return np.clip(found, 0.0, 1.0)
 
-    def first_values(self, complete: Float64) -> Float64:
-        """Return the numbers of `first` for the scaled columns of complete rows, float64 of shape (rows, columns)."""
+    def first_values(self, complete: Float64, *, adds: bool = True) -> Float64:
+        """Return the numbers of `first` for the scaled columns of complete rows, float64 of shape (rows, columns).
+
+        A site whose rows add nothing to the model's sums (not `adds`) counts as no site of a column.
+        """
         found = np.zeros((len(self.columns), 4))
         for place, values in enumerate(complete.T):
             beside = _beside_commonest(values)
-            found[place] = (
-                beside >= self.size.smallest_part,
-                0 < beside < self.size.smallest_part,
-                values.sum(),
-                values @ values,
-            )
+            is_few = 0 < beside < self.size.smallest_part
+            moments = (VOID, VOID) if is_few else (values.sum(), values @ values)
+            found[place] = (adds and beside >= self.size.smallest_part, is_few, *moments)
         return found.ravel()
 
     def standardised(self, first: Float64, rows: float) -> Standardised:

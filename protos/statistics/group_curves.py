@@ -2,7 +2,7 @@
 
 The rules:
 
-* a site counts a group of fewer than `smallest_part` patients in no number. The result has the number of such sites;
+* fewer than `smallest_part` patients of a group at one site make this group and the test void for all;
 * a group is printed if enough sites have it, and if it has no event or at least `smallest_cell` of them;
 * a curve ends where fewer than `smallest_cell` patients are at risk;
 * rows with a missing value take no part. A time must be above 0.
@@ -18,6 +18,7 @@ import numpy as np
 
 from protos.plan.analyses import (
     SUM_SCALE,
+    VOID,
     AnnouncedPart,
     Curve,
     Float64,
@@ -66,12 +67,12 @@ class CurveArithmetic:
         rows, found = self._size.largest_rows, []
         for group in self._groups:
             found += [Number(f"sites {group}", 1), Number(f"sites with few patients {group}", 1)]
-            found += [Number(f"events {group} to {end:g}", rows) for end in self._grid]
-            found += [Number(f"censored {group} to {end:g}", rows) for end in self._grid]
-            found.append(Number(f"followed beyond {group}", rows))
+            found += [Number(f"events {group} to {end:g}", rows, may_be_void=True) for end in self._grid]
+            found += [Number(f"censored {group} to {end:g}", rows, may_be_void=True) for end in self._grid]
+            found.append(Number(f"followed beyond {group}", rows, may_be_void=True))
         pairs = len(self._groups) - 1
         return tuple(found) + tuple(
-            Number(f"log-rank {place}", rows * SUM_SCALE, SUM_SCALE, is_signed=True)
+            Number(f"log-rank {place}", rows * SUM_SCALE, SUM_SCALE, is_signed=True, may_be_void=True)
             for place in range(pairs + pairs * (pairs + 1) // 2)
         )
 
@@ -86,17 +87,18 @@ class CurveArithmetic:
         times, died, groups = times[complete], events[complete] == 1, groups[complete]
         require_times(times)
         found: list[float] = []
-        used = np.zeros(len(times), np.bool_)
+        are_few = False
         for place in range(len(self._groups)):
             here = groups == place
             number = int(here.sum())
-            if number < max(1, self._size.smallest_part):
-                found += [0.0, float(number > 0)] + [0.0] * (2 * len(self._grid) + 1)
-                continue
-            used |= here
-            found += [1.0, 0.0, *self._counts(times[here], died[here])]
+            if 0 < number < self._size.smallest_part:
+                are_few = True
+                found += [0.0, 1.0] + [VOID] * (2 * len(self._grid) + 1)
+            else:
+                found += [float(number > 0), 0.0, *self._counts(times[here], died[here])]
         if len(self._groups) > 1:
-            found += log_rank_numbers(times[used], died[used], groups[used], len(self._groups)).tolist()
+            test = log_rank_numbers(times, died, groups, len(self._groups))
+            found += [VOID] * len(test) if are_few else test.tolist()
         return np.array(found)
 
     def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:  # noqa: ARG002
@@ -162,7 +164,7 @@ class CurveArithmetic:
     def _is_printed(self, numbers: Float64) -> bool:
         events = float(numbers[2 : 2 + len(self._grid)].sum())
         enough = numbers[0] >= self._size.fewest_sites and numbers[2:].sum() >= self._size.smallest_cell
-        return bool(enough and (events == 0.0 or events >= self._size.smallest_cell))
+        return bool(not numbers[1] and enough and (events == 0.0 or events >= self._size.smallest_cell))
 
     def _record(self, name: str, curve: SurvivalCurve, numbers: Float64, until: float) -> dict[str, Any]:
         low, high = ([None if np.isnan(limit) else limit for limit in one.tolist()] for one in curve.intervals.T)
@@ -172,7 +174,6 @@ class CurveArithmetic:
             "patients": round(curve.patients),
             "events": round(float(curve.events.sum())),
             "sites": round(float(numbers[0])),
-            "sites_left_out": round(float(numbers[1])),
             "median": curve.median.record,
             "restricted_mean": _with_interval(mean, error) | {"until": until},
             "times": curve.grid.tolist(),

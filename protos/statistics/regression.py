@@ -4,7 +4,9 @@ With `intercept: site` each site solves its own intercept and sends the score an
 this intercept profiled out (Murphy, van der Vaart 2000). So coefficients, standard errors and p values are those of
 one pooled table with an indicator of each site. The rules:
 
-* a site with fewer than `smallest_cell` complete rows, or with few events, sends zeros and is not counted;
+* a site with some complete rows but fewer than `smallest_cell`, or with some rows of an outcome but few, makes the
+  model void for all. A site without one of two outcomes adds its rows to the counts and, with an intercept of its own,
+  nothing to the model, as in one pooled table;
 * rows whose weights are concentrated on few patients answer nothing;
 * the other sites have at least `rows_per_unknown` rows for each number that a reader could solve for;
 * a step that lowers the likelihood is halved. Without convergence the column that keeps moving is named, and nothing
@@ -148,17 +150,16 @@ class RegressionArithmetic:
         """Return the numbers of `first`."""
         places, values = self._complete(frame)
         outcomes, exposures = self._scaled(frame, places)
-        if not self._contributes(frame, outcomes):
-            return np.zeros(len(self.first))
+        adds = self._adds(frame, outcomes)
         head = (
             len(places),
-            1.0,
+            float(adds),
             frame.rows - len(places),
             outcomes.sum(),
             outcomes @ outcomes,
             exposures.sum(),
         )
-        return np.concatenate([head, self._design.first_values(values)])
+        return np.concatenate([head, self._design.first_values(values, adds=adds)])
 
     def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
         """Return the numbers of `newton` at the coefficients that follow from the sums."""
@@ -171,7 +172,10 @@ class RegressionArithmetic:
         """Return the numbers of `last` at the estimates."""
         rows = self._rows(frame, sums)
         if rows is None:
-            return np.zeros(len(self.last))
+            found = np.zeros(len(self.last))
+            if self._model.robust:  # a patient without a score is one of the patients
+                found[len(self.newton)] = len(np.unique(frame.patients[self._complete(frame)[0]]))
+            return found
         values, scores = self._at(rows, self._position(sums).following, frame)
         if not self._model.robust:
             return values
@@ -293,23 +297,23 @@ class RegressionArithmetic:
             exposures = frame.columns[self._exposure.name][places] / self._exposure.high
         return np.clip(own, 0.0, 1.0), np.clip(exposures, 0.0, 1.0)
 
-    def _contributes(self, frame: Frame, outcomes: Float64) -> bool:
-        """Return whether this site has enough rows, and enough rows of each outcome."""
-        if len(outcomes) < frame.smallest_cell:
-            return False
-        least = max(self._size.smallest_part, 1)
-        if self._model.family == "gaussian":
-            return bool(outcomes.min() < outcomes.max())
-        events = int(np.count_nonzero(outcomes))
-        if self._model.family == "poisson":
-            return events >= least
-        return min(events, len(outcomes) - events) >= least
+    def _adds(self, frame: Frame, outcomes: Float64) -> bool:
+        """Return whether this site's complete rows add to the sums of the model.
+
+        Raises:
+            Unanswerable: few rows of this site, or few rows of an outcome, would decide a sum.
+        """
+        rows, events = len(outcomes), int(np.count_nonzero(outcomes))
+        counts = {"gaussian": (rows,), "poisson": (events,), "binomial": (events, rows - events)}[self._model.family]
+        if 0 < rows < frame.smallest_cell or any(0 < count < self._size.smallest_part for count in counts):
+            raise Unanswerable(f"Too few complete rows of this hospital, or too few with {self._model.outcome}.")
+        return rows > 0 and (self._is_common or all(counts))
 
     def _rows(self, frame: Frame, sums: AnnouncedPart) -> _Rows | None:
-        """Return this site's rows, standardised by the announced sums; None if it does not contribute."""
+        """Return this site's rows, standardised by the announced sums; None if they add nothing."""
         places, values = self._complete(frame)
         outcomes, _ = self._scaled(frame, places)
-        if not self._contributes(frame, outcomes):
+        if not self._adds(frame, outcomes):
             return None
         standard = self._standard(sums)
         if standard.rows - len(places) < self._rows_needed:

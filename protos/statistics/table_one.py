@@ -22,6 +22,7 @@ import numpy as np
 
 from protos.plan.analyses import (
     SUM_SCALE,
+    VOID,
     AnnouncedPart,
     Float64,
     Frame,
@@ -65,10 +66,14 @@ class TableOneArithmetic:
             for concept in self._columns:
                 name = f"{concept.name} of {group}"
                 found += [Number(f"sites {name}", 1), Number(f"sites with a small cell {name}", 1)]
-                found += [Number(f"rows {cell} {name}", rows) for cell in self._cells(concept)]
+                counted = [f"rows {cell} {name}" for cell in self._cells(concept)]
+                scales = [1] * len(counted)
                 if isinstance(concept, NumberConcept):
-                    found += [Number(f"{kind} {name}", rows * SUM_SCALE, SUM_SCALE) for kind in ("sum", "squares")]
-                    found += [Number(f"rows of bin {place} {name}", rows) for place in range(self._bins)]
+                    counted += [f"sum {name}", f"squares {name}"]
+                    counted += [f"rows of bin {place} {name}" for place in range(self._bins)]
+                    scales += [SUM_SCALE, SUM_SCALE, *[1] * self._bins]
+                pairs = zip(counted, scales, strict=True)
+                found += [Number(one, rows * scale, scale, may_be_void=True) for one, scale in pairs]
         return tuple(found)
 
     def first_values(self, frame: Frame) -> Float64:
@@ -107,7 +112,7 @@ class TableOneArithmetic:
             shown = [max(int(np.count_nonzero((scaled > 0.0) & (scaled < 1.0))), int(len(present) > 0))]
         missing = len(values) - len(present)
         if any(0 < count < smallest for count in shown):
-            return [1.0, 1.0, *[0.0] * (self._length(concept) - 2)]
+            return [1.0, 1.0, *[VOID] * (self._length(concept) - 2)]
         return [1.0, 0.0, *map(float, counts), float(missing), *moments]
 
     def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:  # noqa: ARG002

@@ -147,6 +147,7 @@ def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> S
     from site_agent.trainer.answered_values import remember
     from site_agent.trainer.data.contract import require_answer
     from site_agent.trainer.data.run_table import table_digest, table_for_run
+    from site_agent.trainer.disk import site_secret
     from site_agent.trainer.statistics.concept_frame import concept_frame, used_values
     from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
@@ -155,7 +156,8 @@ def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> S
     cell = max(plan.smallest_cell, hospital.policy.smallest_cell)
     frame = concept_frame(plan.concepts, table, hospital.site, cell)
     used = used_values(plan.concepts, table, frame)
-    study = StatisticsStudy(plan, frame, site=hospital.site, digest=table_digest(table))
+    secret = site_secret(state / "models")
+    study = StatisticsStudy(plan, frame, site=hospital.site, secret=secret, digest=table_digest(table))
     if plan.privacy is None:
         study.remember = partial(remember, state / "models", plan.run_name, used, cell)
     return study

@@ -91,7 +91,7 @@ def frames_of(plan: StatisticsPlan, table: pd.DataFrame, patients: str | None = 
 
 def studies_of(plan: StatisticsPlan, frames: Mapping[str, Frame]) -> dict[str, StatisticsStudy]:
     """A study at each site."""
-    return {name: StatisticsStudy(plan, frame, site=name) for name, frame in frames.items()}
+    return {name: StatisticsStudy(plan, frame, site=name, secret=name.encode()) for name, frame in frames.items()}
 
 
 def results_of(plan: StatisticsPlan, frames: Mapping[str, Frame]) -> list[dict[str, Any]]:

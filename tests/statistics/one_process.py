@@ -85,10 +85,11 @@ def _sum(numbers: tuple[Number, ...], values: Sequence[Float64]) -> Float64:
     scales = np.array([one.scale for one in numbers], np.float64)
     bounds = np.array([float(one.bound) for one in numbers])
     signed = np.array([one.is_signed for one in numbers])
+    may_be_void = np.array([one.may_be_void for one in numbers])
     total: npt.NDArray[np.int64] = np.zeros(len(numbers), np.int64)
     for vector in values:
         assert vector.shape == (len(numbers),)
-        integers = np.rint(vector * scales)
+        integers = np.where(may_be_void & np.isnan(vector), bounds, np.rint(vector * scales))
         assert (np.abs(integers) <= bounds).all()
         assert (signed | (integers >= 0)).all()
         total += integers.astype(np.int64)

@@ -259,19 +259,22 @@ def test_no_number_of_a_result_is_infinite() -> None:
     assert found["terms"][0]["proportional_p"] is None
 
 
-def test_a_site_with_few_events_takes_no_part() -> None:
-    """With a smallest cell of 5, a site with 3 events is left out of every sum, and counted as left out."""
+def test_few_events_at_a_site_make_the_model_void() -> None:
+    """With a smallest cell of 5, a site with 3 events answers nothing. One with none adds only its rows."""
     rows = _made(400, 8, sites=4)
     rows["event"] = rows["event"].where((rows["site"] < 3) | (rows.groupby("site").cumcount() < 3), 0.0)
     concepts = (number("time", 0, 1000), codes("event", "0", "1"), number("age", 0, 120), number("dose", -10, 10))
     model = CoxArithmetic(Cox(time="time", event="event", terms=("age",)), concepts, size(4, smallest_cell=5))
     frames = frames_of(rows, "site", {"event": (0.0, 1.0)})
 
-    with_it, without = run(model, frames)[0], run(model, frames[:3])[0]
+    with pytest.raises(Unanswerable):
+        run(model, frames)
+    rows["event"] = rows["event"].where(rows["site"] < 3, 0.0)
+    found, without = run(model, frames_of(rows, "site", {"event": (0.0, 1.0)}))[0], run(model, frames[:3])[0]
 
-    assert with_it["sites without enough events"] == 1
-    assert with_it["terms"] == without["terms"]
-    assert with_it["rows"] == without["rows"]
+    assert found["sites without events"] == 1
+    assert found["rows"] == without["rows"] + int((rows["site"] == 3).sum())
+    assert found["terms"][0]["estimate"] == pytest.approx(without["terms"][0]["estimate"], rel=1e-9)
 
 
 def test_a_coordinator_cannot_move_all_weight_to_one_patient() -> None:

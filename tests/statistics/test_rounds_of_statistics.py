@@ -38,7 +38,7 @@ def test_announced_sums_are_final_also_after_a_restart() -> None:
 
     with pytest.raises(MalformedMessage):
         study.train(NEWTON, changed)
-    later = StatisticsStudy(plan, frames[study.site], site=study.site)
+    later = StatisticsStudy(plan, frames[study.site], site=study.site, secret=study.site.encode())
     later.restore(study.saved())
     with pytest.raises(MalformedMessage):
         later.train(NEWTON, changed)
@@ -46,7 +46,7 @@ def test_announced_sums_are_final_also_after_a_restart() -> None:
 
 
 def test_a_site_whose_rows_may_not_answer_is_a_masked_count() -> None:
-    """It sends as many numbers as always: 1 for itself, and zeros. The result has a sentence for everybody."""
+    """It sends as many numbers as always: 1 for itself, and secret random ones. Everybody reads a sentence."""
     plan = statistics_plan(regression(), rows_per_unknown=20.0)
     table = patients(1, rows=(60, 70, 80, 900))
     studies = studies_of(plan, frames_of(plan, table))
@@ -55,7 +55,14 @@ def test_a_site_whose_rows_may_not_answer_is_a_masked_count() -> None:
     sent = [study.train(NEWTON, vector).scalars for study in studies.values()]
 
     assert [numbers[0] for numbers in sent] == [0, 0, 0, 1]  # the others of the largest site have too few rows
-    assert not any(sent[-1][1:])
+    bounds = plan.numbers_by_round[1][1:]
+    assert all(one.lowest <= sent_one <= one.bound for one, sent_one in zip(bounds, sent[-1][1:], strict=True))
+    assert sum(abs(one) > 1 << 40 for one in sent[-1][1:]) == len(bounds)  # an honest sum is far smaller
+    assert studies[plan.site_names[3]].train(NEWTON, vector).scalars == sent[-1]
+    another = StatisticsStudy(
+        plan, frames_of(plan, table)[plan.site_names[3]], site=plan.site_names[3], secret=b"other"
+    )
+    assert another.train(NEWTON, vector).scalars != sent[-1]
     assert {len(numbers) for numbers in sent} == {plan.sizes[1]}
     assert set(studies[plan.site_names[3]].reasons) == {"model"}
     (found,) = results_of(plan, frames_of(plan, table))

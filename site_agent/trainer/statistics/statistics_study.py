@@ -3,22 +3,27 @@
 It has the same methods as Study. The rules:
 
 * announced sums are final: other sums for an earlier round are refused;
-* what own rows forbid is a masked count: the site sends zeros for the analysis, and 1 as the number of sites that did
-  not answer. Nothing else that leaves depends on it. Its own people read the reason (`reasons`);
+* what own rows forbid is a masked count: the site sends 1 as the number of sites that did not answer, and secret random
+  integers for the analysis. Zeros would make its sum that of the other sites, and a second sum would show this site's
+  numbers. Nothing else that leaves depends on it. Its own people read the reason (`reasons`);
 * an analysis that needs no further round, or that some site did not answer, is answered with zeros.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Callable
 from contextlib import suppress
+from math import isnan
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 
 from protos.numbers.newton_sums import OutOfBound
 from protos.plan.analyses import Arithmetic, Float64, Frame, Integers, Number, Unanswerable, concepts_used
+from protos.plan.canonical import pack
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.statistics_plan import StatisticsPlan
@@ -33,8 +38,13 @@ from site_agent.trainer.requests import Answer, Asked, Vector
 class StatisticsStudy:
     """Runs the analyses of a statistics plan at this site."""
 
-    def __init__(self, plan: StatisticsPlan, frame: Frame, *, site: str, digest: str = "") -> None:
-        """Prepare the numbers that the plan names. `frame` has the rows of the site's table with this `digest`."""
+    def __init__(self, plan: StatisticsPlan, frame: Frame, *, site: str, secret: bytes, digest: str = "") -> None:
+        """Prepare the numbers that the plan names.
+
+        `frame` has the rows of the site's table with this `digest`. Voids are drawn from the site's `secret`, so that a
+        restarted trainer sends the same ones.
+        """
+        self._secret = hmac.digest(secret, pack("voids of statistics", plan.digest, site), "sha256")
         self.plan, self.site, self.manifest, self.rows = plan, site, manifest_of(plan), 0
         self.data_digest, self.training_rows, self.column_count = digest, frame.rows, len(frame.columns)
         self.remember: Callable[[], None] = lambda: None  # before the first answer, which values it depends on
@@ -132,15 +142,21 @@ class StatisticsStudy:
             return zeros
         try:
             if sums is None:
-                return [0, *_encoded(arithmetic.first_values(self._frame), numbers)]
+                return [0, *_encoded(arithmetic.first_values(self._frame), numbers, self._void(asked, place, numbers))]
             part, is_void = sums.part(place)
             if is_void or sums.is_ready(place) == (asked.stage is Stage.NEWTON):
                 return zeros
             values = arithmetic.newton_values if asked.stage is Stage.NEWTON else arithmetic.last_values
-            return [0, *_encoded(values(self._frame, part), numbers)]
+            return [0, *_encoded(values(self._frame, part), numbers, self._void(asked, place, numbers))]
         except Unanswerable as reason:
             self.reasons[analysis.name] = str(reason)
-            return [1, *zeros[1:]]
+            return [1, *self._void(asked, place, numbers)]
+
+    def _void(self, asked: Asked, place: int, numbers: tuple[Number, ...]) -> list[int]:
+        """Return a secret random integer within the bounds of each number."""
+        stream = blake3(pack(asked.round, place), key=self._secret).digest(length=16 * len(numbers))
+        draws = (int.from_bytes(stream[at : at + 16], "little") for at in range(0, len(stream), 16))
+        return [one.lowest + draw % (one.bound - one.lowest + 1) for one, draw in zip(numbers, draws, strict=True)]
 
 
 def _numbers_of(arithmetic: Arithmetic, stage: Stage | None) -> tuple[Number, ...]:
@@ -153,12 +169,14 @@ def _numbers_of(arithmetic: Arithmetic, stage: Stage | None) -> tuple[Number, ..
             return arithmetic.last
 
 
-def _encoded(values: Float64, numbers: tuple[Number, ...]) -> list[int]:
-    """Round each number to an integer of its scale. Raises Unanswerable beyond a bound."""
+def _encoded(values: Float64, numbers: tuple[Number, ...], void: list[int]) -> list[int]:
+    """Round each number to an integer of its scale; a void number is that of `void`. Raises Unanswerable."""
     found = []
-    for value, number in zip(values.tolist(), numbers, strict=True):
-        lowest = -number.bound if number.is_signed else 0
-        if not lowest <= value * number.scale <= number.bound:  # false for NaN too
+    for value, number, instead in zip(values.tolist(), numbers, void, strict=True):
+        if number.may_be_void and isnan(value):
+            found.append(instead)
+            continue
+        if not number.lowest <= value * number.scale <= number.bound:  # false for NaN too
             raise Unanswerable(f"The number {number.name} is beyond its bound.")
         found.append(round(value * number.scale))
     return found
