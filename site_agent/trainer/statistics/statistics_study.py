@@ -154,7 +154,7 @@ class StatisticsStudy:
 
     def _void(self, asked: Asked, place: int, numbers: tuple[Number, ...]) -> list[int]:
         """Return a secret random integer within the bounds of each number."""
-        stream = blake3(pack(asked.round, place), key=self._secret).digest(length=16 * len(numbers))
+        stream = blake3(pack(str(asked.round), str(place)), key=self._secret).digest(length=16 * len(numbers))
         draws = (int.from_bytes(stream[at : at + 16], "little") for at in range(0, len(stream), 16))
         return [one.lowest + draw % (one.bound - one.lowest + 1) for one, draw in zip(numbers, draws, strict=True)]
 
