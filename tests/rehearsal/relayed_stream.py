@@ -33,6 +33,9 @@ class _Shown:
         """None was recorded."""
         return ""
 
+    def proxy(self, address: str) -> None:
+        """The way is direct."""
+
 
 class Connection:
     """A stream to a coordinator, to be used as an asynchronous context."""
