@@ -155,6 +155,7 @@ def _beside_the_table(folder: str) -> str:
 
 Folder = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_beside_the_table)]
 Intensity = StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)]
+Plane = Literal["axial", "coronal", "sagittal"]
 
 
 class DicomFiles(Document):
@@ -171,16 +172,30 @@ class DicomFiles(Document):
     burned_in: Literal["refuse-yes", "require-no"] = "refuse-yes"
 
 
+class NiftiFiles(Document):
+    """One slice of a NIfTI volume for each row: the declared slice, or the slice whose number follows `#` in the path.
+
+    Attributes:
+        plane: the slice's plane. Slices are counted from the feet to the head, from the front to the back, or from the
+            patient's right to the left.
+        at: the slice's place between the first (0) and the last (1), if the path has no number. Numbers start from 1.
+    """
+
+    kind: Literal["nifti"]
+    plane: Plane
+    at: float = Field(default=0.5, ge=0, le=1)
+
+
 class ImageColumn(TableColumn):
-    """A column with the path of one image for each row, in a folder next to the table: PNG, JPEG or DICOM.
+    """A column with the path of one image for each row, in a folder next to the table: PNG, JPEG, DICOM or NIfTI.
 
     Attributes:
         folder: the path of the images' folder, from the table's folder.
         image: the size that the network reads; the plan's `architecture.image` must be equal.
         files: None for PNG and JPEG.
         bits: the bits of one channel of a pixel in the files; 16 is for grey PNG files.
-        window: the intensities that become 0 and 1, others in between; None uses all that `bits` allows. DICOM files
-            need a window, in the unit of the files after their slope and intercept.
+        window: the intensities that become 0 and 1, others in between; None uses all that `bits` allows. DICOM and
+            NIfTI need a window, in the unit of the files after their slope and intercept.
         orientation: for PNG and JPEG; `exif` turns an image as its EXIF entry requires; `stored` ignores the entry.
         resize: `refuse` requires files of exactly this size; `stretch` gives each file this size.
     """
@@ -188,7 +203,7 @@ class ImageColumn(TableColumn):
     role: Literal["image"]
     folder: Folder
     image: ImageSize
-    files: DicomFiles | None = None
+    files: Annotated[DicomFiles | NiftiFiles, Field(discriminator="kind")] | None = None
     bits: Literal[8, 16] = 8
     window: tuple[Intensity, Intensity] | None = None
     orientation: Literal["exif", "stored"] = "exif"
@@ -202,7 +217,9 @@ class ImageColumn(TableColumn):
             between = f"between {self.lowest} and {self.highest}"
             raise ValueError(f"window is the lowest and the highest intensity, {between}")
         if self.files is not None and (self.window is None or self.bits != 8 or self.orientation != "exif"):
-            raise ValueError("DICOM files need a window; bits and orientation are for PNG and JPEG")
+            raise ValueError("DICOM and NIfTI files need a window; bits and orientation are for PNG and JPEG")
+        if isinstance(self.files, NiftiFiles) and self.image.channels != 1:
+            raise ValueError("a slice of a NIfTI volume is grey, with channels: 1")
         if self.bits == 16 and self.image.channels != 1:
             raise ValueError("bits: 16 is for grey images, with channels: 1")
         return self

@@ -22,7 +22,7 @@ import stat
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from host.durable import MODELS_RESERVE_BYTES, make_folder, require_room
 from protos.errors import ConfigurationError, UnavailableError, to_install
 from site_agent.trainer.data import image_formats
 from site_agent.trainer.data.cell_rules import MISSING, Flaw
-from site_agent.trainer.data.columns import ImageColumn
+from site_agent.trainer.data.columns import DicomFiles, ImageColumn, NiftiFiles
 from site_agent.trainer.data.mistakes import unusable
 
 Pixels: TypeAlias = npt.NDArray[np.float32]
@@ -235,9 +235,17 @@ def _require_libraries(column: ImageColumn) -> None:
     try:
         import PIL.Image  # noqa: F401
 
-        if column.files is not None:
-            package, extra = "pydicom", "site,imaging"
-            import pydicom  # noqa: F401
+        match column.files:
+            case DicomFiles():
+                package, extra = "pydicom", "site,imaging"
+                import pydicom  # noqa: F401
+            case NiftiFiles():
+                package, extra = "nibabel", "site,imaging"
+                import nibabel  # noqa: F401
+            case None:
+                pass
+            case _:
+                assert_never(column.files)
     except ImportError as cause:
         raise ConfigurationError(
             what=f"The package {package} is not installed, but it is needed to read the images of this table.",

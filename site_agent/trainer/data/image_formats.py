@@ -1,6 +1,7 @@
-"""Reads the content of one image file (PNG, JPEG, DICOM), and refuses what the contract does not declare.
+"""Reads the content of one image file (PNG, JPEG, DICOM, NIfTI), and refuses what the contract does not declare.
 
-The rules:
+NIfTI states the position of the patient, so a slice is turned to the usual view of its plane: the patient's right at
+the left of an axial or coronal image, the face at the left of a sagittal one. The rules:
 
 * sizes are checked in the header. Nothing is unpacked beyond the size in the header or the limits;
 * a file must match the declaration: kind of pixels, bits, size. Nothing is converted silently;
@@ -11,18 +12,20 @@ The rules:
 
 from __future__ import annotations
 
+import gzip
 import io
 import logging
 import warnings
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
 
 from site_agent.trainer.data.cell_rules import Flaw
-from site_agent.trainer.data.columns import LARGEST_INTENSITY, DicomFiles, ImageColumn
+from site_agent.trainer.data.columns import LARGEST_INTENSITY, DicomFiles, ImageColumn, NiftiFiles, Plane
 
 if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Header
     from PIL import Image
     from pydicom import Dataset
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 LARGEST_FILE_BYTES: Final = 64 << 20
 # The limit of pixels in a file; with three channels, such a file needs 0.8 GB for a moment.
 LARGEST_FILE_PIXELS: Final = 1 << 25
+LARGEST_VOLUME_BYTES: Final = 1 << 28  # for a NIfTI volume without its compression
 
 OUTSIDE: Final = Flaw("a path that leaves the images' folder or follows a link")
 NO_FILE: Final = Flaw("no such file in the images' folder")
@@ -50,14 +54,17 @@ OTHER_PIXELS: Final = Flaw("an image with a palette, with black and white only, 
 TOO_MANY_PIXELS: Final = Flaw(f"an image of more than {LARGEST_FILE_PIXELS} pixels")
 
 NOT_DICOM: Final = Flaw("a file that is not DICOM")
+NOT_NIFTI: Final = Flaw("a file that is not NIfTI in one part (.nii or .nii.gz)")
 NO_PIXELS: Final = Flaw("a DICOM file without an image")
 BURNED_IN: Final = Flaw("an image whose BurnedInAnnotation is YES (remove the text in its pixels)")
 NOT_DECLARED_CLEAN: Final = Flaw("an image without BurnedInAnnotation NO, which the contract requires")
 PACKED: Final = Flaw("a file with an unsupported compression (decompress it, for example with `gdcmconv --raw`)")
 OTHER_MODALITY: Final = Flaw("an image of another modality than the contract declares")
+OTHER_PLANE: Final = Flaw("an image in another plane than the contract declares, or without its orientation")
 UNSCALED: Final = Flaw("an image with intensities that are not converted by one slope and intercept")
 NOT_GREY_OR_RGB: Final = Flaw("an image of another kind than grey or RGB with 8 or 16 bits (export it as grey or RGB)")
-NO_SUCH_FRAME: Final = Flaw("a frame that the file does not have")
+NO_SUCH_SLICE: Final = Flaw("a slice or frame that the file does not have")
+TOO_LARGE_VOLUME: Final = Flaw(f"a volume of more than {LARGEST_VOLUME_BYTES >> 20} MiB without its compression")
 NO_NUMBERS: Final = Flaw(f"an image with intensities that are not finite or beyond {LARGEST_INTENSITY}")
 
 
@@ -88,9 +95,15 @@ _MODES: Final = {"L": (1, 8), "I;16": (1, 16), "RGB": (3, 8)}
 
 def pixels_of(content: bytes, column: ImageColumn, number: int | None = None) -> Intensities | Flaw:
     """Return one file's image, float32 (numbers,) in [0, 1], or why it is refused. Frames are numbered from 1."""
-    if column.files is None:
-        return _picture(content, column)
-    found = dicom_image(content, column, column.files, number)
+    match column.files:
+        case DicomFiles():
+            found = dicom_image(content, column, column.files, number)
+        case NiftiFiles():
+            found = nifti_slice(content, column.files, number)
+        case None:
+            return _picture(content, column)
+        case _:
+            assert_never(column.files)
     return found if isinstance(found, Flaw) else _fitted(found, column)
 
 
@@ -167,7 +180,17 @@ def in_window(intensities: Intensities, column: ImageColumn) -> Intensities:
 
 
 Intensities: TypeAlias = npt.NDArray[np.float32]  # (height, width, channels), or (numbers,) once fitted
+Direction: TypeAlias = tuple[int, int]  # the patient's axis (left, back, head) and its sign
 
+# The directions down, right and across in the usual view of a plane, in DICOM's axes: 0 leads to the patient's left, 1
+# to the back, 2 to the head.
+_VIEWS: Final[dict[Plane, tuple[Direction, Direction, Direction]]] = {
+    "axial": ((1, 1), (0, 1), (2, 1)),
+    "coronal": ((2, -1), (0, 1), (1, 1)),
+    "sagittal": ((2, -1), (1, 1), (0, 1)),
+}
+# The smallest cosine of the angle between an image's edge and the patient's axis; about 37 degrees.
+_STRAIGHT: Final = 0.8
 
 _PLAIN: Final = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2")
 _JPEG: Final = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91")  # baseline, 2000
@@ -179,6 +202,7 @@ _READ: Final = (
     "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "BitsAllocated",
     "BitsStored", "HighBit", "PixelRepresentation", "PixelData", *_SEVERAL_SCALES,
 )  # fmt: skip
+_HEADER_BYTES: Final = {348: "nifti1", 540: "nifti2"}
 
 
 def dicom_image(content: bytes, column: ImageColumn, files: DicomFiles, number: int | None) -> Intensities | Flaw:
@@ -235,7 +259,7 @@ def _dicom_flaw(tags: Dataset, column: ImageColumn, files: DicomFiles, number: i
         return UNSCALED
     frames = int(tags.get("NumberOfFrames") or 1)
     if not 1 <= (1 if number is None else number) <= frames:
-        return NO_SUCH_FRAME
+        return NO_SUCH_SLICE
     if number is None and frames != 1:
         return SEVERAL
     if any(isinstance(tags.get(name), MultiValue) for name in ("RescaleSlope", "RescaleIntercept")):
@@ -268,6 +292,114 @@ def _dicom_pixels(tags: Dataset, column: ImageColumn, number: int) -> Intensitie
     if tags.PhotometricInterpretation == "MONOCHROME1":
         low, high = column.limits  # the lowest value is white, so intensities are inverted
         values = np.float32(low + high) - values
+    return _finite(values)
+
+
+def nifti_slice(content: bytes, files: NiftiFiles, number: int | None) -> Intensities | Flaw:
+    """Return one slice of a NIfTI volume, also compressed by gzip, in the usual view of the declared plane.
+
+    `number` is the slice's number, from 1; None uses the declared slice.
+    """
+    try:
+        packed = content[:2] == b"\x1f\x8b"
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) if packed else io.BytesIO(content) as file:
+            start = file.read(max(_HEADER_BYTES))
+            header = _nifti_header(start)
+            if isinstance(header, Flaw):
+                return header
+            if (flaw := _nifti_flaw(header)) is not None:
+                return flaw
+            kind, shape = header.get_data_dtype(), header.get_data_shape()[:3]
+            end = header.get_data_offset() + kind.itemsize * int(np.prod(shape))
+            volume = (start + file.read(max(0, end - len(start))))[header.get_data_offset() : end]
+        values = np.frombuffer(volume, dtype=kind).reshape((*shape, *[1] * (3 - len(shape))), order="F")
+        return _nifti_plane(values, header, files, number)
+    except MemoryError:  # the image may be good
+        raise
+    except Exception:  # see dicom_image
+        return DAMAGED
+
+
+def _nifti_header(start: bytes) -> Nifti1Header | Flaw:
+    from nibabel.nifti1 import Nifti1Header
+    from nibabel.nifti2 import Nifti2Header
+
+    sizes = int.from_bytes(start[:4], "little"), int.from_bytes(start[:4], "big")
+    size = next((size for size in _HEADER_BYTES if size in sizes), 0)
+    if not size or len(start) < size or b"n+" not in (start[4:6], start[344:346]):
+        return NOT_NIFTI
+    kind = Nifti1Header if _HEADER_BYTES[size] == "nifti1" else Nifti2Header
+    return kind(start[:size], check=False)  # type: ignore[no-untyped-call]  # the check would write to the screen
+
+
+def _nifti_flaw(header: Nifti1Header) -> Flaw | None:
+    shape, kind = header.get_data_shape(), header.get_data_dtype()
+    if len(shape) < 2 or min(shape) < 1:
+        return DAMAGED
+    if int(np.prod(shape[3:], dtype=object)) != 1:
+        return SEVERAL
+    if kind.kind not in "iuf":
+        return NOT_GREY_OR_RGB
+    size = header.get_data_offset() + kind.itemsize * int(np.prod(shape, dtype=object))
+    if not 0 <= header.get_data_offset() < size <= LARGEST_VOLUME_BYTES:
+        return TOO_LARGE_VOLUME
+    if not (header["sform_code"] or header["qform_code"]):
+        return OTHER_PLANE  # left and right could be exchanged
+    return None
+
+
+def _nifti_plane(
+    volume: npt.NDArray[np.generic], header: Nifti1Header, files: NiftiFiles, number: int | None
+) -> Intensities | Flaw:
+    # NIfTI's axes lead to the right, the front and the head. DICOM's axes lead to the left, the back and the head.
+    axes = np.array([[-1.0], [-1.0], [1.0]]) * header.get_best_affine()[:3, :3]
+    directions = [_nearest(axes[:, place]) for place in range(3)]
+    across, sign = _VIEWS[files.plane][2]
+    places = [place for place, direction in enumerate(directions) if direction is not None and direction[0] == across]
+    if len(places) != 1:
+        return OTHER_PLANE
+    (place,), count = places, volume.shape[places[0]]
+    # Halves are rounded down, so that the middle slice of four slices is the second slice.
+    index = number - 1 if number is not None else int(np.ceil(files.at * (count - 1) - 0.5))
+    if not 0 <= index < count:
+        return NO_SUCH_SLICE
+    if volume.size // count > LARGEST_FILE_PIXELS:
+        return TOO_MANY_PIXELS
+    found = directions[place]
+    assert found is not None
+    chosen = np.moveaxis(volume, place, 0)[index if found[1] == sign else count - 1 - index]
+    slope, intercept = header.get_slope_inter()
+    values = chosen.astype(np.float64)  # changed in place, because a slice can have 256 MiB
+    values *= 1.0 if slope is None else slope
+    values += intercept or 0.0
+    is_kept = (values >= -LARGEST_INTENSITY) & (values <= LARGEST_INTENSITY)
+    values[~is_kept] = np.inf  # refused below, because float32 may not represent them
+    image = values.astype(np.float32)[:, :, None]
+    del values
+    down, right = (direction for other, direction in enumerate(directions) if other != place)
+    return _upright(image, (down, right), files.plane)
+
+
+def _nearest(vector: npt.NDArray[np.float64]) -> Direction | None:
+    """Return the patient's axis along which a vector leads, or None if the vector is too oblique."""
+    length = float(np.sqrt(np.square(vector).sum()))
+    axis = int(np.argmax(np.abs(vector)))
+    if not np.isfinite(length) or not length or abs(vector[axis]) < _STRAIGHT * length:
+        return None
+    return axis, 1 if vector[axis] > 0 else -1
+
+
+def _upright(
+    values: Intensities, directions: tuple[Direction | None, Direction | None], plane: Plane
+) -> Intensities | Flaw:
+    """Turn an image (rows, columns, channels) to the usual view, from the directions of its rows and columns."""
+    down, right = directions
+    wanted = _VIEWS[plane][:2]
+    if down is None or right is None or {down[0], right[0]} != {axis for axis, _ in wanted}:
+        return OTHER_PLANE
+    if down[0] != wanted[0][0]:
+        values, down, right = values.transpose(1, 0, 2), right, down
+    values = values[:: 1 if down == wanted[0] else -1, :: 1 if right == wanted[1] else -1]
     return _finite(values)
 
 

@@ -414,6 +414,11 @@ def test_each_channel_is_standardised_by_the_training_rows_alone(tmp_path: Path,
 MISSING_LIBRARIES: list[tuple[str, str, dict[str, Any] | None]] = [
     ("PIL", r"pillow is not installed.*constraints\.txt '\.\[site\]'", None),
     ("pydicom", r"pydicom is not installed.*constraints\.txt '\.\[site,imaging\]'", {"kind": "dicom"}),
+    (
+        "nibabel",
+        r"nibabel is not installed.*constraints\.txt '\.\[site,imaging\]'",
+        {"kind": "nifti", "plane": "axial"},
+    ),
 ]
 
 

@@ -1,14 +1,17 @@
-"""DICOM images of a table: how they are read, and the words of each refusal."""
+"""DICOM and NIfTI images of a table: how they are read, slices turned, and the words of each refusal."""
 
 from __future__ import annotations
 
+import gzip
 import io
+import itertools
 import json
 import logging
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import nibabel
 import numpy as np
 import numpy.typing as npt
 import pydicom
@@ -29,6 +32,7 @@ from tests.for_each import for_each
 DICOM_FILES = Path(pydicom.__file__).parent / "data" / "test_files"
 EXPLICIT, JPEG = "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.4.50"
 SECRET = "Lestrade^Greg"
+AXIAL = {"kind": "nifti", "plane": "axial"}
 
 
 def column(height: int = 4, width: int = 6, channels: int = 1, **changes: Any) -> ImageColumn:
@@ -65,6 +69,12 @@ def dicom(pixels: npt.NDArray[Any], syntax: str = EXPLICIT, **tags: Any) -> byte
     file = io.BytesIO()
     pydicom.dcmwrite(file, made, enforce_file_format=True)
     return file.getvalue()
+
+
+def nifti(volume: npt.NDArray[Any], affine: npt.NDArray[np.float64], kind: type = nibabel.Nifti1Image) -> bytes:
+    """A NIfTI file with this volume."""
+    found: bytes = kind(volume, affine).to_bytes()
+    return found
 
 
 def read(content: bytes, declared: ImageColumn, number: int | None = None) -> npt.NDArray[np.float32]:
@@ -143,16 +153,17 @@ def test_every_test_file_of_pydicom_is_an_image_or_has_a_reason(
     assert (caplog.text, *capfd.readouterr(), [*recwarn]) == ("", "", "", [])
 
 
+@pytest.mark.parametrize("kind", ["dicom", "nifti"])
 @for_each("seed", range(200))
-def test_damaged_bytes_never_raise(seed: int) -> None:
+def test_damaged_bytes_never_raise(kind: str, seed: int) -> None:
     """For all bytes of a medical file, the answer is an image of the declared size or a reason."""
     generator = np.random.default_rng(seed)
-    content = bytearray(dicom(drawn(seed)))
+    content = bytearray(dicom(drawn(seed)) if kind == "dicom" else nifti(drawn(seed, 6, 4, 3), np.diag([-1, -1, 1, 1])))
     head = 400 if seed % 2 else len(content)
     for place in generator.integers(0, head, generator.integers(1, 6)):
         content[place] = generator.integers(0, 256)
 
-    found = pixels_of(bytes(content), column())
+    found = pixels_of(bytes(content), column(files=AXIAL if kind == "nifti" else {"kind": "dicom"}))
 
     assert isinstance(found, Flaw) or (found.shape == (24,) and (abs(found - 0.5) <= 0.5).all())
 
@@ -168,6 +179,35 @@ def test_inverted_grey_is_turned_over(seed: int) -> None:
     np.testing.assert_allclose(inverted, plain, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+@pytest.mark.parametrize("plane", ["axial", "coronal", "sagittal"])
+def test_a_nifti_slice_is_turned_to_the_usual_view(
+    plane: str, order: tuple[int, int, int], packed: bool, kind: type
+) -> None:
+    """All orders and directions of a volume's axes give the same slice, counted from the same end."""
+    to_left_back_head = drawn(11, 5, 6, 7)  # axes 0 to the left, 1 to the back, 2 to the head
+    expected = {
+        "axial": to_left_back_head[:, :, 2].T,
+        "coronal": to_left_back_head[:, 2, ::-1].T,
+        "sagittal": to_left_back_head[2, :, ::-1].T,
+    }[plane]
+    for signs in itertools.product((1, -1), repeat=3):
+        affine = np.zeros((4, 4))
+        affine[3, 3] = 1
+        for place, (axis, sign) in enumerate(zip(order, signs, strict=True)):
+            affine[axis, place] = sign * (1 if axis == 2 else -1) * 1.5  # NIfTI leads to right, front and head
+        stored = to_left_back_head.transpose(order)[tuple(slice(None, None, sign) for sign in signs)]
+        content = nifti(stored, affine, kind)
+        height, width = expected.shape
+        declared = column(height, width, files={"kind": "nifti", "plane": plane})
+
+        found = read(gzip.compress(content) if packed else content, declared, number=3)
+
+        np.testing.assert_allclose(found.reshape(height, width), expected / 1000, atol=1e-6)
+
+
 def packed(height: int, width: int) -> bytes:
     """A black JPEG image of this size, as the pixels of a DICOM file."""
     file = io.BytesIO()
@@ -176,6 +216,16 @@ def packed(height: int, width: int) -> bytes:
     return found
 
 
+def with_header(content: bytes, **fields: Any) -> bytes:
+    """A NIfTI-1 file with other entries in its header."""
+    header = nibabel.Nifti1Header(content[:348])
+    for name, value in fields.items():
+        header[name] = value
+    return header.binaryblock + content[348:]
+
+
+VOLUME = nifti(drawn(0, 6, 4, 3), np.diag([-1, -1, 1, 1]))
+BETWEEN = np.array([[-1, 0, 0, 0], [0, -0.7, 0.7, 0], [0, 0.7, 0.7, 0], [0, 0, 0, 1]])
 CLEAN = {"kind": "dicom", "burned_in": "require-no"}
 WRONG: dict[str, tuple[bytes, dict[str, Any], int | None, Flaw | str]] = {
     "burnt-in names": (dicom(drawn(0), BurnedInAnnotation="YES"), {}, None, image_formats.BURNED_IN),
@@ -185,8 +235,8 @@ WRONG: dict[str, tuple[bytes, dict[str, Any], int | None, Flaw | str]] = {
     "another modality": (dicom(drawn(0)), {"files": {"kind": "dicom", "modality": "CT"}}, None,
                          image_formats.OTHER_MODALITY),
     "several frames": (dicom(drawn(0, 3, 4, 6)), {}, None, image_formats.SEVERAL),
-    "a fourth frame of three": (dicom(drawn(0, 3, 4, 6)), {}, 4, image_formats.NO_SUCH_FRAME),
-    "frame 0": (dicom(drawn(0, 3, 4, 6)), {}, 0, image_formats.NO_SUCH_FRAME),
+    "a fourth frame of three": (dicom(drawn(0, 3, 4, 6)), {}, 4, image_formats.NO_SUCH_SLICE),
+    "frame 0": (dicom(drawn(0, 3, 4, 6)), {}, 0, image_formats.NO_SUCH_SLICE),
     "another size": (dicom(drawn(0, 8, 12)), {}, None, "an image of another size than 4 by 6 pixels"),
     "announces too much": (dicom(drawn(0), Rows=60_000, Columns=60_000), {"resize": "stretch"}, None,
                            image_formats.TOO_MANY_PIXELS),
@@ -201,6 +251,27 @@ WRONG: dict[str, tuple[bytes, dict[str, Any], int | None, Flaw | str]] = {
     "deflated": (dicom(drawn(0), syntax="1.2.840.10008.1.2.1.99"), {}, None, image_formats.PACKED),
     "grey for colour": (dicom(drawn(0)), {"image": {"height": 4, "width": 6, "channels": 3}}, None, image_formats.GREY),
     "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(200), {}, None, image_formats.NOT_DICOM),
+    "DICOM for NIfTI": (dicom(drawn(0)), {"files": AXIAL}, None, image_formats.NOT_NIFTI),
+    "nothing for NIfTI": (b"\x5c\x01", {"files": AXIAL}, None, image_formats.NOT_NIFTI),
+    "gzip of nothing": (gzip.compress(b""), {"files": AXIAL}, None, image_formats.NOT_NIFTI),
+    "half a gzip": (gzip.compress(VOLUME)[:-80], {"files": AXIAL}, None, image_formats.DAMAGED),
+    "half a volume": (VOLUME[:-9], {"files": AXIAL}, None, image_formats.DAMAGED),
+    "volumes over time": (nifti(drawn(0, 6, 4, 3, 2), np.eye(4)), {"files": AXIAL}, None, image_formats.SEVERAL),
+    "a fourth slice of three": (VOLUME, {"files": AXIAL}, 4, image_formats.NO_SUCH_SLICE),
+    "complex numbers": (nifti(np.ones((6, 4, 3), np.complex64), np.eye(4)), {"files": AXIAL}, None,
+                        image_formats.NOT_GREY_OR_RGB),
+    "no numbers": (nifti(np.full((6, 4, 3), np.nan, np.float32), np.eye(4)), {"files": AXIAL}, None,
+                   image_formats.NO_NUMBERS),
+    "no orientation in NIfTI": (with_header(VOLUME, sform_code=0, qform_code=0), {"files": AXIAL}, None,
+                                image_formats.OTHER_PLANE),
+    "between two planes": (nifti(drawn(0, 6, 4, 3), BETWEEN), {"files": AXIAL}, None, image_formats.OTHER_PLANE),
+    "a volume that announces too much": (with_header(VOLUME, dim=[3, 30000, 30000, 30000, 1, 1, 1, 1]),
+                                         {"files": AXIAL}, None, image_formats.TOO_LARGE_VOLUME),
+    "a packed volume that announces too much": (
+        gzip.compress(with_header(VOLUME, dim=[3, 30000, 30000, 30000, 1, 1, 1, 1]) + bytes(1 << 24)),
+        {"files": AXIAL}, None, image_formats.TOO_LARGE_VOLUME),
+    "extensions without end": (gzip.compress(with_header(VOLUME, vox_offset=1e12) + bytes(1 << 24)), {"files": AXIAL},
+                               None, image_formats.TOO_LARGE_VOLUME),
 }  # fmt: skip
 
 
@@ -221,7 +292,21 @@ def test_a_file_that_the_contract_does_not_allow_has_one_exact_reason(case: str)
     assert most < 4 << 20
 
 
-def test_one_frame_is_named_behind_the_path(tmp_path: Path) -> None:
+def test_a_slice_with_too_many_pixels_is_refused_before_it_is_converted() -> None:
+    """A packed file of 36 kB may hold one slice that would need gigabytes as numbers."""
+    content = gzip.compress(nifti(np.zeros((6000, 6000, 1), np.uint8), np.diag([-1, -1, 1, 1])))
+    assert image_formats.LARGEST_FILE_PIXELS < 6000 * 6000
+
+    tracemalloc.start()
+    found = pixels_of(content, column(files=AXIAL, resize="stretch"))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert found == image_formats.TOO_MANY_PIXELS
+    assert most < 5 * 6000 * 6000
+
+
+def test_one_frame_or_slice_is_named_behind_the_path(tmp_path: Path) -> None:
     """Twelve rows may read twelve frames of one file; a wrong number is reported with its row."""
     frames = drawn(5, 12, 4, 6)
     (tmp_path / "scans").mkdir()
@@ -239,7 +324,7 @@ def test_one_frame_is_named_behind_the_path(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.images.reshape(12, 4, 6), frames / 1000, atol=1e-6)
     lines[3] = "P4,run.dcm#13,0"
     (tmp_path / "table.csv").write_text("\n".join(["who,scan,ill", *lines]) + "\n")
-    with pytest.raises(DataError, match=r"column scan: a frame that the file does not have in row 5"):
+    with pytest.raises(DataError, match=r"column scan: a slice or frame that the file does not have in row 5"):
         read_table(tmp_path / "table.csv", contract)
 
 
@@ -251,6 +336,9 @@ def test_one_frame_is_named_behind_the_path(tmp_path: Path) -> None:
         ({"orientation": "stored"}, "bits and orientation are for PNG and JPEG"),
         ({"window": [5, 5]}, "lowest and the highest"),
         ({"window": [0, 1e9]}, "between -16777216 and 16777216"),
+        ({"files": {"kind": "nifti"}}, "plane"),
+        ({"files": AXIAL | {"at": 1.5}}, "less than or equal to 1"),
+        ({"files": AXIAL, "channels": 3}, "is grey"),
         ({"files": {"kind": "dicom", "modality": "ct"}}, "pattern"),
     ],
 )

@@ -16,6 +16,9 @@ from tests.for_each import for_each
 from tests.protos.architectures import KINDS, Drawn, drawn
 from tests.site_agent.trainer.models.starting import start
 
+# The copies of an EfficientNet cost more than those of all other networks. Continuous integration runs them.
+STACKED = [pytest.param(kind, marks=pytest.mark.slow if kind == "efficientnet-b0" else ()) for kind in KINDS]
+
 
 def built(network: Drawn) -> nn.Module:
     """The network of these sizes, not started."""
@@ -74,7 +77,7 @@ def test_parameters_are_the_listed_tensors(kind: str, seed: int) -> None:
     assert list(module.state_dict()) == [spec.name for spec in listed]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STACKED)
 @for_each("seed", range(6))
 def test_a_stack_is_as_many_networks(kind: str, seed: int) -> None:
     """Logits and gradients of three networks in a stack are those of the three by themselves."""
