@@ -45,8 +45,7 @@ __all__ = [
 
 LARGEST_NUMBER_COUNT = 2**31
 
-# They read one image, and return logits of its classes.
-ImageNetwork = ConvolutionalNetwork | EfficientNetwork
+ImageNetwork = ConvolutionalNetwork | EfficientNetwork  # they read one image, and return logits of its classes
 
 Architecture = Annotated[
     GlobalLayersNetwork | DenseNetwork | ParallelNetwork | ColumnsNetwork | ImageNetwork | NamedTensors,

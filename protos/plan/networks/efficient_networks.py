@@ -51,16 +51,6 @@ class InvertedBlock(NamedTuple):
     hidden: int
     outer: int
 
-    @property
-    def squeezed(self) -> int:
-        """Return the number of channels between the two linear maps that compute the weights of the channels."""
-        return max(1, self.inner // 4)
-
-    @property
-    def is_residual(self) -> bool:
-        """Return whether the block adds its input to its output."""
-        return self.stride == 1 and self.inner == self.outer
-
 
 class EfficientNetwork(Document):
     """`width` and `depth` scale B0's numbers of channels and blocks. `dropout` is before the last layer.
@@ -118,7 +108,8 @@ def _block(name: str, block: InvertedBlock) -> Iterator[TensorSpec]:
         yield from _filter(f"{name}.0", block.inner, block.hidden, 1)
         first = 1
     yield from _filter(f"{name}.{first}", 1, block.hidden, block.kernel)
-    for layer, inner, outer in (("fc1", block.hidden, block.squeezed), ("fc2", block.squeezed, block.hidden)):
+    squeezed = max(1, block.inner // 4)  # channels between the two linear maps that weight the channels
+    for layer, inner, outer in (("fc1", block.hidden, squeezed), ("fc2", squeezed, block.hidden)):
         initial = Uniform(1.0 / math.sqrt(inner))
         yield _tensor(f"{name}.{first + 1}.{layer}.weight", (outer, inner, 1, 1), initial)
         yield _tensor(f"{name}.{first + 1}.{layer}.bias", (outer,), initial)

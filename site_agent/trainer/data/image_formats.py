@@ -343,9 +343,8 @@ def _nifti_flaw(header: Nifti1Header) -> Flaw | None:
     size = header.get_data_offset() + kind.itemsize * int(np.prod(shape, dtype=object))
     if not 0 <= header.get_data_offset() < size <= LARGEST_VOLUME_BYTES:
         return TOO_LARGE_VOLUME
-    if not (header["sform_code"] or header["qform_code"]):
-        return OTHER_PLANE  # left and right could be exchanged
-    return None
+    # Without an orientation, left and right could be exchanged.
+    return None if header["sform_code"] or header["qform_code"] else OTHER_PLANE
 
 
 def _nifti_plane(

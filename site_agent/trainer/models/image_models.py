@@ -198,8 +198,7 @@ def load_torchvision() -> ModuleType:
         _declare_operators()
         from torchvision.models import efficientnet
     except (ImportError, RuntimeError) as cause:
-        is_missing = isinstance(cause, ImportError)
-        state = "is not installed" if is_missing else f"does not fit PyTorch {torch.__version__}"
+        state = "is not installed" if isinstance(cause, ImportError) else f"does not fit PyTorch {torch.__version__}"
         raise unfit(
             what=f"The package torchvision {state}. The neural network efficientnet-b0 needs this package.",
             remedy=to_install("site,torchvision"),
