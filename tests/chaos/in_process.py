@@ -41,7 +41,7 @@ from site_agent.trainer_socket import Check, GateEnd, TrainerEnd, TrainerGone
 from site_agent.trainer_socket import Message as TrainerMessage
 from tests.coordinator.in_memory import coordinator_log
 from tests.federation import Federation, Line, Site, StreamEnd, identity_key, identity_of
-from tests.laws.catalogue import COLUMNS, catalogue_plan
+from tests.laws.catalogue import COLUMNS, plan_of_a_table
 from tests.rehearsal.made_up_time import play
 
 SITES = ("ahus", "berlin", "cluj")
@@ -321,7 +321,7 @@ def rows_at(site: str) -> Dataset:
 def plan_of(name: str, sites: tuple[str, ...] = SITES, **changes: Any) -> Plan:
     """A method's plan for three sites with real identities, or for others."""
     listed = [{"name": site, "identity": identity_of(site)} for site in sites]
-    return catalogue_plan(name, dropout=0.2, **({"sites": listed} | changes))
+    return plan_of_a_table(name, dropout=0.2, **({"sites": listed} | changes))
 
 
 class Results:

@@ -64,6 +64,14 @@ _COMPOSITIONS: Final[dict[str, tuple[str, ...]]] = {
     "player-fl of one layer": ("player-fl",),
 }
 NAMES: Final = (*NETWORK_METHODS, *_COMPOSITIONS)
+# Of the networks that read a table, only this one has a normalisation.
+_OF_A_TABLE: Final[dict[str, Any]] = {
+    "architecture": {
+        "name": "global-layers-network", "latent": 8, "gate": False, "input_normalisation": True,
+        "transformer_blocks": 0, "entities": False,
+    },
+    "columns": list(COLUMNS),
+}  # fmt: skip
 
 
 def catalogue_plan(name: str, *, dropout: float = 0.0, **changes: Any) -> Plan:
@@ -92,9 +100,14 @@ def catalogue_plan(name: str, *, dropout: float = 0.0, **changes: Any) -> Plan:
         return plan_from_json(json.dumps(content))
 
 
+def plan_of_a_table(name: str, **changes: Any) -> Plan:
+    """The plan of `catalogue_plan`, with a network that reads the rows of a table file."""
+    return catalogue_plan(name, **((_OF_A_TABLE if "fedbn" in name else {}) | changes))
+
+
 def _with_dropout(architecture: dict[str, Any], rate: float) -> dict[str, Any]:
     match architecture["name"]:
-        case "columns":
+        case "columns" | "global-layers-network":
             return architecture
         case _:
             return architecture | {"dropout": rate}

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from protos.plan.plan import Plan
 from site_agent.trainer.data.dataset import Dataset
-from tests.laws.catalogue import COLUMNS, catalogue_plan, rows_at
+from tests.laws.catalogue import COLUMNS, plan_of_a_table, rows_at
 from tests.site_agent.trainer.methods.tiny import Federation
 
 SITES: Final = ("ahus", "berlin", "cluj", "dijon")
@@ -22,10 +22,10 @@ SEEDS: Final = 6
 
 def plan_for(name: str, **changes: Any) -> Plan:
     """The catalogue's plan of a method with four masked sites, one of which does not record the column b."""
-    usual = catalogue_plan(name)
+    usual = plan_of_a_table(name)
     recorded = {"b": [site for site in SITES if site not in LACKING]}
     adam = {"name": "adamw", "learning_rate": 0.05, "weight_decay": 0.0}
-    return catalogue_plan(
+    return plan_of_a_table(
         name,
         sites=[{"name": site, "identity": "-".join(["aaa" + site[0]] * 8)} for site in SITES],
         masking={"required": True},

@@ -100,9 +100,13 @@ def test_a_cell_that_is_too_small_makes_its_column_void(
 
     numbers = own_numbers(hospital, asking(SEX, AGE, smallest_cell=plan_says), tmp_path)
 
-    assert list(numbers[1:5]) == sexes
+    assert numbers[1] == sexes[0]
+    if numbers[1]:  # void: secret random numbers, such as no table of this size gives
+        assert max(numbers[2:6]) > 1 << 10
+    else:
+        assert list(numbers[2:5]) == sexes[1:]
     is_small = max(plan_says, policy_says) > 9  # of the ages within the range
-    assert (numbers[7], any(numbers[8:])) == (is_small, not is_small)
+    assert (numbers[7], max(numbers[8:10]) > 1 << 10) == (is_small, is_small)
 
 
 def test_a_column_that_the_contract_lacks_stops_before_the_first_round(tmp_path: Path) -> None:
