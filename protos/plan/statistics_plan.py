@@ -54,6 +54,9 @@ class StatisticsPlan(AnnouncingPlan):
         if self.privacy is None and self.fewest_sites < self.assumed_colluders + 2:
             yield f"fewest_sites must be at least {self.assumed_colluders + 2}, two more than assumed_colluders"
             return
+        names = {name for one in self.analyses for used in concepts_used(one) for name in used}
+        if len({self.recorders((name,)) for name in names}) > 1:
+            yield "recorded_by differs between concepts, and a difference of sums would be of few sites: make two plans"
         reason = reasons_against(self.analyses, self.concepts, self._size, is_private=self.privacy is not None)
         if reason is not None:
             yield reason
@@ -65,8 +68,11 @@ class StatisticsPlan(AnnouncingPlan):
 
     @property
     def smallest_part(self) -> int:
-        """Return how many rows a site needs in a cell of a model, so that those of all honest sites are enough."""
-        return -(-self.smallest_cell // max(1, self.fewest_sites - self.assumed_colluders))
+        """Return how many rows a site needs in a cell of a model, so that those of its honest sites are enough.
+
+        At most three honest sites are counted on, because fewer than `fewest_sites` may have the cell.
+        """
+        return -(-self.smallest_cell // max(1, min(self.fewest_sites - self.assumed_colluders, 3)))
 
     def _size(self, analysis: Analysis) -> StudySize:
         return StudySize(

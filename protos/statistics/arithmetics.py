@@ -67,6 +67,11 @@ def reasons_against(
                 f"{analysis.name}: only {found.sites} sites record all of its columns, but fewest_sites is "
                 f"{found.fewest_sites}"
             )
+    tables = [one.table_one for one in analyses if isinstance(one, TableOneAnalysis)]
+    curves = [one.curve for one in analyses if isinstance(one, CurveAnalysis)]
+    described = {(name, one.by) for one in tables for name in one.columns} | {(one.event, one.by) for one in curves}
+    if len(described) > len({name for name, _ in described}):
+        return "a concept is described twice, so a void cell would follow from the other groups: make two plans"
     total = sum(size_of(analysis, concepts) for analysis in analyses)
     if total > MOST_SUMS:
         return f"the analyses need about {total:,} sums in a round; {MOST_SUMS:,} are allowed"

@@ -24,6 +24,7 @@ import numpy as np
 
 from protos.plan.analyses import (
     SUM_SCALE,
+    VOID,
     AnnouncedPart,
     Cox,
     Float64,
@@ -35,7 +36,14 @@ from protos.plan.analyses import (
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from protos.statistics.alone import estimates_alone
-from protos.statistics.between_sites import FIRST_SUMS, BetweenSites, OwnEstimate, between_sites, random_effects
+from protos.statistics.between_sites import (
+    FEWEST_ESTIMATES,
+    FIRST_SUMS,
+    BetweenSites,
+    OwnEstimate,
+    between_sites,
+    random_effects,
+)
 from protos.statistics.design import Design, Standardised
 from protos.statistics.distributions import TWO_SIDED, p_of_chi_squared, p_of_z, ratio_of
 from protos.statistics.newton_walk import LikelihoodSums, Position, own_walk, require_estimate, symmetric, walk
@@ -74,12 +82,16 @@ class CoxArithmetic:
     @cached_property
     def newton(self) -> tuple[Number, ...]:
         """The log partial likelihood, the score and the information; in the first Newton round also own estimates."""
-        own = (f"own {kind} {name}" for name in self._names for kind in FIRST_SUMS)
+        own = (f"own {kind} {name}" for name in self._names for kind in FIRST_SUMS if self._compares)
         fit = tuple(self._sum(name) for name in ("log likelihood", *self._names, *self._pairs))
         # A squared weight is at most the square of a number of events, and its sum stays below 2**62.
         squares = 1 << max(0, 61 - 2 * self._size.largest_rows.bit_length() - self._size.sites.bit_length())
         return fit + tuple(
-            replace(self._sum(name), scale=squares) if name.startswith("own squared") else self._sum(name)
+            replace(
+                self._sum(name),
+                scale=squares if name.startswith("own squared") else SUM_SCALE,
+                may_be_void=not name.startswith("own count"),
+            )
             for name in own
         )
 
@@ -87,8 +99,13 @@ class CoxArithmetic:
     def last(self) -> tuple[Number, ...]:
         """Score and two triangles for proportional hazards, then two sums for each column's random effect."""
         trend = [*self._names, *self._pairs, *(f"{pair} x log time" for pair in self._pairs)]
-        own = [f"own {kind} {name}" for name in self._names for kind in ("weight", "weighted")]
+        own = [f"own {kind} {name}" for name in self._names for kind in ("weight", "weighted") if self._compares]
         return tuple(self._sum(f"log time x {name}") for name in trend) + tuple(self._sum(name) for name in own)
+
+    @property
+    def _compares(self) -> bool:
+        """Return whether so many sites take part that nobody can solve the sums of own estimates for one of them."""
+        return self._size.sites >= max(FEWEST_ESTIMATES, self._size.fewest_sites + 2)
 
     @property
     def _pairs(self) -> list[str]:
@@ -121,14 +138,18 @@ class CoxArithmetic:
 
     def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
         """Return likelihood, score and information at the coefficients that follow from the sums."""
-        complete = self._complete(frame)
-        if not len(complete[1].dying):
-            return np.zeros(len(self.newton))
-        found = self._weighted(*complete, sums, self._walk(sums).following).likelihood_sums().packed
-        own = np.zeros(self._columns * len(FIRST_SUMS))
-        if not sums.newton:
-            estimates = self._own_estimates(*complete, self._standard(sums).deviations)
-            own[:] = [number for one in estimates for number in (one.first if one else (0.0,) * len(FIRST_SUMS))]
+        values, sets = self._complete(frame)
+        has_events = len(sets.dying) > 0
+        found = np.zeros(self._fit)
+        if has_events:
+            found = self._weighted(values, sets, sums, self._walk(sums).following).likelihood_sums().packed
+        own = np.zeros(len(self.newton) - self._fit)
+        if len(own) and not sums.newton:
+            estimates: tuple[OwnEstimate | None, ...] = (None,) * self._columns
+            if has_events:
+                estimates = self._own_estimates(values, sets, self._standard(sums).deviations)
+            nothing = (0.0, *[VOID] * (len(FIRST_SUMS) - 1))
+            own[:] = [number for one in estimates for number in (one.first if one else nothing)]
         return np.concatenate([found, own])
 
     def last_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
@@ -141,9 +162,13 @@ class CoxArithmetic:
         score, cross = weighted.sums_over_events(logs)
         upper = np.triu_indices(self._columns)
         trend = [score, cross[upper], weighted.sums_over_events(logs**2)[1][upper]]
-        differences = [one.variance if one else 0.0 for one in self._differences(sums)]
+        if not self._compares:
+            return np.concatenate(trend)
         own = self._own_estimates(values, sets, self._standard(sums).deviations)
-        pairs = [one.second(between) if one else (0.0, 0.0) for one, between in zip(own, differences, strict=True)]
+        pairs = [
+            one.second(found.variance) if one and found else (0.0, 0.0)
+            for one, found in zip(own, self._differences(sums), strict=True)
+        ]
         return np.concatenate([*trend, np.array(pairs).ravel()])
 
     def has_converged(self, sums: AnnouncedPart) -> bool:
@@ -273,8 +298,13 @@ class CoxArithmetic:
         return tuple(OwnEstimate(float(value), float(error)) for value, error in found)
 
     def _differences(self, sums: AnnouncedPart) -> tuple[BetweenSites | None, ...]:
+        if not self._compares:
+            return (None,) * self._columns
         own = sums.newton[0][self._fit :].reshape(self._columns, len(FIRST_SUMS))
-        return tuple(between_sites(*map(float, one)) for one in own)
+        # A site without an estimate makes the sums of its column void.
+        return tuple(
+            between_sites(*map(float, one)) if round(float(one[0])) == self._size.sites else None for one in own
+        )
 
     def _between(self, sums: AnnouncedPart, place: int, per_unit: float) -> dict[str, float] | None:
         """Return Q, I^2 and the random-effects mean of a column, as a ratio for one unit of the concept."""

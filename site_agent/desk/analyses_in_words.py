@@ -39,13 +39,13 @@ def _rules(plan: StatisticsPlan) -> Iterator[str]:
     if plan.privacy is not None:
         return
     yield (
-        f"A number is printed only if at least {plan.fewest_sites} hospitals have it. If few rows of this site would "
-        "decide a sum, this site sends zeros for the analysis. All sites see only how many did so, and the analysis "
-        "has no result."
+        f"At least {plan.fewest_sites} hospitals must record a column. If few rows of this site would decide a sum, it "
+        "sends secret random numbers instead. All sites see only how many did so, and nothing of it is printed."
     )
     yield (
-        f"In a Table 1 a count below {plan.smallest_cell} rows of one hospital makes the column void for all. In a "
-        f"model a hospital needs {plan.smallest_part} rows in each code and of each outcome."
+        f"A count below {plan.smallest_cell} rows of one hospital makes a column of Table 1 void for all, and fewer "
+        f"than {plan.smallest_part} rows of a code, an outcome or a group make a model or a curve void. Bins of "
+        "quartiles and intervals of curves can count fewer rows."
     )
 
 

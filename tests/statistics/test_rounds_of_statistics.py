@@ -67,21 +67,3 @@ def test_a_site_whose_rows_may_not_answer_is_a_masked_count() -> None:
     assert set(studies[plan.site_names[3]].reasons) == {"model"}
     (found,) = results_of(plan, frames_of(plan, table))
     assert set(found) == {"name", "refused"}
-
-
-def test_a_site_that_does_not_record_a_column_of_a_model_sends_zeros_and_is_not_counted() -> None:
-    """The other four have enough, and the result is theirs."""
-    names = [site.name for site in statistics_plan(regression(), sites=5).sites]
-    concepts = [
-        one | ({"recorded_by": names[:4]} if one["name"] == "age" else {})
-        for one in statistics_plan(regression()).model_dump(mode="json")["concepts"]
-    ]
-    plan = statistics_plan(regression(), sites=5, concepts=concepts)
-    table = patients(2, rows=(90, 140, 60, 200, 150))
-
-    (found,) = results_of(plan, frames_of(plan, table))
-    alone = statistics_plan(regression())
-
-    assert (found["sites"], found["sites that record it"]) == (4, 4)
-    (same,) = results_of(alone, frames_of(alone, table[table.site < 4]))
-    assert found["terms"] == same["terms"]

@@ -163,16 +163,17 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
 
 
 def test_a_plan_of_statistics_says_what_each_result_is_and_how_many_hospitals_it_has() -> None:
-    """A column that three of four hospitals record has three in its row, whatever the plan's smallest number is."""
+    """Columns that three of four hospitals record have three in their rows, whatever the plan's smallest number is."""
     three = [site["name"] for site in listed(4)[:3]]
-    columns = ({"name": "age", "low": 0.0, "high": 120.0}, {"name": "sex", "codes": ["F", "M"], "recorded_by": three})
+    numbers = {"name": "age", "low": 0.0, "high": 120.0, "recorded_by": three}
+    columns = (numbers, {"name": "sex", "codes": ["F", "M"], "recorded_by": three})
     plan = plan_with(**table_one_of(*columns), sites=listed(4), smallest_cell=12)
     assert isinstance(plan, StatisticsPlan)
 
     section = analysis_section(plan)
 
     assert section.table is not None
-    assert [row[3:] for row in section.table.rows] == [("age", "4 (all)"), ("sex", f"3 ({', '.join(three)})")]
+    assert [row[3:] for row in section.table.rows] == [(name, f"3 ({', '.join(three)})") for name in ("age", "sex")]
     assert "nothing is trained" in page(plan)
     assert "Checkpoint" not in page(plan)
 
