@@ -81,9 +81,7 @@ def test_from_a_raw_table_to_a_report_and_a_prediction(tmp_path: Path) -> None:
     config = write_hospital(tmp_path)
     before = connect(tmp_path)
     take_part(config)
-    (tmp_path / "new.csv").write_text(
-        raw.read_text().replace("Zebra", "New-Zebra")
-    )  # monitor leaves out known patients
+    (tmp_path / "new.csv").write_text(raw.read_text().replace("Zebra", "New-Zebra"))
 
     said = {words[0]: run(tmp_path, *words) for words in typed(AFTER)}
     (lines,) = fenced(AFTER, "python")
@@ -94,10 +92,12 @@ def test_from_a_raw_table_to_a_report_and_a_prediction(tmp_path: Path) -> None:
     assert "st-mary: 400 rows of 400 patients. The check found 1 warning" in before["data check"]
     assert "accepted by A. Jones" in before["data check"]
     assert list(said) == ["report", "adopt", "predict", "export", "card", "monitor"]
-    assert "A. Jones adopted random forest of the run walkthrough-1." in said["adopt"]
+    assert "A. Jones adopted the model trained alone of the run walkthrough-1." in said["adopt"]
     assert "federated" in said["report"]
     assert "<img" in (tmp_path / "report.html").read_text()
-    assert "400 rows predicted into predictions.csv by random forest of the run walkthrough-1" in said["predict"]
+    assert (
+        "400 rows predicted into predictions.csv by the model trained alone of the run walkthrough-1" in said["predict"]
+    )
     assert "The column probability has the predicted probability of died: outcome is dead." in said["predict"]
     assert re.search(r"export differs from the model by at most \d\.\de-(0[6-9]|1\d)", said["export"])
     assert (tmp_path / "card.md").read_text().startswith("# Model card")

@@ -31,7 +31,9 @@ def _privately(rehearsal: Rehearsal) -> Path:
         content = yaml.safe_load(config.read_text()) | {"training": {"simple_models": False}}
         content["policy"]["privacy"] = LIMITS
         config.write_text(yaml.safe_dump(content))
-        command("site-agent", "approve", "--config", config, "--plan", plan, "--by", "A. Jones", "--yes")
+        command(
+            "site-agent", "approve", "--config", config, "--plan", plan, "--by", "A. Jones", "--beside", "all", "--yes"
+        )
     return plan
 
 
@@ -64,7 +66,18 @@ def test_a_private_run_from_plan_to_report(tmp_path: Path) -> None:
         again = plan.with_name("again.yaml")
         again.write_text(yaml.safe_dump(yaml.safe_load(plan.read_text()) | {"version": 2}))
         refused = subprocess.run(
-            [PROGRAMS / "site-agent", "approve", "--config", home / "hospital.yaml", "--plan", again, "--by", "B. Lee"],
+            [
+                PROGRAMS / "site-agent",
+                "approve",
+                "--config",
+                home / "hospital.yaml",
+                "--plan",
+                again,
+                "--by",
+                "B. Lee",
+                "--beside",
+                "all",
+            ],
             capture_output=True,
             text=True,
             check=False,

@@ -50,7 +50,9 @@ def privately(
         config.write_text(yaml.safe_dump(content))
         reviewed = command("site-agent", "review", "--config", config, "--plan", plan)
         assert f"{rounds} rounds of training: this site sends only sums with random noise" in reviewed
-        command("site-agent", "approve", "--config", config, "--plan", plan, "--by", "A. Jones", "--yes")
+        command(
+            "site-agent", "approve", "--config", config, "--plan", plan, "--by", "A. Jones", "--beside", "all", "--yes"
+        )
 
 
 @pytest.mark.slow
