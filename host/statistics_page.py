@@ -6,12 +6,16 @@ own page only. Without matplotlib the page has all numbers, and no plots.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from math import exp
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from host.printed_page import Cell, Section, figure, page, pairs, paragraph, table
+from protos.errors import ConfigurationError
+from protos.statistics.printed_results import RESULTS_JSON
 
 Facts = Mapping[str, Any]  # JSON, whose keys are checked by tests
 _PAPERS: Final = {
@@ -23,13 +27,29 @@ _INDENT: Final = "\u2003"  # a space that HTML keeps
 _REFUSED: Final = "This analysis has no result. "
 
 
-def statistics_page(results: Facts, own: Mapping[str, Facts] | None = None) -> str:
+def find_results(runs: Path, run: str | None) -> tuple[Path, dict[str, Any]]:
+    """Return the folder and the content of a run's results, or of the newest. Raises ConfigurationError without any."""
+    found = sorted(runs.glob(f"*/{RESULTS_JSON}"), key=lambda file: file.stat().st_mtime)
+    chosen = [file for file in found if run in (None, file.parent.name)]
+    if not chosen:
+        raise ConfigurationError(
+            what="There are no results of a statistics plan here" + (f" for the run {run}." if run else "."),
+            consequence="Nothing was changed.",
+            remedy="Results are written when a run ends. `status` shows the state of a run.",
+        )
+    return chosen[-1].parent, json.loads(chosen[-1].read_text())
+
+
+def statistics_page(
+    results: Facts, own: Mapping[str, Facts] | None = None, reasons: Mapping[str, str] | None = None
+) -> str:
     """Return the page.
 
     Args:
         results: with the keys study, version, plan_digest, run, sites and analyses.
         own: by the name of an analysis what this hospital alone has: by term an estimate with the limits of its
             interval, or by group a curve. None at the coordinator.
+        reasons: by the name of an analysis why this hospital did not answer it, for its own people.
     """
     mine, drawings = own or {}, _drawings()
     sections = [
@@ -48,6 +68,8 @@ def statistics_page(results: Facts, own: Mapping[str, Facts] | None = None) -> s
     if mine:
         words = "This page also has estimates of this hospital alone. No other hospital and no coordinator has them."
         opening.append(paragraph(words, "lead"))
+    for name, why in (reasons or {}).items():
+        opening.append(paragraph(f"This hospital did not answer {name}. {why}", "lead"))
     if drawings is None:
         opening.append(paragraph("matplotlib is not installed here, so this page has no plots.", "soft"))
     return page(f"{results['study']}, version {results['version']}", opening, sections)

@@ -176,20 +176,13 @@ def results(path: Path, name: str | None) -> None:
 
     Example: coordinator results --config coordinator.yaml
     """
-    from protos.statistics.printed_results import RESULTS_JSON, results_as_lines
+    from host.statistics_page import find_results
+    from protos.statistics.printed_results import results_as_lines
 
-    runs_folder = Path(read_configuration(path).state) / "runs"
-    found = sorted(runs_folder.glob(f"*/{RESULTS_JSON}"), key=lambda file: file.stat().st_mtime)
-    chosen = [file for file in found if name in (None, file.parent.name)]
-    if not chosen:
-        raise ConfigurationError(
-            what="There are no results of a statistics plan here" + (f" for the run {name}." if name else "."),
-            consequence="Nothing was changed.",
-            remedy="`coordinator runs` lists all runs. Results are written when a run ends.",
-        )
-    for line in results_as_lines(json.loads(chosen[-1].read_text())["analyses"]):
+    folder, found = find_results(Path(read_configuration(path).state) / "runs", name)
+    for line in results_as_lines(found["analyses"]):
         click.echo(line)
-    click.echo(f"The files are in {chosen[-1].parent}.")
+    click.echo(f"The files are in {folder}.")
 
 
 @cli.command()

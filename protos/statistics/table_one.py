@@ -5,7 +5,7 @@ The rules:
 * a cell is the rows of one code, or the rows with a number, of one group. A site with a cell that is not empty and has
   fewer rows than `smallest_cell` makes this column void for all sites in this group, with all its cells. So no cell
   follows from the others and the total;
-* missing values are no cell: they say of nobody more than that a value is absent;
+* missing values are no cell: their number shows no value of a patient;
 * the rows of all groups together are a sum of the groups, so a void group makes the column of all void;
 * quartiles need the rows of each bin. A site first moves its extreme values, at most a quarter on each side, inward to
   a value that `smallest_cell` rows reach. So no bin shows its extremes, and quartiles stay;

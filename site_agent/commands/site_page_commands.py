@@ -74,12 +74,13 @@ def results(path: Path, run_name: str | None, html: Path | None) -> None:
     """
     hospital = read_hospital(path)
 
+    from host.statistics_page import find_results
     from protos.statistics.printed_results import RESULTS_HTML, results_as_lines
     from site_agent.desk.result_files import check_places, write_result
-    from site_agent.desk.results.statistics_results import find_results
+    from site_agent.desk.results.statistics_results import STATISTICS
 
     check_places((("--html", html),), hospital, [path])
-    folder, found = find_results(hospital.state_path, run_name)
+    folder, found = find_results(hospital.state_path / STATISTICS, run_name)
     for line in results_as_lines(found["analyses"]):
         click.echo(line)
     if html is not None:

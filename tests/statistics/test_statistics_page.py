@@ -113,6 +113,15 @@ def test_a_hospital_gets_its_own_estimates_of_every_model() -> None:
     assert all(made._with_ends(*np.exp(list(found.values()))) in page for found in own.values())
 
 
+def test_a_hospital_reads_why_it_did_not_answer() -> None:
+    """The reason is on its own page only."""
+    results, _ = _results(LUNG)
+    reason = "Only 3 rows have the event."
+
+    assert reason in statistics_page(results, {}, {"death": reason})
+    assert reason not in statistics_page(results)
+
+
 def test_names_are_texts_and_the_page_loads_nothing() -> None:
     """Names of studies and codes are escaped, and the page has no script and no address."""
     page = statistics_page(_results(LUNG)[0])

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from host.statistics_page import statistics_page
-from protos.errors import ConfigurationError
 from protos.statistics.printed_results import RESULTS_CSV, RESULTS_HTML, RESULTS_JSON, results_as_csv, results_as_json
 from site_agent.hospital import Hospital
 from site_agent.trainer.disk import write_whole
@@ -23,29 +22,15 @@ def results_folder(state: Path, run: str) -> Path:
     return state / STATISTICS / run
 
 
-def find_results(state: Path, run: str | None) -> tuple[Path, dict[str, Any]]:
-    """Return the folder and the content of a run's results, or of the newest. Raises ConfigurationError without any."""
-    found = sorted((state / STATISTICS).glob(f"*/{RESULTS_JSON}"), key=lambda file: file.stat().st_mtime)
-    chosen = [file for file in found if run in (None, file.parent.name)]
-    if not chosen:
-        raise ConfigurationError(
-            what="This site has no results of a statistics plan" + (f" for the run {run}." if run else "."),
-            consequence="Nothing was changed.",
-            remedy="Results are written when a run ends. `site-agent status` shows the state of a run.",
-        )
-    content: dict[str, Any] = json.loads(chosen[-1].read_text())
-    return chosen[-1].parent, content
-
-
 def write_results(hospital: Hospital, study: StatisticsStudy, run: str) -> None:
     """Write what each analysis prints, and the page. Raises UnavailableError: the disk cannot be written.
 
-    The page also has the estimates of this hospital alone.
+    The page also has the estimates of this hospital alone, and why it did not answer an analysis.
     """
     folder, results = results_folder(hospital.state_path, run), study.results()
     write_whole(folder / RESULTS_CSV, results_as_csv(results).encode())
     content = results_as_json(study.plan, results)
     write_whole(folder / RESULTS_JSON, content)
-    write_whole(folder / RESULTS_HTML, statistics_page(json.loads(content), study.own()).encode())
+    write_whole(folder / RESULTS_HTML, statistics_page(json.loads(content), study.own(), study.reasons).encode())
     refused = sum("refused" in one for one in results)
     structlog.get_logger().info("statistics_written", run=run, analyses=len(results), refused=refused)
