@@ -1,8 +1,7 @@
-"""Contains `site-agent predict`, `adopt`, `export`, `card` and `monitor`, which use a model on this computer."""
+"""Contains `site-agent predict`, `adopt` and `export`, which use a model on this computer."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,7 +67,7 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
 @click.option("--by", help="Name of the person who decides. The audit log records this name.")
 @click.option("--run", "run_name", help="Name of the run whose model is used. Without this option, use the latest run.")
 def adopt(path: Path, model: str | None, by: str | None, run_name: str | None) -> None:
-    """Use MODEL from now on for predict, export and monitor. Without MODEL, list all models and the model in use.
+    """Use MODEL from now on for predict and export. Without MODEL, list all models and the model in use.
 
     A model stays in use until a person adopts another model. A new run does not change the model in use.
 
@@ -106,7 +105,7 @@ def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption
     opened_log(hospital).write("model_adopted", run=run, model=name, digest=digest, by=by, account=account(), **former)
     keep_adoption(state, adoption)
     yield f"{by} adopted {title_of_model(name, run)}."
-    yield "Predictions, exports and monitoring use it until a person adopts another model."
+    yield "Predictions and exports use it until a person adopts another model."
     if before is not None:
         yield f"Until now {title_of_model(before.model, before.run)} was in use."
 
@@ -200,7 +199,7 @@ def export(
     made = export_model(hospital, output, run_name, name=name, record=record)
     click.echo(f"{', '.join(made.files)} are in {output}: {made.model}.")
     click.echo(f"On made-up rows the export differs from the model by at most {made.difference:.1e}.")
-    click.echo("The files contain numbers from this site's rows. Read card.md before you send them to others.")
+    click.echo("The files contain numbers from this site's rows. Ask before you send them to others.")
     if recipient is not None:
         click.echo("The audit log records that you hand them over. Neither masking nor differential privacy protects")
         click.echo("an exported model. It may reveal something about this site's patients.")
@@ -225,53 +224,3 @@ def _record_of(hospital: Hospital, recipient: str | None, by: str | None) -> Cal
         log.write("model_handed_over", **facts, account=account())
 
     return record
-
-
-@click.command()
-@config_option
-@run_option
-@click.option("--markdown", type=PATH, help="Output file for the model card, in Markdown.")
-def card(path: Path, run_name: str | None, markdown: Path | None) -> None:
-    """Write a model card (a description) of the model in use. Counts of patients below 10 are not shown.
-
-    Example: site-agent card --config hospital.yaml --markdown card.md
-    """
-    hospital = read_hospital(path)
-    give_up_network()  # before anything starts a thread
-
-    from site_agent.desk.model_card import model_card
-    from site_agent.desk.result_files import check_places, write_result
-    from site_agent.desk.use.model_in_use import model_in_use
-
-    check_places((("--markdown", markdown),), hospital, [path])
-    text = model_card(hospital, model_in_use(hospital.state_path, run_name))
-    if markdown is None:
-        click.echo(text, nl=False)
-    else:
-        write_result(markdown, text.encode())
-
-
-@click.command()
-@config_option
-@click.argument("table", type=PATH)
-@run_option
-@click.option("--json", "json_path", type=PATH, help="Output file for all numbers, as JSON.")
-def monitor(path: Path, table: Path, run_name: str | None, json_path: Path | None) -> None:
-    """Compare the new patients in TABLE with the training rows of the model.
-
-    If TABLE has the outcome, also compare the model's metrics with those on the test rows.
-
-    Example: site-agent monitor --config hospital.yaml new.csv --json drift.json
-    """
-    hospital = read_hospital(path)
-    give_up_network()  # before anything starts a thread
-
-    from site_agent.desk.monitoring import monitor_lines, monitor_table
-    from site_agent.desk.result_files import check_places, write_result
-
-    check_places((("--json", json_path),), hospital, [table, path])
-    facts = monitor_table(hospital, table, run_name)
-    for line in monitor_lines(facts):
-        click.echo(line)
-    if json_path is not None:
-        write_result(json_path, json.dumps(facts, indent=2, allow_nan=False).encode())

@@ -1,1 +1,1 @@
-"""Contains what people do before and after a run: describe, check, review, report, predict, export and monitor."""
+"""Contains what people do before and after a run: describe, check, review, report, predict and export."""

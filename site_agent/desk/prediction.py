@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import DataError, UsageError
-from site_agent.desk.comparison.evaluation import HeldOutRows
 from site_agent.desk.result_files import check_place, write_result
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import NewRows, read_new_rows, require_columns
@@ -118,21 +117,6 @@ def scores_of_new_rows(hospital: Hospital, used: ModelInUse, new: NewRows) -> np
             remedy="Check this row for values far outside the range of the training data.",
         )
     return scores
-
-
-def outcomes_of_new_rows(used: ModelInUse, new: NewRows) -> HeldOutRows | None:
-    """Return outcomes and patients of the usable rows, or None if no row is usable or the outcomes are not known."""
-    usable, target = new.usable, used.model.preprocessing.contract.target
-    if new.table.target is None or not len(usable):
-        return None
-    who = new.table.patients
-    patients = None if who is None else np.unique([who[row] for row in usable], return_inverse=True)[1]
-    return HeldOutRows(
-        task=target.task,
-        targets=new.table.target[usable],
-        classes=target.classes,
-        patients=None if patients is None else patients.astype(np.int64),
-    )
 
 
 def _head(contract: Contract, new: NewRows) -> list[str | float | None]:

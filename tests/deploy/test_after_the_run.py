@@ -1,4 +1,4 @@
-"""One walkthrough: from a raw table to a printed report, a prediction and monitoring, exactly as on two pages.
+"""One walkthrough: from a raw table to a printed report, a prediction and an export, exactly as on two pages.
 
 The pages data-manager.md and after-the-run.md are one path over one table, the clinic's `patients.csv`: what the first
 page leaves is what the second begins with. Between them lies a run, here of the trainer alone; the whole federation
@@ -91,7 +91,7 @@ def test_from_a_raw_table_to_a_report_and_a_prediction(tmp_path: Path) -> None:
 
     assert "st-mary: 400 rows of 400 patients. The check found 1 warning" in before["data check"]
     assert "accepted by A. Jones" in before["data check"]
-    assert list(said) == ["report", "adopt", "predict", "export", "card", "monitor"]
+    assert list(said) == ["report", "adopt", "predict", "export"]
     assert "A. Jones adopted the model trained alone of the run walkthrough-1." in said["adopt"]
     assert "federated" in said["report"]
     assert "<img" in (tmp_path / "report.html").read_text()
@@ -100,8 +100,6 @@ def test_from_a_raw_table_to_a_report_and_a_prediction(tmp_path: Path) -> None:
     )
     assert "The column probability has the predicted probability of died: outcome is dead." in said["predict"]
     assert re.search(r"export differs from the model by at most \d\.\de-(0[6-9]|1\d)", said["export"])
-    assert (tmp_path / "card.md").read_text().startswith("# Model card")
-    assert "auroc" in said["monitor"]
     (probability,) = yaml.safe_load(loaded.stdout)
     assert 0.0 < probability < 1.0
     first = next(csv.DictReader((tmp_path / "predictions.csv").read_text().splitlines()))

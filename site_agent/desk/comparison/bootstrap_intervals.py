@@ -103,21 +103,15 @@ class Compared:
         found = {metric: self.interval(model, metric) for metric in self.metrics[model]}
         return {metric: interval.to_json() if interval else None for metric, interval in found.items()}
 
-    def difference(self, first: str, second: str, metric: str, other: Compared | None = None) -> Difference | None:
+    def difference(self, first: str, second: str, metric: str) -> Difference | None:
         """Return the metric of the first model minus the metric of the second, with the 95% interval of the difference.
 
-        Args:
-            other: a comparison on other rows, with equally many resamples, drawn independently. It gives the second
-                metric. Then the interval is that of two samples. Without `other` the interval is paired.
-
-        Returns:
-            None if a metric is undefined.
+        The interval is paired. The result is None if a metric is undefined.
         """
-        then = other or self
-        value, second_value = self.metrics[first][metric], then.metrics[second][metric]
+        value, second_value = self.metrics[first][metric], self.metrics[second][metric]
         if value is None or second_value is None:
             return None
-        drawn = self.resampled[first][metric] - then.resampled[second][metric]
+        drawn = self.resampled[first][metric] - self.resampled[second][metric]
         return Difference(metric=metric, first=value, second=second_value, interval=_interval(drawn))
 
     def differences(self, first: str, second: str) -> dict[str, Json]:

@@ -1,8 +1,7 @@
 """Writes the folder of `site-agent export`, with which a colleague predicts elsewhere, without this program.
 
 model.onnx has the whole model, from a patient's values to a probability. model.json describes the columns. loader.py
-reads a person's rows by these rules and runs model.onnx with onnxruntime. card.md describes the model's purpose and
-limits. No file has code of a hospital. The rules:
+reads a person's rows by these rules and runs model.onnx with onnxruntime. No file has code of a hospital. The rules:
 
 * before a file is written, model.onnx must predict the same as the model for made-up rows. The allowed difference
   follows from the model and the number format: see `tolerance`;
@@ -33,7 +32,6 @@ from site_agent.desk.export import loader
 from site_agent.desk.export.described_model import description_of
 from site_agent.desk.export.export_inputs import features_of, made_up_values, terms_of
 from site_agent.desk.export.scoring_module import ScoringModule
-from site_agent.desk.model_card import model_card
 from site_agent.desk.result_files import write_result
 from site_agent.desk.results.saved_model import SavedModel, load_model
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
@@ -106,7 +104,6 @@ def export_model(
         "model.onnx": onnx,
         "model.json": json.dumps(description_of(used.model, used.run), indent=1, allow_nan=False).encode(),
         "loader.py": standalone_loader(),
-        "card.md": model_card(hospital, used).encode(),
     }
     if record is not None:
         assert used.model.digest is not None  # it was read from a file

@@ -93,7 +93,7 @@ def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed:
             generator.shuffle(columns[-1])
             continue
         low, high = limits.get(feature.name, feature.range or (-1.0, 1.0))
-        drawn = generator.uniform(0.0 if low is None else low, 1.0 if high is None else high, rows)
+        drawn = generator.uniform(low, high, rows)
         if isinstance(feature, DateFeature):
             drawn = _dated(contract, feature, drawn, columns, days)
         is_missing = (generator.random(rows) < 0.1) & (feature.missing != "refuse")

@@ -248,7 +248,7 @@ def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgr
     if (looks := cast(int, facts["runs_tested_on_these_rows"])) > 1:
         warnings.append(
             f"The same test rows have tested {looks} runs. The best figure of several looks is too good: test the model"
-            " in use on new patients with `site-agent monitor`."
+            " in use on new patients."
         )
     small = [f"{one.group} {one.value}" for one in found if one.is_small]
     if small:

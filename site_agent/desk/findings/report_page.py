@@ -44,8 +44,8 @@ _READING: Final = (
 
 _NEXT: Final = (
     "This model was not tested at this hospital, so its predictions are only a first guess. `site-agent predict` uses "
-    "this model. When outcomes are known, `site-agent monitor` tests the model on a table with these outcomes. A "
-    "person should read the result of this test before the model is adopted."
+    "this model. When outcomes are known, compare its predictions with them before the model is "
+    "adopted."
 )
 
 

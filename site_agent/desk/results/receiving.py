@@ -6,7 +6,7 @@ Such a site sends no number. Its table has no outcome, or its outcome is not rea
 * the score has the plan's coefficients; its intercept gives this site's patients the declared prevalence, or the
   other sites' share if the hospital declares none;
 * if the others' score helps none of the contributing sites, there is no model;
-* nothing was tested here, so the report has no metric. `site-agent monitor` scores the model when outcomes are known.
+* nothing was tested here, so the report has no metric.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _model(hospital: Hospital, plan: Plan, table: Table, found: _Received, mappe
             weights=np.array([0.0, 0.0, 1.0]),
         ),
         concepts=concepts,
-        profile=profile_of(contract, table, rows, None),
+        profile=profile_of(contract, table, rows),
     )
 
 

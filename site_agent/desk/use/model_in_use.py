@@ -1,4 +1,4 @@
-"""Finds the model in use. Predictions, exports and monitoring use only this model.
+"""Finds the model in use. Predictions and exports use only this model.
 
 The adopted model is in use. If nobody has adopted a model, the federated model of the latest run is, and a notice
 reports that the next run will change it.
@@ -23,7 +23,7 @@ NOBODY_ADOPTED: Final = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModelInUse:
-    """The model that predictions, exports and monitoring use, by its name in the run's report.
+    """The model that predictions and exports use, by its name in the run's report.
 
     `adoption` is a person's decision; None if nobody decided. `notices` are sentences to read with the result.
     """

@@ -47,11 +47,6 @@ class LeftOut:
     values: tuple[str, ...]
 
     @property
-    def is_off_contract(self) -> bool:
-        """Whether the contract forbids the value. False if it is missing, or only outside the training rows' limits."""
-        return self.flaw not in (MISSING, ABSENT, FOREIGN)
-
-    @property
     def line(self) -> str:
         """Return why these rows have no prediction: the column, the reason, the number of rows and common values."""
         kinds, counts = np.unique(np.array(self.values, dtype=object), return_counts=True)
@@ -92,30 +87,17 @@ class NewRows:
             is_usable[one.places] = False
         return np.flatnonzero(is_usable).astype(np.int64)
 
-    def off_contract(self, column: str | None = None) -> npt.NDArray[np.bool_]:
-        """Return for each row whether a value is forbidden, in the named column or in any: bool of shape (rows,)."""
-        found = np.zeros(self.table.rows, dtype=bool)
-        for one in self.left_out:
-            if one.is_off_contract and column in (None, one.column):
-                found[one.places] = True
-        return found
 
-
-def missing_columns(new: NewRows) -> tuple[str, ...]:
-    """Return a sentence for each column that the model requires and that is missing in the table."""
+def require_columns(new: NewRows) -> None:
+    """Raise DataError if a column that the model requires is missing in the table."""
     found = []
     for column in (one.column for one in new.left_out if one.flaw == ABSENT):
         near = nearest_name(column, list(new.others))
         nearest = "" if near is None else f" The most similar name in the table is {shown(near)}."
         found.append(f"The table has no column {column}, but the model requires this column.{nearest}")
-    return tuple(found)
-
-
-def require_columns(new: NewRows) -> None:
-    """Raise DataError if a column that the model requires is missing in the table."""
-    if missing := missing_columns(new):
+    if found:
         raise DataError(
-            what=" ".join(missing),
+            what=" ".join(found),
             consequence="Nothing was computed or overwritten. Nothing was sent.",
             remedy=(
                 "Rename or add this column in the table. The column names must be those of the table that trained the "
@@ -129,7 +111,6 @@ def read_new_rows(
     contract: Contract,
     profile: Profile | None,
     *,
-    has_outcome: bool = False,
     scratch: Path | None = None,
 ) -> NewRows:
     """Read a table of new patients by the rules of the trained model's contract.
@@ -137,14 +118,13 @@ def read_new_rows(
     Args:
         path: a file in the contract's format. By its name it may also be Parquet (.parquet) or text (.csv).
         profile: of the training rows, for their limits; without it no value is beyond them.
-        has_outcome: whether the outcome is known and read.
         scratch: the folder for files with the pixels of images; None keeps pixels in memory.
 
     Raises:
         DataError: the file is not a table of this contract.
     """
     form = _with_format_of(path, contract)
-    survey = survey_new_rows(path, form, has_outcome=has_outcome, scratch=scratch)
+    survey = survey_new_rows(path, form, scratch=scratch)
     cells = [column.name for column in (contract.image, *contract.terms) if column is not None]
     inputs = (*input_names(contract), *cells)
     unread = contract.dates.keys() - set(inputs)

@@ -177,7 +177,6 @@ def survey_new_rows(
     path: Path,
     contract: Contract,
     *,
-    has_outcome: bool = False,
     today: date | None = None,
     scratch: Path | None = None,
 ) -> Survey:
@@ -185,13 +184,12 @@ def survey_new_rows(
 
     With a header the columns of target, patient, group and ignored can be absent, without a header only the target. A
     single row is enough. A missing feature is NaN in every row, and is reported as a mistake without row numbers.
-    Columns that the contract does not name are stored unchanged. The outcome is read only with `has_outcome`.
+    Columns that the contract does not name are stored unchanged. No outcome is read.
 
     Raises:
         DataError: the source cannot be read at all.
     """
     reading = _Reading(contract, for_prediction=True, today=today, kept_rows=sys.maxsize, scratch=scratch)
-    reading.reads_outcome = has_outcome
     table = reading.run(path)
     others = {name: tuple(cells) for name, cells in reading.others.items()}
     return Survey(table=table, mistakes=reading.mistakes.found, cells=reading.cells, others=others)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import shutil
 import sqlite3
@@ -121,39 +120,18 @@ def test_a_new_run_changes_nothing_that_is_in_use(folder: Path, tmp_path: Path, 
     a_later_run(folder)
 
     _, said = site_agent("predict", "--input", tmp_path / "new.csv", "--output", tmp_path / "after.csv")
-    monitored = site_agent("monitor", folder / "table.csv")
     refused = site_agent("predict", "--input", tmp_path / "new.csv", "--output", tmp_path / "x.csv", "--run", LATER)
     reported = site_agent("report")
 
     assert (tmp_path / "before.csv").read_bytes() == (tmp_path / "after.csv").read_bytes()
-    for text in (said, monitored[1]):
-        assert f"the model trained alone of the run {RUN}" in text
-        assert f"The run {LATER} has newer models, which are not in use." in text
+    assert f"the model trained alone of the run {RUN}" in said
+    assert f"The run {LATER} has newer models, which are not in use." in said
     assert refused[0] == 2
     assert f"--run names another run, {LATER}" in refused[1]
     assert not (tmp_path / "x.csv").exists()
     assert f"In use: the model trained alone of the run {RUN}, adopted by A. Jones" in reported[1]
     assert "The same test rows have tested 2 runs." in reported[1]
     assert "The models of this run are not in use until a person adopts one." in reported[1]
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_the_card_compares_the_model_that_it_describes(folder: Path, site_agent: Command, model: str) -> None:
-    """The federated model's gain is on its own card only; a local model is compared with the federated one."""
-    site_agent("adopt", model, "--by", "A. Jones")
-    report = json.loads((state_of(folder) / "reports" / f"{RUN}.json").read_text())
-
-    status, said = site_agent("card")
-
-    assert status == 0
-    if model == "federated":
-        assert f"Compared with {MODEL_TITLES[report['best_local']]}: {report['gain']['verdict']} (auroc" in said
-        assert "Compared with the federated model" not in said
-    else:
-        own, federated = (one["metrics"]["auroc"] for one in (report[model], report["federated"]))
-        assert "Compared with the federated model: " in said
-        assert f" (auroc {own - federated:+.3f}, 95% interval " in said
-        assert said.count("Compared with ") == 1
 
 
 def test_the_audit_log_has_every_decision_before_it_counts(folder: Path, site_agent: Command) -> None:
@@ -217,7 +195,7 @@ def test_a_run_is_a_name_and_no_path(folder: Path, site_agent: Command, run: str
     """No command reads a report or a model from a folder that is not the site's own."""
     (folder / "evil.json").write_text("{}")
 
-    for words in (("report",), ("adopt",), ("card",), ("export", "--output", "made")):
+    for words in (("report",), ("adopt",), ("export", "--output", "made")):
         status, said = site_agent(*words, "--run", run)
         assert (status, "A run's name has only letters" in said) == (2, True), (words, said)
 
@@ -226,7 +204,7 @@ def test_a_run_is_a_name_and_no_path(folder: Path, site_agent: Command, run: str
 def test_nothing_takes_the_place_of_the_adopted_model(
     folder: Path, tmp_path: Path, site_agent: Command, harm: str
 ) -> None:
-    """A file that is gone or has changed stops predict, export, card and monitor. No other model predicts instead."""
+    """A file that is gone or has changed stops predict and export. No other model predicts instead."""
     site_agent("adopt", "siloed", "--by", "A. Jones")
     models, record = state_of(folder) / "models" / RUN, state_of(folder) / "approvals" / "models" / "in-use.json"
     match harm:
@@ -244,8 +222,6 @@ def test_nothing_takes_the_place_of_the_adopted_model(
     ended = [
         site_agent("predict", "--input", table, "--output", tmp_path / "made.csv"),
         site_agent("export", "--output", made),
-        site_agent("card", "--markdown", made),
-        site_agent("monitor", table, "--json", made),
     ]
 
     assert [status for status, _ in ended] == [78] * len(ended), ended

@@ -1,4 +1,4 @@
-"""A model in use: abstentions, monitoring, its card."""
+"""A model in use: abstentions, and tables in other formats."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from protos.errors import DataError
-from site_agent.desk.model_card import model_card, shown_count
 from site_agent.desk.prediction import predict_table
-from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.hospital import Hospital
-from tests.site_agent.trainer.after_a_run import RUN, site_after_run
+from tests.site_agent.trainer.after_a_run import site_after_run
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +29,6 @@ def new_rows(hospital: Hospital, path: Path, changes: dict[tuple[int, str], str]
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([[line[place] for place in kept] for line in (header, *rows)])
     return path
-
-
-def later(hospital: Hospital) -> dict[tuple[int, str], str]:
-    """The changes that make the site's own rows those of other patients."""
-    rows = len(Path(hospital.data.table).read_text().splitlines()) - 1
-    return {(row, "who"): f"later {row}" for row in range(rows)}
 
 
 def test_a_row_that_is_foreign_or_lacks_a_value_is_left_out(hospital: Hospital, tmp_path: Path) -> None:
@@ -80,16 +72,3 @@ def test_a_parquet_file_is_predicted_as_text_is(hospital: Hospital, tmp_path: Pa
     predict_table(hospital, tmp_path / "new.parquet", tmp_path / "b.csv", None)
 
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
-
-
-def test_a_card_tells_no_small_count_and_no_value(hospital: Hospital) -> None:
-    """Counts below ten are suppressed, sites are numbers, and everything that was asked for is there."""
-    used = model_in_use(hospital.state_path, RUN)
-
-    text = model_card(hospital, used)
-
-    assert "* sites: 3; this is site 1" in text
-    assert "ahus" not in text
-    assert used.model.plan.digest.hex() in text
-    assert "fewer than" not in text
-    assert [shown_count(count) for count in (9, 10)] == ["fewer than 10", 10]

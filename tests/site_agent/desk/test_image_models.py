@@ -20,7 +20,6 @@ from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.export.scoring_module import ScoringModule
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
-from site_agent.desk.model_card import model_card
 from site_agent.desk.prediction import predict_table
 from site_agent.desk.results.run_report import make_report
 from site_agent.desk.use.model_in_use import model_in_use
@@ -153,14 +152,13 @@ def test_a_graph_with_another_intercept_is_refused(
 def test_an_export_answers_from_intensities_and_nothing_written_has_an_image_or_a_tag(
     trained: tuple[Hospital, Preprocessing], tmp_path: Path
 ) -> None:
-    """Model, export, report, scores and card have no tag of a patient, and no image as stored or as it is read."""
+    """Model, export, report and scores have no tag of a patient, and no image as stored or as it is read."""
     pytest.importorskip("onnxruntime")
     hospital, preprocessing = trained
 
     made = export_model(hospital, tmp_path / "exported", None)
     facts = site_facts(hospital, None)
     (tmp_path / "report.html").write_text(report_page(facts) + json.dumps(facts, default=str))
-    (tmp_path / "card.md").write_text(model_card(hospital, model_in_use(hospital.state_path, None)))
     new = put_images(tmp_path / "new", 1000, with_outcome=False)
     predict_table(hospital, new, tmp_path / "out.csv", None)
 
@@ -183,7 +181,7 @@ def test_an_export_answers_from_intensities_and_nothing_written_has_an_image_or_
     (tmp_path / "new" / "table.csv").unlink()
     written = [*hospital.state_path.rglob("*"), *(tmp_path / "exported").rglob("*"), *tmp_path.glob("*.*")]
     files = [path for path in written if path.is_file()]
-    assert {"report.html", "card.md", "out.csv", "model.onnx", "rows.safetensors"} <= {path.name for path in files}
+    assert {"report.html", "out.csv", "model.onnx", "rows.safetensors"} <= {path.name for path in files}
     for path in files:
         content = path.read_bytes()
         assert not any(one in content for one in forbidden), path.name

@@ -17,11 +17,8 @@ from site_agent.desk.examination.examine import examine
 from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
-from site_agent.desk.model_card import model_card
-from site_agent.desk.monitoring import monitor_lines, monitor_table
 from site_agent.desk.prediction import predict_table
 from site_agent.desk.results.run_report import make_report
-from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.hospital import Hospital, Split, read_hospital
 from site_agent.trainer.data.cell_rules import LONGEST_CELL
 from site_agent.trainer.data.contract import read_contract
@@ -125,7 +122,7 @@ def test_new_patients_are_predicted_and_a_cell_that_is_too_long_is_not_shown(
 def test_an_export_answers_from_cells_as_predict_does_and_nothing_written_has_a_word(
     hospital: Hospital, tmp_path: Path
 ) -> None:
-    """Loader and ONNX agree with `predict`; export, report, examination and card have no word and no hashed code."""
+    """Loader and ONNX agree with `predict`; export, report and examination have no word and no hashed code."""
     pytest.importorskip("onnxruntime")
     new = put_table(tmp_path / "new.csv", 1000, without="ill")
     bare = put_table(tmp_path / "bare.csv", 1000, without="drugs")
@@ -133,12 +130,9 @@ def test_an_export_answers_from_cells_as_predict_does_and_nothing_written_has_a_
     made = export_model(hospital, tmp_path / "exported", None)
     facts = site_facts(hospital, None)
     (tmp_path / "report.html").write_text(report_page(facts) + json.dumps(facts, default=str))
-    (tmp_path / "card.md").write_text(model_card(hospital, model_in_use(hospital.state_path, None)))
     survey = survey_table(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
     page = examination_page(examine(survey, Split(seed=3)), site="ahus", accepted_by=None, warnings_stop=True)
     (tmp_path / "check.html").write_text(page)
-    seen = monitor_table(hospital, put_table(tmp_path / "seen.csv", 2000), None)
-    (tmp_path / "monitor.txt").write_text("\n".join(monitor_lines(seen)) + json.dumps(seen))
     predict_table(hospital, new, tmp_path / "out.csv", None)
     predict_table(hospital, bare, tmp_path / "out-bare.csv", None)
 
@@ -157,15 +151,11 @@ def test_an_export_answers_from_cells_as_predict_does_and_nothing_written_has_a_
         "column diagnoses: it is missing; column note: it is missing",
     ]
 
-    for path in (new, bare, tmp_path / "seen.csv"):
+    for path in (new, bare):
         path.unlink()
     written = [*hospital.state_path.rglob("*"), *(tmp_path / "exported").rglob("*"), *tmp_path.glob("*.*")]
     files = [path for path in written if path.is_file()]
-    assert {"report.html", "check.html", "monitor.txt", "card.md", "out.csv", "model.onnx", "model.json"} <= {
-        path.name for path in files
-    }
+    assert {"report.html", "check.html", "out.csv", "model.onnx", "model.json"} <= {path.name for path in files}
     for path in files:
         content = path.read_bytes().lower()
         assert not any(word in content for word in (b"surname", b"erythropoietin", b"zz1drug", b"tired")), path.name
-    card = (tmp_path / "card.md").read_text()
-    assert all(words in card for words in ("diagnoses (list of codes in 4 columns)", "note (note in 64 columns)"))

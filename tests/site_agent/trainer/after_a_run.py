@@ -1,4 +1,4 @@
-"""A site after a study: the start of the tests of report, predictions, exports and monitoring."""
+"""A site after a study: the start of the tests of report, predictions and exports."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_a_hospitals_own_network_is_exported_without_its_file(tmp_path: Path) ->
     lines = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
 
     assert made.difference <= made.tolerance
-    assert {path.name for path in folder.iterdir()} == {"model.onnx", "model.json", "loader.py", "card.md"}
+    assert {path.name for path in folder.iterdir()} == {"model.onnx", "model.json", "loader.py"}
     for answer, line in zip(answers, lines, strict=True):
         assert (answer is None) == bool(line["abstained_because"])
         assert answer is None or answer == pytest.approx(float(line["probability"]), abs=made.tolerance)
@@ -134,7 +134,7 @@ def test_an_export_without_its_packages_is_refused_at_once(
 
 
 def test_a_run_ends_in_all_that_other_methods_give(tmp_path: Path) -> None:
-    """Report page, card, loader, ONNX and predictions work on a site's saved model, and agree."""
+    """Report page, loader, ONNX and predictions work on a site's saved model, and agree."""
     pytest.importorskip("onnxruntime")
     plan = prior_plan("wine")
     members = members_of(tmp_path, plan, "wine")
