@@ -26,7 +26,7 @@ from site_agent.desk.drafting.format_guess import guess_format
 from site_agent.desk.examination.examined_follow_up import FOLLOW_UP
 from site_agent.trainer.data.contract import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
 from site_agent.trainer.data.mistakes import refuse
-from site_agent.trainer.data.table_sources import blocks_of, first_row, open_rows
+from site_agent.trainer.data.table_sources import blocks_of, first_row, open_rows, texts_of
 
 MOST_ROWS: Final = 20_000
 _MOST_CELLS: Final = 2_000_000
@@ -121,7 +121,7 @@ def _columns(path: Path, form: Format) -> tuple[list[ColumnDraft], list[int], in
             rows += len(taken)
             count = int(np.count_nonzero(block.rows <= taken[-1])) if taken else 0
             for place, column in cells.items():
-                column += block.columns[place][:count]
+                column += texts_of(block.columns[place].slice(0, count))
             if has_more := len(numbers) > len(taken):
                 break
     drafts = [ColumnDraft(names[place], form.decimal, column) for place, column in cells.items()]

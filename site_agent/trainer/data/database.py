@@ -27,7 +27,7 @@ from sqlalchemy.pool import NullPool
 from protos.errors import ConfigurationError, OperatorError, UnavailableError
 from site_agent.trainer.data.contract import SqlFormat
 from site_agent.trainer.data.mistakes import unusable
-from site_agent.trainer.data.table_sources import Row, cell_of
+from site_agent.trainer.data.table_sources import Row
 
 if TYPE_CHECKING:
     from psycopg.abc import Buffer
@@ -121,8 +121,7 @@ def _rows(connection: Connection, form: SqlFormat) -> Generator[Row, None, None]
     query = text(form.query.strip().removesuffix(";").replace(":", r"\:"))
     result = connection.execution_options(stream_results=True, yield_per=_ROWS_AT_ONCE).execute(query)
     yield 1, list(result.keys())
-    for row, values in enumerate(result, start=2):
-        yield row, [cell_of(value) for value in values]
+    yield from enumerate(result, start=2)
     connection.rollback()
 
 

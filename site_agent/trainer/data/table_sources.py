@@ -1,7 +1,7 @@
 """Reads the rows of a table: a text file, a sheet of a workbook, a Parquet file, or one query (database.py).
 
-All cells become texts, spelt as in a text file, and the contract decides what they mean. Rows have the numbers of a
-spreadsheet, and only some thousands are in memory at a time. The rules:
+Cells become texts, spelt as in a text file, or stay numbers, and the contract decides what they mean. Rows have the
+numbers of a spreadsheet, and only some thousands are in memory at a time. The rules:
 
 * no error quotes a cell, the words of a library or a header;
 * of a formula, the value that Excel saved is read. Nothing is computed and no macro runs.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import math
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -20,10 +19,13 @@ from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias, assert_never
+from typing import Any, BinaryIO, Final, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as arrow
+import pyarrow.compute as compute
+import pyarrow.csv as csv_reader
 
 from protos.errors import UnavailableError
 from site_agent.trainer.data.contract import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
@@ -31,7 +33,10 @@ from site_agent.trainer.data.mistakes import refuse, unusable
 
 LONGEST_LINE: Final = 1 << 24
 _BLOCK_CELLS: Final = 1 << 18
+_PART: Final = 1 << 22  # characters of a text file that are read at once
+_PART_BYTES: Final = 1 << 20
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
+_NO_TEXTS: Final = arrow.array([], arrow.string())
 _NO_TEXT: Final = "a value that is not text, a number or a date"
 
 
@@ -50,7 +55,8 @@ class Doubt:
     place: int | None = None
 
 
-Row: TypeAlias = tuple[int, Sequence[str | Unreadable]]  # its number, and its cells
+Row: TypeAlias = tuple[int, Sequence[object]]  # its number, and its cells as the source has them
+Cells: TypeAlias = Any  # an arrow array of texts without nulls, or of numbers, whose nulls are empty cells
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -62,14 +68,16 @@ class Block:
     """
 
     rows: npt.NDArray[np.int64]
-    columns: Mapping[int, list[str]]
+    columns: Mapping[int, Cells]
     ragged: Sequence[int] = ()
     unreadable: Sequence[tuple[int, int, Unreadable]] = ()
 
 
 @contextmanager
-def open_rows(path: Path, form: Format, doubts: list[Doubt]) -> Iterator[Iterator[Row]]:
+def open_rows(path: Path, form: Format, doubts: list[Doubt]) -> Iterator[Iterator[Row | Block]]:
     """Open a table of any format, and return its rows that are not blank. The first has the names, if there are names.
+
+    Behind it a source may return whole blocks of rows.
 
     While the rows are read, what a person must look at is added to `doubts`.
 
@@ -92,18 +100,20 @@ def open_rows(path: Path, form: Format, doubts: list[Doubt]) -> Iterator[Iterato
         ) from cause
 
 
-def first_row(rows: Iterator[Row]) -> tuple[int, list[str]]:
+def first_row(rows: Iterator[Row | Block]) -> tuple[int, list[str]]:
     """Return the first row of a table, as texts. Raise DataError if there is none, or if a name cannot be text."""
     first = next(rows, None)
     if first is None:
         refuse(["the file has no rows"])
-    names = [name for name in first[1] if isinstance(name, str)]
-    if len(names) < len(first[1]):
+    assert isinstance(first, tuple)
+    cells = list(map(cell_of, first[1]))
+    names = [name for name in cells if isinstance(name, str)]
+    if len(names) < len(cells):
         refuse([f"row {first[0]}: the name of a column is not text, a number or a date"])
     return first[0], names
 
 
-def _rows(path: Path, file: BinaryIO, form: Format, doubts: list[Doubt]) -> Generator[Row, None, None]:
+def _rows(path: Path, file: BinaryIO, form: Format, doubts: list[Doubt]) -> Generator[Row | Block, None, None]:
     match form:
         case TableFormat():
             return _text_rows(file, form, doubts)
@@ -124,30 +134,78 @@ def _rows(path: Path, file: BinaryIO, form: Format, doubts: list[Doubt]) -> Gene
             assert_never(form)
 
 
-def blocks_of(rows: Iterator[Row], width: int, places: Sequence[int]) -> Iterator[Block]:
-    """Group rows into blocks, with the columns at these places."""
-    while some := list(itertools.islice(rows, max(1, _BLOCK_CELLS // max(1, width)))):
-        fitting = [row for row in some if len(row[1]) == width]
-        unreadable = [
-            (row, place, cell)
-            for place in places
-            for row, cells in fitting
-            if isinstance(cell := cells[place], Unreadable)
-        ]
-        yield Block(
-            rows=np.array([row for row, _ in fitting], dtype=np.int64),
-            columns={place: [_plain(cells[place]) for _, cells in fitting] for place in places},
-            ragged=[row for row, cells in some if len(cells) != width],
-            unreadable=unreadable,
-        )
+def blocks_of(rows: Iterator[Row | Block], width: int, places: Sequence[int]) -> Iterator[Block]:
+    """Group rows into blocks, with the columns at these places as texts or numbers."""
+    most = max(1, _BLOCK_CELLS // max(1, width))
+    some: list[Row] = []
+    for one in rows:
+        if isinstance(one, tuple):
+            some.append(one)
+        if some and (len(some) == most or isinstance(one, Block)):
+            yield _block(some, width, places)
+            some = []
+        if isinstance(one, Block):
+            yield _converted(one, width, places)
+    if some:
+        yield _block(some, width, places)
 
 
-def _plain(cell: str | Unreadable) -> str:
-    return cell if isinstance(cell, str) else ""
+def _converted(block: Block, width: int, places: Sequence[int]) -> Block:
+    if len(block.columns) != width:  # a text file without names can have rows of another width than its first
+        return Block(rows=block.rows[:0], columns=dict.fromkeys(places, _NO_TEXTS), ragged=block.rows.tolist())
+    found = {place: _converted_column(block.columns[place]) for place in places}
+    flaws = [(int(block.rows[row]), place, flaw) for place, (_, some) in found.items() for row, flaw in some]
+    return Block(rows=block.rows, columns={place: cells for place, (cells, _) in found.items()}, unreadable=flaws)
+
+
+def _converted_column(column: Cells) -> tuple[Cells, list[tuple[int, Unreadable]]]:
+    kind = column.type
+    if arrow.types.is_float64(kind) or arrow.types.is_integer(kind):
+        return column, []
+    if arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_date32(kind):
+        return compute.fill_null(column.cast(arrow.string()), ""), []
+    return _column(column.to_pylist())
+
+
+def _block(some: Sequence[Row], width: int, places: Sequence[int]) -> Block:
+    fitting = [row for row in some if len(row[1]) == width]
+    cells = list(zip(*(row[1] for row in fitting), strict=True)) or [()] * width
+    columns, unreadable = dict[int, Cells](), list[tuple[int, int, Unreadable]]()
+    for place in places:
+        columns[place], flaws = _column(cells[place])
+        unreadable += [(fitting[row][0], place, flaw) for row, flaw in flaws]
+    numbers = np.array([row for row, _ in fitting], dtype=np.int64)
+    return Block(
+        rows=numbers, columns=columns, ragged=[row for row, cells in some if len(cells) != width], unreadable=unreadable
+    )
+
+
+def _column(values: Sequence[object]) -> tuple[Cells, list[tuple[int, Unreadable]]]:
+    """Return the cells of a column, and those that cannot be read with their places."""
+    try:
+        found = arrow.array(values)
+    except (arrow.ArrowException, UnicodeError, OverflowError, ValueError, TypeError):
+        found = None  # several types, or half a character
+    if found is not None and (arrow.types.is_float64(found.type) or arrow.types.is_int64(found.type)):
+        return found, []
+    if found is not None and arrow.types.is_string(found.type):
+        return compute.fill_null(found, ""), []
+    read = [cell_of(value) for value in values]
+    flaws = [(place, cell) for place, cell in enumerate(read) if isinstance(cell, Unreadable)]
+    return arrow.array([cell if isinstance(cell, str) else "" for cell in read], arrow.string()), flaws
+
+
+def texts_of(cells: Cells) -> list[str]:
+    """Return the cells of a column as a text file would contain them."""
+    if arrow.types.is_string(cells.type):
+        return cells.to_pylist()  # type: ignore[no-any-return]
+    return [text_of(value) or "" for value in cells.to_pylist()]
 
 
 def cell_of(value: object) -> str | Unreadable:
     """Return a cell's value as `text_of`, or why it has none."""
+    if isinstance(value, Unreadable):
+        return value
     text = text_of(value)
     return Unreadable(_NO_TEXT) if text is None else text
 
@@ -180,7 +238,7 @@ def text_of(value: object) -> str | None:
             return None
 
 
-def _text_rows(file: BinaryIO, form: TableFormat, doubts: list[Doubt]) -> Generator[Row, None, None]:
+def _text_rows(file: BinaryIO, form: TableFormat, doubts: list[Doubt]) -> Generator[Row | Block, None, None]:
     # An undecodable byte becomes half a character, so that its line can be reported without its bytes.
     is_wide = form.encoding == "utf-16"
     text = io.TextIOWrapper(
@@ -189,66 +247,125 @@ def _text_rows(file: BinaryIO, form: TableFormat, doubts: list[Doubt]) -> Genera
         errors="strict" if is_wide else "surrogateescape",
         newline="",
     )
-    reader = csv.reader(_lines(text), delimiter=form.delimiter, strict=True)
-    row = width = line = swallowed = 0
-    try:
-        for row, cells in enumerate(reader, start=1):
-            width = width or len(cells)
-            if cells:  # some programs write a delimiter behind the last cell of a row
-                yield row, cells if any(cells[width:]) else cells[:width]
-            if reader.line_num > line + 1:
-                swallowed += sum(_holds_a_row(cell, width, form.delimiter) for cell in cells)
-            line = reader.line_num
-    except csv.Error:
-        pass
-    else:
-        if swallowed:
-            words = f"{swallowed} cells in quotation marks have a line that looks like a row of the table"
-            doubts.append(Doubt(f"{words}; is a quotation mark missing, so that rows are read as text?"))
-        return
-    refuse([f"row {row + 1}: a quotation mark is not closed, or a cell is far too long"])
+    read = _Text(form.delimiter)
+    if is_wide:
+        yield from read.rows(text)
+    # The first part is the first line, whose cells every other part must have.
+    while not is_wide and (part := text.read(_PART if read.width else 0) + text.readline(LONGEST_LINE + 1)):
+        # A quotation mark that is open at a line end: a cell can go on behind this part.
+        is_open = '"' in part and any(line.count('"') % 2 for line in part.split("\n"))
+        block = None if is_open else read.block(part)
+        if block is not None:
+            yield block
+        else:
+            yield from read.rows(io.StringIO(part, newline=""), *([text] if is_open else []))
+    if read.swallowed:
+        words = f"{read.swallowed} cells in quotation marks have a line that looks like a row of the table"
+        doubts.append(Doubt(f"{words}; is a quotation mark missing, so that rows are read as text?"))
 
 
-def _holds_a_row(cell: str, width: int, delimiter: str) -> bool:
-    """Return whether a line after the first one in a cell has as many delimiters as a row."""
-    return any(line.count(delimiter) == width - 1 > 0 for line in cell.splitlines()[1:])
+class _Text:
+    """Reads the parts of a text file one after another: at once by a library, or row by row where rows are unusual."""
 
+    def __init__(self, delimiter: str) -> None:
+        self._delimiter, self._row, self._line = delimiter, 0, 0
+        self.width, self.swallowed = 0, 0
 
-def _lines(text: io.TextIOWrapper) -> Iterator[str]:
-    for number in itertools.count(1):
+    def block(self, part: str) -> Block | None:
+        """Return a part whose lines are rows of the usual width. Return None if one is unusual."""
+        is_quoted = '"' in part
+        if (
+            not self.width
+            or "\0" in part
+            or part.startswith(("\n", "\r"))
+            or "\n\n" in part
+            or "\n\r\n" in part
+            or "\ufeff" in part
+        ):
+            return None
+        if "\r" in part and part.count("\r") != part.count("\r\n"):
+            return None
+        if is_quoted and re.search(rf'[^{re.escape(self._delimiter)}\n"]"[^{re.escape(self._delimiter)}\r\n"]', part):
+            return None
+        names = list(map(str, range(self.width)))
         try:
-            line: str | None = text.readline(LONGEST_LINE + 1)
-        except UnicodeError:
-            line = None
-        if line is None or (not line.isascii() and _HALF_CHARACTER.search(line)):
-            refuse([f"line {number}: it is not text in the declared encoding"])
-        if not line:
+            table = csv_reader.read_csv(
+                arrow.BufferReader(part.encode()),
+                csv_reader.ReadOptions(column_names=names, block_size=_PART_BYTES),
+                csv_reader.ParseOptions(
+                    delimiter=self._delimiter, quote_char='"' if is_quoted else False, ignore_empty_lines=False
+                ),
+                csv_reader.ConvertOptions(
+                    column_types=dict.fromkeys(names, arrow.string()), strings_can_be_null=False, check_utf8=False
+                ),
+            )
+        except (arrow.ArrowException, UnicodeError):
+            return None
+        rows = np.arange(self._row + 1, self._row + 1 + len(table), dtype=np.int64)
+        self._row, self._line = self._row + len(table), self._line + len(table)
+        return Block(rows=rows, columns={place: column.combine_chunks() for place, column in enumerate(table.columns)})
+
+    def rows(self, *texts: io.TextIOBase) -> Iterator[Row]:
+        """Yield the rows of these texts one by one. Raise DataError if a line is damaged."""
+        reader = csv.reader(self._lines(texts), delimiter=self._delimiter, strict=True)
+        line = 0
+        try:
+            for cells in reader:
+                self._row += 1
+                self.width = self.width or len(cells)
+                if cells:  # some programs write a delimiter behind the last cell of a row
+                    yield self._row, cells if any(cells[self.width :]) else cells[: self.width]
+                if reader.line_num > line + 1:
+                    self.swallowed += sum(self._holds_a_row(place, cell) for place, cell in enumerate(cells))
+                line = reader.line_num
             return
-        # Otherwise a damaged file without line ends would be read into memory completely.
-        if len(line) > LONGEST_LINE:
-            refuse([f"line {number}: it has more than {LONGEST_LINE} characters; a line end is missing"])
-        if "\0" in line:
-            refuse([f"line {number}: it has a NUL byte: the file is damaged, binary or in UTF-16"])
-        # A file that was joined from several has the mark of a beginning in its middle.
-        yield line.removeprefix("\ufeff")
+        except csv.Error:
+            pass
+        refuse([f"row {self._row + 1}: a quotation mark is not closed, or a cell is far too long"])
+
+    def _holds_a_row(self, place: int, cell: str) -> bool:
+        """Return whether the lines of a cell have as many delimiters as rows, or as the ends of two rows."""
+        first, *others = (line.count(self._delimiter) for line in cell.splitlines() or [""])
+        most = self.width - 1
+        return most > 0 and bool(others) and (most in others or (first == most - place and others[-1] == place))
+
+    def _lines(self, texts: Sequence[io.TextIOBase]) -> Iterator[str]:
+        for text in texts:
+            while True:
+                self._line += 1
+                try:
+                    line: str | None = text.readline(LONGEST_LINE + 1)
+                except UnicodeError:
+                    line = None
+                if line is None or (not line.isascii() and _HALF_CHARACTER.search(line)):
+                    refuse([f"line {self._line}: it is not text in the declared encoding"])
+                if not line:
+                    self._line -= 1
+                    break
+                # Otherwise a damaged file without line ends would be read into memory completely.
+                if len(line) > LONGEST_LINE:
+                    refuse([f"line {self._line}: it has more than {LONGEST_LINE} characters; a line end is missing"])
+                if "\0" in line:
+                    refuse([f"line {self._line}: it has a NUL byte: the file is damaged, binary or in UTF-16"])
+                # A file that was joined from several has the mark of a beginning in its middle.
+                yield line.removeprefix("\ufeff")
 
 
-def _parquet_rows(file: BinaryIO) -> Generator[Row, None, None]:
-    import pyarrow
-    import pyarrow.parquet
+def _parquet_rows(file: BinaryIO) -> Generator[Row | Block, None, None]:
+    import pyarrow.parquet as parquet
 
     try:
-        table = pyarrow.parquet.ParquetFile(file, page_checksum_verification=True)
+        table = parquet.ParquetFile(file, page_checksum_verification=True)
         names = list(table.schema_arrow.names)
         yield 1, names
         row = 2
         batch_rows = max(1, _BLOCK_CELLS // max(1, len(names)))
         for batch in table.iter_batches(batch_size=batch_rows, use_threads=False):
             batch.validate(full=True)  # a file can declare bytes as text although they are not text
-            columns = [[cell_of(value) for value in column.to_pylist()] for column in batch.columns]
-            yield from enumerate(zip(*columns, strict=True), start=row)
+            rows = np.arange(row, row + batch.num_rows, dtype=np.int64)
+            yield Block(rows=rows, columns=dict(enumerate(batch.columns)))
             row += batch.num_rows
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as cause:  # such as a time before the year 1
+    except (arrow.ArrowException, OSError, ValueError, OverflowError) as cause:  # such as a time before the year 1
         if getattr(cause, "errno", None) is not None:  # the disk's error, and not the library's about the content
             raise
     else:

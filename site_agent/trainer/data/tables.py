@@ -16,7 +16,7 @@ import hashlib
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
@@ -26,6 +26,8 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as arrow
+import pyarrow.compute as compute
 
 from site_agent.trainer.data.cell_rules import ABSENT, ERROR_CODES, MISSING, UNKNOWN_POSITION, canonical_identifier
 from site_agent.trainer.data.cells import (
@@ -57,7 +59,7 @@ from site_agent.trainer.data.contract import Column, Contract
 from site_agent.trainer.data.follow_up import follow_up_parser, times_of
 from site_agent.trainer.data.image_folder import ImageFolder, Pixels
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
-from site_agent.trainer.data.table_sources import Block, Doubt, blocks_of, first_row, open_rows
+from site_agent.trainer.data.table_sources import Block, Doubt, blocks_of, first_row, open_rows, texts_of
 
 # Days that programs write for "not known". An ordinary patient can have one of them, several hardly.
 _MARKER_DAYS: Final = tuple(
@@ -140,6 +142,17 @@ class Survey:
     others: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     doubts: tuple[tuple[str, str | None], ...] = ()
     nameless: tuple[int, ...] = ()
+
+
+def _alike(identifiers: Collection[str]) -> int:
+    """Return how many identifiers are another spelling of one of the others."""
+    names = arrow.array(identifiers, arrow.string())
+    is_odd = compute.match_substring_regex(
+        names, r"[^ -~]|[.]|^[+-]"
+    )  # only these have another spelling than in lower case
+    seen = {canonical_identifier(one) for one in names.filter(is_odd).to_pylist()}
+    plain = compute.utf8_lower(names.filter(compute.invert(is_odd))).unique()
+    return len(names) - len(plain) - len(seen.difference(plain.to_pylist() if seen else ()))
 
 
 def read_table(path: Path, contract: Contract, *, today: date | None = None, scratch: Path | None = None) -> Table:
@@ -358,16 +371,16 @@ class _Reading:
                     continue
                 self.mistakes.add(words, rows[found].tolist(), column=name)
                 if self.for_prediction:
-                    cells = block.columns[positions[name]]
+                    cells = texts_of(block.columns[positions[name]])
                     self.cells |= {(name, int(rows[place])): cells[place] for place in places}
             if name in self.parsed:
                 self.parsed[name].append(parsed.values[is_used])
         patient = self.contract.patient
         if patient and patient.name in positions:
-            cells = block.columns[positions[patient.name]]
+            cells = texts_of(block.columns[positions[patient.name]])
             self.patients += [cells[place].strip() for place in np.flatnonzero(is_used)]
         for name, place in self.other_places.items():
-            self.others[name] += block.columns[place]
+            self.others[name] += texts_of(block.columns[place])
         self._take_terms(block, positions, is_used)
         self._take_images(block, positions, is_used)
 
@@ -394,14 +407,14 @@ class _Reading:
         self.terms.reserve(sum(map(len, self.rows)))
         for column in self.contract.terms:
             if column.name in positions:
-                cells = block.columns[positions[column.name]]
+                cells = texts_of(block.columns[positions[column.name]])
                 self.terms.take(column.name, [cells[place] for place in used], block.rows[used], self.mistakes)
 
     def _take_images(self, block: Block, positions: Mapping[str, int], is_used: npt.NDArray[np.bool_]) -> None:
         if self.folder is None or self.contract.image is None:
             return
         used, name = np.flatnonzero(is_used), self.contract.image.name
-        cells = block.columns[positions[name]]
+        cells = texts_of(block.columns[positions[name]])
         for words, places in self.folder.read([cells[place] for place in used]).items():
             self.mistakes.add(words, block.rows[used[list(places)]].tolist(), column=name)
 
@@ -479,9 +492,7 @@ class _Reading:
         anonymous = [int(rows[place]) for place, who in enumerate(self.patients) if who in markers]
         if anonymous:
             self.mistakes.add("no patient identifier", anonymous, column=patient.name)
-        identifiers = set(self.patients) - markers
-        alike = len(identifiers) - len({canonical_identifier(one) for one in identifiers})
-        if alike:
+        if alike := _alike(set(self.patients) - markers):
             words = f"{alike} identifiers differ from others only in capitals, dashes, accents or invisible characters"
             self.doubts.append((f"{words}; are they one patient?", patient.name))
         if patient.one_row_per_patient:

@@ -8,6 +8,7 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
+import pyarrow as arrow
 import pytest
 
 from protos.errors import DataError
@@ -141,7 +142,7 @@ def test_a_number_is_read_as_it_is_written_and_nothing_else_is_one(cell: str, nu
         name="a", role="feature", type="numeric", range=(-50, 60), missing="median", missing_markers=("0",)
     )
 
-    found = feature_parser(feature, Spelling(".", ("?",)))([cell])
+    found = feature_parser(feature, Spelling(".", ("?",)))(arrow.array([cell]))
 
     np.testing.assert_array_equal(found.values, [np.nan if number is None else number])
     assert bool(found.flaws) == (number is None)

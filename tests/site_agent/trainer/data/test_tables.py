@@ -102,7 +102,7 @@ def test_a_german_export_is_read(tmp_path: Path) -> None:
         ([[*row[:5], "1"] for row in SMALL_ROWS], "column sick: all rows are of one class"),
         ([], "too few rows"),
         (_changed(0, 4, "Zebra\0"), "line 2: it has a NUL byte"),
-        (_changed(0, 4, "Zebra" * 40_000), "far too long"),
+        (_changed(0, 4, "Zebra\n" * 40_000), "far too long"),
     ],
 )
 def test_a_cell_that_does_not_fit_is_told_by_column_and_row(

@@ -122,7 +122,7 @@ def test_a_cell_that_is_too_long_is_refused_without_a_part_of_it(tmp_path: Path)
     assert read(tmp_path, [longest, "y"], codes=["x"]).terms["drugs"][0].tolist() == [LONGEST_CELL // 2, 0]
     with pytest.raises(DataError) as refused:
         read(tmp_path, [SECRET + "z" * (1 << 20), "y"])
-    (tmp_path / "table.csv").write_text("drugs,ill\n" + "y,1\n" * 12 + f"{SECRET + 'z' * (1 << 20)},0\n")
+    (tmp_path / "table.csv").write_text("drugs,ill\n" + "y,1\n" * 12 + f'"{SECRET}\n{"z" * (1 << 20)}",0\n')
     with pytest.raises(DataError) as refused_text:
         read_table(tmp_path / "table.csv", contract())
 
