@@ -47,7 +47,7 @@ class StackOutcome:
 def can_stack(plan: Plan) -> bool:
     """Whether all copies of a plan exchange the same layers in every round."""
     method = plan.ingredients
-    return not (isinstance(method.federated, SensitivePrefix | Prefix) or plan.may_end_early)
+    return not isinstance(method.federated, SensitivePrefix | Prefix)
 
 
 def federate_stack(
@@ -136,7 +136,7 @@ class StackedSite:
         local = self._training.local
         local.train_round(plan.schedule.steps_per_round, values, controls if controls.numel() else None)
         update = self._training.flat.update(values).numpy()
-        return update, self._scalars(copies, is_due=plan.measures_validation and is_measured(plan, number))
+        return update, self._scalars(copies, is_due=plan.has_validation_round and is_measured(plan, number))
 
     def close(self, number: int, received: Tensor, best: Sequence[int | None]) -> None:
         """Load the last aggregates, and measure their validation losses once."""
@@ -171,7 +171,7 @@ class StackedSite:
     def _scalars(self, copies: int, *, is_due: bool) -> list[list[int]]:
         if not is_due:
             return [[] for _ in range(copies)]
-        measured = [self._measures.validation_of(loss, improving=True) for loss in self._choice.last.tolist()]
+        measured = [self._measures.validation_of(loss) for loss in self._choice.last.tolist()]
         return [list(each.values()) for each in measured]
 
 

@@ -1,4 +1,4 @@
-"""Decides from the sites' sums how a run continues: shared layers, intervals, best round and early end of training.
+"""Decides from the sites' sums how a run continues: shared layers, best round and early end.
 
 A decision is made when a round closes. It takes effect from the round after the next offer, which is sent at the same
 moment. It follows from plan and sums alone, so a record of it can be replayed. The rules:
@@ -6,7 +6,6 @@ moment. It follows from plan and sums alone, so a record of it can be replayed. 
 * a round is measured by what its contributions report about the received model. Best round r means the model that the
   sites received in round r;
 * a round without a report of validation is not measured;
-* training that ends early ends with the training round after the round that decided it;
 * Newton rounds end when no coefficient moves, or after the plan's largest number. The next round is the last one. The
   sums are written into the vector for the sites.
 """
@@ -56,7 +55,7 @@ class Course:
         sensitivities: F of every layer of the network, summed over the sites, from the probe.
         curve: measured rounds, each with the mean validation loss of the model that was offered in it.
         best: the entry of the curve with the lowest loss; of equal ones the earliest.
-        training_rounds: the number of training rounds if the run ends early, otherwise None.
+        training_rounds: the number of Newton rounds if they end early, otherwise None.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # applies to values that are read from disk
@@ -114,10 +113,9 @@ def follow(plan: Plan, course: Course, round_number: int, sums: Sums) -> Course:
             return _choose_layers(plan, course, sums)
         case Stage.STATISTICS | Stage.NEWTON | Stage.GUARD:
             return course
-        case stage:
+        case _:
             assert isinstance(plan, NetworkPlan)
-            after = _measure(plan, course, round_number, sums)
-            return after if stage is Stage.VALIDATION else _end_early(plan, course, after, round_number, sums)
+            return _measure(plan, course, round_number, sums)
 
 
 def _choose_layers(plan: Plan, course: Course, sums: Sums) -> Course:
@@ -141,20 +139,6 @@ def _measure(plan: NetworkPlan, course: Course, round_number: int, sums: Sums) -
     is_better = loss < (LARGEST_LOSS if course.best is None else course.best[1])
     here = (round_number, loss)
     return replace(course, curve=(*course.curve, here), best=here if is_better else course.best)
-
-
-def _end_early(plan: NetworkPlan, before: Course, after: Course, round_number: int, sums: Sums) -> Course:
-    stopping, was_measured = plan.early_stopping, after.curve != before.curve
-    if stopping is None or not was_measured or before.training_rounds is not None:
-        return after
-    if stopping.signal == "local":
-        is_over = sums.scalars["still improving"] == 0
-    else:
-        best = -1 if after.best is None else after.best[0]
-        is_over = sum(number > best for number, _ in after.curve) >= stopping.patience
-    # The next training round is already offered, because offers are sent with the previous result.
-    made = round_number - plan.has_probe + 2
-    return replace(after, training_rounds=made) if is_over and made < plan.schedule.rounds else after
 
 
 def news(manifest: Manifest, before: Course, after: Course) -> Iterator[tuple[str, dict[str, object]]]:

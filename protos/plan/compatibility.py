@@ -81,14 +81,12 @@ def why_impossible(
     """Return every reason why a method is impossible in a plan with these settings, each as a short text.
 
     Args:
-        measures: the choice of a checkpoint or the end of training depends on measurements of all sites.
+        measures: the choice of a checkpoint depends on measurements of all sites.
     """
     reasons = [*_of_network(method, network), *_of_private(method, network), *_of_procedure(method, schedule)]
     reasons += [*_of_controls(method, optimiser, weighting), *_of_penalties(method, network)]
     if isinstance(method.federated, Nothing) and measures:
-        reasons.append(
-            "with this method each site trains alone, so the plan cannot have early_stopping or checkpoint: global"
-        )
+        reasons.append("with this method each site trains alone, so the plan cannot have checkpoint: global")
     return tuple(dict.fromkeys(reasons))
 
 

@@ -243,10 +243,9 @@ def _scalars(plan: NetworkPlan, tensors: tuple[TensorSpec, ...]) -> Iterator[Sca
         for number in range(len(layers_of(tensors)) + 1):
             bound = int(LARGEST_SENSITIVITY) * SENSITIVITY_SCALE
             yield Scalar(f"sensitivity {number + 1}", bound, Occasion.PROBE, SENSITIVITY_SCALE)
-    if plan.measures_validation:
+    if plan.has_validation_round:
         yield Scalar("validation weight", weight, Occasion.MEASURED)
         yield Scalar("validation loss", int(LARGEST_LOSS) * LOSS_SCALE, Occasion.MEASURED, LOSS_SCALE)
-        yield Scalar("still improving", 1, Occasion.MEASURED)
 
 
 def _statistics_scalars(plan: StatisticsPlan) -> Iterator[Scalar]:

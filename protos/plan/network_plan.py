@@ -43,7 +43,7 @@ from protos.plan.partly_recorded import (
 from protos.plan.patient_privacy import TrainingPrivacy, why_not_private
 from protos.plan.plan_head import MOST_SITES, ListedSite, PlanHead, Stages, why_not_listed
 from protos.plan.private_training import UNPAID, PrivateTraining, why_no_private_network, why_no_private_steps
-from protos.plan.schedules import EarlyStopping, EpochSchedule, Schedule
+from protos.plan.schedules import EpochSchedule, Schedule
 from protos.plan.weighting import RowWeights, Weighting
 from protos.wire.messages import Stage
 
@@ -110,7 +110,7 @@ class NetworkPlan(PlanHead):
             yield from check()
         yield from why_not_listed(self.concepts, self.site_names)
         settings = self.architecture, self.schedule, self.optimiser, self.weighting
-        for reason in why_impossible(self.ingredients, *settings, measures=self.measures_validation):
+        for reason in why_impossible(self.ingredients, *settings, measures=self.has_validation_round):
             yield f"the method {self.method_in_words} is impossible in this plan: {reason}"
         for reason in self._of_privacy():
             yield f"privacy is impossible in this plan: {reason}"
@@ -124,7 +124,6 @@ class NetworkPlan(PlanHead):
             unpaid = {
                 "weighting": self.weighting.name != "equal",
                 "checkpoint": self.checkpoint == "global",
-                "early_stopping": self.early_stopping is not None,
                 "loss": self.loss != TaskDefault(name="task-default"),
                 "start": self.start.name != "equal",
                 "sites": bool(self.evaluating_sites),
@@ -242,11 +241,6 @@ class NetworkPlan(PlanHead):
         return self.outputs.partly_observed if isinstance(self.outputs, ListedOutputs) else ()
 
     @property
-    def early_stopping(self) -> EarlyStopping | None:
-        """Return the rule that ends training early, or None."""
-        return self.schedule.early_stopping
-
-    @property
     def seed(self) -> int:
         """Return the seed of the first values."""
         return self.start.seed
@@ -289,16 +283,6 @@ class NetworkPlan(PlanHead):
         training: Stages = ((Stage.TRAINING, self.schedule.rounds),)
         first, last = (((stage, 1),) if is_there else () for is_there, stage in (probe, validation))
         return (*first, *training, *last)
-
-    @property
-    def measures_validation(self) -> bool:
-        """Return whether the sites' validation losses are summed."""
-        return self.checkpoint == "global" or self.early_stopping is not None
-
-    @property
-    def may_end_early(self) -> bool:
-        """Return whether training can end before its last round."""
-        return self.early_stopping is not None
 
     @property
     def reads_concepts(self) -> bool:

@@ -188,7 +188,6 @@ UNPAID: Final[Mapping[str, str]] = {
     "checkpoint": (
         "checkpoint: global sums losses that the privacy budget does not cover. Set checkpoint to local or latest"
     ),
-    "early_stopping": "early_stopping sums losses that the privacy budget does not cover. Remove early_stopping",
     "loss": "the program cannot clip the gradients of class weights and of other losses yet. Remove loss",
     "start": "in training with privacy all sites start from the same values. Remove start",
     "sites": "a site that only evaluates adds no noise, so every site must have the tier training",

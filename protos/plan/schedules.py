@@ -1,4 +1,4 @@
-"""Defines the course of a run: training at a site, rounds, deadlines, saves and early stopping.
+"""Defines the course of a run: training at a site, rounds, deadlines and saves.
 
 Every schedule gives every site the same number of steps in a round. So equal weights are fair, and control variates
 have one divisor.
@@ -14,17 +14,6 @@ from protos.plan.documents import Document
 from protos.wire.messages import MOST_ROUNDS
 
 
-class EarlyStopping(Document):
-    """The rule that ends training before its last round.
-
-    Training ends after `patience` measured rounds without improvement. With `global` the validation loss over all sites
-    must improve, with `local` the own loss of at least one site. In both cases only sums are used.
-    """
-
-    signal: Literal["local", "global"]
-    patience: int = Field(ge=1, le=100_000)
-
-
 class EpochSchedule(Document):
     """A schedule in epochs. Every site has `batches_per_epoch` batches of rows // batches_per_epoch rows.
 
@@ -35,7 +24,6 @@ class EpochSchedule(Document):
     epochs: int = Field(ge=1, le=100_000)
     batches_per_epoch: int = Field(ge=1, le=100_000)
     epochs_per_round: int = Field(default=1, ge=1)
-    early_stopping: EarlyStopping | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -77,7 +65,6 @@ class StepSchedule(Document):
     rounds: int = Field(ge=1, le=1_000_000)
     steps_per_round: int = Field(ge=1, le=100_000)
     batch_rows: int = Field(ge=1, le=1_000_000)
-    early_stopping: EarlyStopping | None = None
 
     def batches(self, rows: int) -> int:
         """Return the number of batches in an epoch of a site with these training rows; 0 if the rows are too few."""

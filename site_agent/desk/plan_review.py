@@ -31,14 +31,10 @@ _LARGE: Final = 100_000  # numbers above this limit are shown with grouped digit
 # The meaning of each number that is sent, by the whole name of the number or the first word of the name.
 _MEANING: Final = {
     "rows": "the number of this site's training rows, rounded to two significant bits",
-    "kept": "whether this site kept this layer in this round (1 or 0), times this site's weight",
-    "distance": "how far this layer has moved from its last shared values, squared, times this site's weight",
     "sensitivity": "how much the loss depends on the layers up to this layer, times this site's weight",
     "validation weight": "the number of this site's validation rows, rounded to two significant bits, or 1 if all "
     "weights are equal",
     "validation loss": "the loss of the received model on this site's validation rows, times this site's weight",
-    "still improving": "1 if this site's own validation loss fell in the latest measurements, otherwise 0",
-    "refusal": "a power of a secret number if this site refuses the received parameters, otherwise 0",
     "count": "how many rows of this site are in this group, or 0 if they are too few",
     "sum": "the sum of these rows' values, each converted from the declared range to 0..1",
     "squares": "the sum of the squares of these values",
@@ -380,11 +376,6 @@ def _choices(plan: Plan) -> Iterator[str]:
     if plan.private_training is not None:
         yield from _of_private_training(plan, plan.private_training)
     yield f"Every site keeps the model {_KEPT[plan.checkpoint]} (checkpoint: {plan.checkpoint})."
-    stopping = plan.early_stopping
-    if stopping is not None:
-        whose = "the validation loss over all sites" if stopping.signal == "global" else "no site's own validation loss"
-        has = "has not fallen" if stopping.signal == "global" else "has fallen"
-        yield f"Training ends early when {whose} {has} in the last {stopping.patience} measurements."
     yield from network_terms(plan)
     yield "A report shows how much this site gained by joining. The report is not sent and stays at this site."
 

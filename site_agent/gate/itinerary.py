@@ -20,7 +20,6 @@ from typing import Any, Final
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, is_measured
 from protos.plan.manifest import Manifest
-from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.wire.messages import Finish, MalformedMessage, Offer, Stage
 from protos.wire.positions import position
@@ -128,9 +127,8 @@ class Itinerary:
     def _check_best(self, best_round: int | None) -> None:
         if best_round is None:
             return
-        may_be_validation = self._plan.has_validation_round and best_round > self._plan.has_probe
-        measures = isinstance(self._plan, NetworkPlan) and self._plan.measures_validation
-        if not measures or not (may_be_validation or is_measured(self._plan, best_round)):
+        is_validation = best_round == self._plan.rounds - 1
+        if not self._plan.has_validation_round or not (is_validation or is_measured(self._plan, best_round)):
             raise MalformedMessage("a best round that no site has measured")
 
     def _remember(self, round_number: int, stage: Stage, layers: bytes) -> None:

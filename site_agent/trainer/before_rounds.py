@@ -93,7 +93,7 @@ def _remember_network(hospital: Hospital, plan: NetworkPlan, table: Table, rows:
         used |= answered_values.concepts_of(columns_of(plan.concepts), mapped, table, rows.training)
     folder, cell = hospital.state_path / "models", hospital.policy.smallest_cell
     answered_values.remember(folder, plan.run_name, used, cell)
-    if plan.measures_validation:
+    if plan.has_validation_round:
         measured = answered_values.features_of(table, rows.validation)
         measured |= answered_values.outcomes_of(table, rows.validation)
         others = {f"validation {name}": values for name, values in measured.items()}

@@ -78,11 +78,6 @@ class Choice:
             flat.restore(self._chosen_state)
         return bool(self._chosen_state)
 
-    def is_improving(self, patience: int) -> bool:
-        """Return whether one of the last `patience` losses was the lowest loss so far."""
-        finite = [measured.loss if math.isfinite(measured.loss) else math.inf for measured in self.curve]
-        return len(finite) <= patience or min(finite[-patience:]) < min(finite[:-patience])
-
     def facts(self) -> dict[str, Json]:
         """Return the chosen round and the losses of all rounds, for this site's report. A non-finite loss is null."""
         return {
@@ -123,7 +118,6 @@ class Measures:
     """Computes the measurements that one site sends under a plan, weighted as the plan requires."""
 
     def __init__(self, plan: NetworkPlan, training_rows: int, validation_rows: int) -> None:
-        self._plan = plan
         match plan.weighting:
             case EqualWeights():
                 self.rows, self._weight = 0, 1.0
@@ -140,18 +134,11 @@ class Measures:
         """Return the sensitivity F of every layer, for PLayer-FL. All sites have equal weight (algorithm 3)."""
         return tuple(_integer(value, LARGEST_SENSITIVITY, SENSITIVITY_SCALE) for value in found)
 
-    def validation(self, choice: Choice) -> dict[str, int]:
-        """Return the newest validation loss, its weight, and whether this site's own loss is still falling."""
-        stopping = self._plan.early_stopping
-        improving = stopping is None or choice.is_improving(stopping.patience)
-        return self.validation_of(choice.curve[-1].loss, improving=improving)
-
-    def validation_of(self, loss: float, *, improving: bool) -> dict[str, int]:
+    def validation_of(self, loss: float) -> dict[str, int]:
         """Return the numbers that this site sends about the validation loss of one model."""
         return {
             "validation weight": self._validation_rows,
             "validation loss": _integer(self._validation_weight * _or_largest(loss), LARGEST_LOSS, LOSS_SCALE),
-            "still improving": int(improving),
         }
 
 

@@ -223,7 +223,7 @@ class Study:
         return PrivateRows.of(rows.features, np.asarray(rows.targets, np.float64), self.own.training_patients)
 
     def _scalars(self, exchange: Exchange) -> tuple[int, ...]:
-        values = self._measures.validation(self.choice) if self.choice.curve else {}
+        values = self._measures.validation_of(self.choice.curve[-1].loss) if self.choice.curve else {}
         return tuple(values[scalar.name] for scalar in exchange.scalars if scalar.name != "rows")
 
     def _probe(self) -> Answer:

@@ -23,10 +23,7 @@ from tests.for_each import in_turns
 from tests.laws.catalogue import NAMES
 
 Strikes = Callable[[str, str], bool]
-MEASURING: dict[str, Any] = {
-    "checkpoint": "global",
-    "schedule": {"early_stopping": {"signal": "global", "patience": 1}},
-}
+MEASURING: dict[str, Any] = {"checkpoint": "global"}
 # Options that a method cannot be planned with: training alone sums nothing.
 CANNOT = {"local": set(MEASURING)}
 # At which writes a process can be killed in a masked run that measures; each is tried below.

@@ -54,12 +54,12 @@ def record_of(state: Path) -> dict[str, Any]:
     return found
 
 
-def measured(losses: Mapping[int, float], improving: int = 1) -> Scalars:
+def measured(losses: Mapping[int, float]) -> Scalars:
     """The same validation loss at every site, by the round in which it is sent."""
 
     def scalars(offer: Offer) -> Mapping[str, int]:
         loss = int(losses.get(offer.round, 9.0) * LOSS_SCALE)
-        return {"validation weight": 1, "validation loss": loss, "still improving": improving}
+        return {"validation weight": 1, "validation loss": loss}
 
     return scalars
 
@@ -110,30 +110,9 @@ def test_a_global_checkpoint_measures_the_last_aggregate_in_a_round_of_its_own(t
     assert (record["rounds"], record["training_rounds"]) == (5, 4)
 
 
-@pytest.mark.parametrize("aggregate", ["every-epoch", "every-batch"])
-@pytest.mark.parametrize("closing", [{}, {"checkpoint": "global"}])
-def test_training_that_ends_early_makes_the_round_that_was_on_its_way(
-    tmp_path: Path, aggregate: str, closing: dict[str, Any]
-) -> None:
-    """Round 3 decides, round 4 is made, then come the rounds that measure; no site is asked for more."""
-    early = {"early_stopping": {"signal": "global", "patience": 1}}
-    stopping = {"schedule": {"aggregate": aggregate, "epochs": 9, "batches_per_epoch": 1} | early}
-
-    scene, sites = run_of(tmp_path, a_plan(**stopping | closing), measured({1: 3.0, 2: 2.0, 3: 2.5, 4: 2.5, 5: 2.5}))
-
-    last = [Stage.VALIDATION] * ("checkpoint" in closing)
-    for site in sites:
-        assert [offer.stage for offer in site.offers] == [Stage.TRAINING] * 5 + last
-        assert site.finish is not None
-        assert (site.finish.round, site.finish.best_round) == (5 + len(last), 2)
-    record = record_of(tmp_path)
-    assert (record["training_rounds"], record["rounds"], record["rounds_made"]) == (5, 5 + len(last), 5 + len(last))
-    np.testing.assert_array_equal(scene.vector(sites[0].plan), np.full(10, 5 * MEAN, np.float32))
-
-
 @pytest.mark.parametrize(
     "scalars",
-    [{"validation weight": -1}, {"validation weight": 2}, {"still improving": 2}, {"validation loss": -(1 << 40)}],
+    [{"validation weight": -1}, {"validation weight": 2}, {"validation loss": -(1 << 40)}],
 )
 async def test_scalars_out_of_bounds_void_the_attempt(tmp_path: Path, scalars: dict[str, int]) -> None:
     """Sums that no honest sites can give never reach the course, whatever the checks say."""

@@ -18,6 +18,7 @@ import protos.wire.messages
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
+from protos.plan.prior_plan import PriorPlan
 from protos.wire.codec import decode_coordinator_message, encode_coordinator_message
 from protos.wire.messages import (
     Announcement,
@@ -36,22 +37,15 @@ from site_agent.gate.itinerary import Itinerary
 from site_agent.gate.site_rounds import Download, Rounds
 from tests.federation import MadeUpTrainer, Site, masked_plan, of_kind, settle
 from tests.hostile.attack import Attack, in_copy, patched, played
+from tests.hostile.test_receiving_sites import receiving_plan
 from tests.rehearsal.study import parameter_chunks
 
 NOTHING, ZEROS = np.zeros(0, np.float32), np.zeros(10, np.float32)
 ALL = ("a", "b", "c")
-TRAINING, VALIDATION = Stage.TRAINING, Stage.VALIDATION
+TRAINING = Stage.TRAINING
 PLANS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "measuring": {
-        "checkpoint": "global",
-        "schedule": {
-            "aggregate": "every-epoch",
-            "epochs": 4,
-            "batches_per_epoch": 1,
-            "early_stopping": {"signal": "local", "patience": 1},
-        },
-    },
+    "measuring": {"checkpoint": "global"},
     "probing": {
         "method": {"name": "player-fl"},
         "architecture": {"name": "dense", "hidden": [2, 2]},
@@ -156,22 +150,6 @@ TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Calla
         "the digest of what came down",
         lambda: patched(Download, check=_nothing),
     ),
-    "second-validation": (
-        "has the same model measured twice",
-        "measuring",
-        [asked(0), asked(1, VALIDATION), asked(2, VALIDATION)],
-        "a stage that is over",
-        "the order of stages",
-        lambda: patched(Itinerary, _check_stage=_nothing),
-    ),
-    "training-after-the-validation": (
-        "trains on after the final validation",
-        "measuring",
-        [asked(0), asked(1, VALIDATION), asked(2)],
-        "a stage that is over",
-        "the order of stages",
-        lambda: patched(Itinerary, _check_stage=_nothing),
-    ),
     "best-round-that-nobody-measured": (
         "names a best round that no site has measured, so that a site reports on a model of its choice",
         "measuring",
@@ -228,6 +206,24 @@ def terminal_codes_in_a_farewell(weakened: bool) -> bool:
         return "\x1b" in message.detail
 
 
+def newton_round_after_the_guard(weakened: bool) -> bool:
+    """Ask for a further sum of a regression after its last one."""
+    plan = receiving_plan("abcd", "", newton_rounds=4)
+    assert isinstance(plan, PriorPlan)
+    itinerary = Itinerary(plan.run_name, plan, manifest_of(plan), ())
+    zeros = parameters_digest(np.zeros(plan.tensor.number_count, np.float32))
+    stages = (Stage.STATISTICS, Stage.NEWTON, Stage.GUARD, Stage.NEWTON)
+    *honest, last = [Offer(number, 0, zeros, stage) for number, stage in enumerate(stages)]
+    with in_copy(weakened, lambda: patched(Itinerary, _check_stage=_nothing)):
+        for offer in honest:
+            itinerary.accept(offer)
+        try:
+            itinerary.accept(last)
+        except MalformedMessage:
+            return False
+        return True
+
+
 ATTACKS = (
     *(
         Attack(
@@ -243,6 +239,12 @@ ATTACKS = (
         tries="the coordinator binds a set in which an unlisted site stands in a listed site's place",
         without="the plan's list of sites",
         run=contributor_that_nobody_listed,
+    ),
+    Attack(
+        name="newton-round-after-the-guard",
+        tries="the coordinator asks for a further sum of a regression after the last one",
+        without="the order of stages",
+        run=newton_round_after_the_guard,
     ),
     Attack(
         name="terminal-codes-in-a-farewell",

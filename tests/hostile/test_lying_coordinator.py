@@ -249,9 +249,7 @@ CHAIN: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [2, 2]}, "c
 SCHEDULE: dict[str, Any] = {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 1}
 PLANS = {
     "plain": clear_plan(schedule=SCHEDULE),
-    "measuring": clear_plan(
-        checkpoint="global", schedule=SCHEDULE | {"early_stopping": {"signal": "local", "patience": 1}}
-    ),
+    "measuring": clear_plan(checkpoint="global", schedule=SCHEDULE | {"epochs": 1}),
     "probing": clear_plan(method={"name": "player-fl"}, schedule=SCHEDULE, **CHAIN),
 }  # fmt: skip
 FIRST_LAYER = manifest_of(PLANS["probing"]).initial_parameters(0)[:4]
@@ -279,7 +277,7 @@ STAGE_LIES: dict[str, tuple[str, list[list[Any]], list[Any]]] = {
     "a second validation": ("measuring", [asked(0, TRAINING), asked(1, VALIDATION)], asked(2, VALIDATION)),
     "training after the validation": ("measuring", [asked(0, TRAINING), asked(1, VALIDATION)], asked(2, TRAINING)),
     "a result before the validation": ("measuring", [asked(0, TRAINING)], finish(1, ZEROS)),
-    "a best round that was never measured": ("measuring", [asked(0, TRAINING)], asked(1, TRAINING, best=0)),
+    "a best round that was never measured": ("measuring", [asked(0, TRAINING)], asked(1, VALIDATION, best=0)),
     "parameters with the probe": ("probing", [], asked(0, PROBE, FIRST_LAYER)),
     "other layers in the second round": ("probing", HONEST_PROBE[:1], asked(2, TRAINING, ZEROS)),
     "other layers in the result": ("probing", HONEST_PROBE, finish(5, ZEROS)),
@@ -364,7 +362,7 @@ def test_a_measurement_out_of_bounds_does_not_leave(tmp_path: Path, scalar: int)
     plan = PLANS["measuring"]
 
     site = scripted(
-        tmp_path, following(plan, [asked(0, TRAINING)], *asked(1, TRAINING)), approved=(plan,), scalar=scalar
+        tmp_path, following(plan, [asked(0, TRAINING)], *asked(1, VALIDATION)), approved=(plan,), scalar=scalar
     )
 
     assert [one["void"] for one in site.records("contribution_released")] == ["no", "trainer_failed"]

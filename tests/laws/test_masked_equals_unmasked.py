@@ -29,8 +29,6 @@ def a_plan(seed: int, aggregate: str = "every-round", **changes: Any) -> Plan:
     """A masked plan for three to seven sites; sites, weights and seed follow from the number."""
     count = 3 + seed % 5
     schedule: dict[str, Any] = {"aggregate": aggregate, "epochs": 2, "batches_per_epoch": 2}
-    if "early_stopping" in changes:
-        schedule["early_stopping"] = changes.pop("early_stopping")
     keys: dict[str, Any] = {"schedule": schedule, "start": {"seed": seed}}
     return masked_plan("abcdefg"[:count], parameters=17, **(keys | changes))
 
@@ -54,7 +52,6 @@ async def to_the_end(directory: Path, plan: Plan, seed: int, scene: Scene | None
 
 
 SMALL = {"name": "dense", "hidden": [3, 2]}
-MEASURING: dict[str, Any] = {"checkpoint": "global", "early_stopping": {"signal": "global", "patience": 1}}
 
 
 def keys_of(method: str, measures: bool, weighting: str) -> dict[str, Any]:
@@ -62,7 +59,7 @@ def keys_of(method: str, measures: bool, weighting: str) -> dict[str, Any]:
     small = {} if "architecture" in COMPANIONS.get(method, {}) else {"architecture": SMALL}
     written = plan_of_method({"name": method}, **small).model_dump(mode="json")
     keys = {key: written[key] for key in ("method", "architecture", "columns", "outputs", "optimiser")}
-    measuring = {key: MEASURING[key] for key in MEASURING if measures}
+    measuring = {"checkpoint": "global"} if measures else {}
     weights = {"name": "rows", "largest_rows": 128} if weighting == "rows" else {"name": "equal"}
     return keys | measuring | {"weighting": weights}
 

@@ -18,7 +18,6 @@ LOGISTIC: dict[str, Any] = {"architecture": {"name": "dense", "hidden": []}}
 NAMED: dict[str, Any] = {
     "architecture": {"name": "named-tensors", "tensors": [{"name": "body.weight", "shape": [3], "bound": 0.5}]}
 }
-STOPPING: dict[str, Any] = {"schedule": {"early_stopping": {"signal": "local", "patience": 2}}}
 DESCENT: dict[str, Any] = {"optimiser": PLAIN_DESCENT}
 HALF = {"name": "global-layers", "update_rate": 0.5}
 
@@ -130,7 +129,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"checkpoint": "global"},
         "with this method each site trains alone",
     ),
-    "alone with a common end": (of("local"), STOPPING, "with this method each site trains alone"),
 }
 
 
@@ -171,7 +169,6 @@ ALLOWED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "control variates under half the server rate": (of({"name": "scaffold", "rate": 0.5}), DESCENT),
     "two penalties": (of("fedprox", "moon"), CHAIN),
     "shared values by half with a penalty": (of(HALF, "fedprox"), {}),
-    "an early end with a probe": (of("player-fl"), STOPPING | CHAIN),
     "logistic regression for all": (of("fedavg"), LOGISTIC),
     "shared inner layers of a network of one's own": (of("global-layers"), NAMED),
     "a mixture by rows": (of("apfl"), ROWS),

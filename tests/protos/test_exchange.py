@@ -21,7 +21,6 @@ from tests.protos.examples import METHODS, plan_of_method
 PROBE, TRAINING, VALIDATION = Stage.PROBE, Stage.TRAINING, Stage.VALIDATION
 CHAIN: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [4, 3, 2]}}  # four layers
 MEASURING: dict[str, Any] = {"checkpoint": "global"}
-STOPPING: dict[str, Any] = {"early_stopping": {"signal": "global", "patience": 1}}
 SCHEDULES: dict[str, dict[str, Any]] = {
     "every-batch": {"aggregate": "every-batch", "epochs": 4, "batches_per_epoch": 3},
     "every-epoch": {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 3},
@@ -30,12 +29,9 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 }
 
 
-def a_plan(
-    method: str = "fedavg", schedule: str = "every-epoch", early_stopping: dict[str, Any] | None = None, **keys: Any
-) -> Plan:
+def a_plan(method: str = "fedavg", schedule: str = "every-epoch", **keys: Any) -> Plan:
     """A plan of a method with one of the schedules."""
-    course = SCHEDULES[schedule] | {"early_stopping": early_stopping}
-    return plan_of_method({"name": method}, schedule=course, **keys)
+    return plan_of_method({"name": method}, schedule=SCHEDULES[schedule], **keys)
 
 
 def exchanges_of(plan: Plan) -> Exchanges:
@@ -138,8 +134,7 @@ NOT_ALLOWED: list[tuple[Plan, int, Stage, bytes]] = [
     (a_plan(), 0, TRAINING, b"\x01"),
     (a_plan(**MEASURING), 4, TRAINING, b""),
     (a_plan(**MEASURING), 3, VALIDATION, b""),
-    (a_plan(**MEASURING | STOPPING), 0, VALIDATION, b""),
-    (a_plan(**STOPPING), 2, VALIDATION, b""),
+    (a_plan(**MEASURING), 0, VALIDATION, b""),
     (a_plan("player-fl", **CHAIN), 0, TRAINING, b""),
     (a_plan("player-fl", **CHAIN), 0, PROBE, b"\x01"),
     (a_plan("player-fl", **CHAIN), 1, PROBE, b""),
@@ -148,7 +143,7 @@ NOT_ALLOWED: list[tuple[Plan, int, Stage, bytes]] = [
     (a_plan("player-fl", **CHAIN), 1, TRAINING, b"\x05"),
     (a_plan("player-fl", **CHAIN), 1, TRAINING, b"\x07"),  # all three, in a spelling that packs nothing
     (a_plan("player-fl", **CHAIN), 1, TRAINING, b"\x0f"),
-    (a_plan("player-fl", **CHAIN | STOPPING | MEASURING), 1, VALIDATION, b""),
+    (a_plan("player-fl", **CHAIN | MEASURING), 1, VALIDATION, b""),
 ]
 
 

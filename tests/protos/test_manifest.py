@@ -49,7 +49,6 @@ def test_what_a_plan_measures_is_in_its_manifest() -> None:
     assert [(scalar.name, scalar.bound / scalar.scale, scalar.occasion) for scalar in manifest.scalars] == [
         ("validation weight", 1, Occasion.MEASURED),
         ("validation loss", 1024, Occasion.MEASURED),
-        ("still improving", 1, Occasion.MEASURED),
     ]
 
 

@@ -249,16 +249,12 @@ def test_rounds_and_steps_make_up_the_whole_training(schedule: dict[str, Any], r
     assert rounds * steps == plan.schedule.epochs * plan.schedule.batches_per_epoch
 
 
-STOPPING = {"schedule": {"early_stopping": {"signal": "global", "patience": 2}}}
-
-
 @pytest.mark.parametrize(
     ("method", "changes", "rounds"),
     [
         ({"name": "global-layers"}, {}, 8),
         ({"name": "global-layers"}, {"checkpoint": "latest"}, 8),
         ({"name": "global-layers"}, {"checkpoint": "global"}, 9),
-        ({"name": "global-layers"}, STOPPING, 8),
         ({"name": "player-fl"}, {}, 9),
         ({"name": "player-fl"}, {"checkpoint": "global"}, 10),
         ({"name": "player-fl-random"}, {}, 8),

@@ -4,10 +4,10 @@
 fine-tuning are those of the plan; every parameter is private. If the plan chooses the checkpoint over all sites, here
 this site's own loss chooses it.
 
-`train_placebo` federates with copies of this site. It shows the effect of averaging alone. Method, schedule, number
-of sites, server rule and the arithmetic of sums are those of the plan. Each copy has this site's rows and its own
-random draws. A method has no placebo if its rounds depend on measurements of many sites (which layers to share, when
-to stop), because all copies would have the same measurements. Private training has no placebo either.
+`train_placebo` federates with copies of this site. It shows the effect of averaging alone. Method, schedule, number of
+sites, server rule and the arithmetic of sums are those of the plan. Each copy has this site's rows and its own random
+draws. A method has no placebo if its rounds depend on measurements of many sites (which layers to share), because all
+copies would have the same measurements. Private training has no placebo either.
 
 Nothing of these two models is sent.
 """
@@ -56,8 +56,7 @@ def train_placebo(study: Study) -> Outcome | None:
     checkpoint = "latest" if study.plan.checkpoint == "latest" else "local"
     # Nothing is sent here. With masking, the study would refuse columns that other sites record.
     unmasked = study.plan.masking.model_copy(update={"required": False})
-    schedule = study.plan.schedule.model_copy(update={"early_stopping": None})
-    plan = study.plan.model_copy(update={"masking": unmasked, "checkpoint": checkpoint, "schedule": schedule})
+    plan = study.plan.model_copy(update={"masking": unmasked, "checkpoint": checkpoint})
     names = [study.site, *(f"{study.site} copy {number}" for number in range(1, len(plan.sites)))]
     draws = [replace(study.seeds, site=name) for name in names]
     members = [

@@ -74,7 +74,6 @@ def training_of(plan: Plan) -> PrivateTraining:
         ({"start": {"name": "own", "seed": 3}}, "all sites start from the same values"),
         ({"weighting": {"name": "rows", "largest_rows": 1024}}, "row weights are counts of patients"),
         ({"checkpoint": "global"}, "checkpoint: global sums losses"),
-        ({"schedule": {"early_stopping": {"signal": "local", "patience": 3}}}, "early_stopping sums losses"),
         ({"masking": {"required": False}}, "Set required under masking to true"),
         ({"assumed_colluders": 0}, "assumed_colluders is 0"),
         ({"start": {"name": "file", "seed": 3, "sha256": "0" * 64}}, "all sites start from the same values"),

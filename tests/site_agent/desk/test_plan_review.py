@@ -89,7 +89,6 @@ def test_a_page_reads_like_this() -> None:
     plan = plan_of_method(
         {"name": "player-fl"},
         architecture={"name": "dense", "hidden": [2, 2]},
-        schedule={"early_stopping": {"signal": "global", "patience": 3}},
         **ROWS | MEASURING,
     )
     manifest = manifest_of(plan)
@@ -113,7 +112,7 @@ secretly help the coordinator.
     assert (
         """\
 When numbers are sent
-  The run has at most 10 rounds:
+  The run has 10 rounds:
   1 probe round: the site trains one pass over its rows, measures the result and discards it. Only the numbers in the \
 tables below are sent.
   8 rounds of training: this site sends updates of parameters.

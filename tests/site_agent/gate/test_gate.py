@@ -139,13 +139,13 @@ def words(contribution: Contribution) -> list[int]:
     return [int(word) for word in layout.words(body, layout.chunks - 1)[1:]]
 
 
-@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("place", range(2))
 @pytest.mark.parametrize("beyond", [-1, -(1 << 63), 1])
 def test_a_scalar_outside_its_bound_never_leaves(tmp_path: Path, audit: AuditLog, place: int, beyond: int) -> None:
     """A number below 0 or above the agreed bound could wrap the sum or have another meaning."""
     plan = plan_with(made_up_identities(), changes=MEASURING)
     exchange = exchange_of(plan, number=1)
-    scalars = [0, 0, 0]
+    scalars = [0, 0]
     scalars[place] = exchange.scalars[place].bound + 1 if beyond > 0 else beyond
 
     contribution = gate_for(plan, audit, tmp_path).build(POSITION, exchange, answer(np.ones(10), scalars), rows=0)
@@ -153,7 +153,7 @@ def test_a_scalar_outside_its_bound_never_leaves(tmp_path: Path, audit: AuditLog
     assert contribution.void is SiteReason.TRAINER_FAILED
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 4, 5, 100])
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 100])
 def test_too_few_or_too_many_scalars_are_refused(tmp_path: Path, audit: AuditLog, count: int) -> None:
     """Trainer's output beyond the exchange is not sent, even if its length would fit."""
     plan = plan_with(made_up_identities(), changes=MEASURING)
@@ -171,10 +171,10 @@ def test_a_round_that_measures_carries_no_change(tmp_path: Path, audit: AuditLog
     exchange = exchange_of(plan, number=3, stage=Stage.VALIDATION)
     gate = gate_for(plan, audit, tmp_path)
 
-    contribution = gate.build(POSITION, exchange, answer([], (1, 2, 1)), rows=0)
+    contribution = gate.build(POSITION, exchange, answer([], (1, 2)), rows=0)
 
-    assert (words(contribution), len(contribution.buffer)) == ([1, 2, 1], 32)
-    assert gate.build(POSITION, exchange, answer([1.0], (1, 2, 1)), rows=0).void is SiteReason.NETWORK_DIFFERS
+    assert (words(contribution), len(contribution.buffer)) == ([1, 2], 24)
+    assert gate.build(POSITION, exchange, answer([1.0], (1, 2)), rows=0).void is SiteReason.NETWORK_DIFFERS
 
 
 def test_a_masked_plan_has_no_gate_without_masks(tmp_path: Path, audit: AuditLog) -> None:

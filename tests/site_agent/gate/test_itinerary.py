@@ -14,32 +14,28 @@ from protos.plan.plan import Plan
 from protos.wire.messages import Finish, MalformedMessage, Offer, Stage
 from protos.wire.positions import parameters_digest
 from site_agent.gate.itinerary import Itinerary
+from tests.hostile.test_receiving_sites import receiving_plan
 from tests.rehearsal.study import made_up_identities, plan_with
 
 PROBE, TRAINING, VALIDATION = Stage.PROBE, Stage.TRAINING, Stage.VALIDATION
+NEWTON, GUARD = Stage.NEWTON, Stage.GUARD
 DIGEST = bytes(32)
 CHAIN: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [2, 2, 2]}, "columns": ["x"], "outputs": 1}
 
 
-def a_plan(
-    method: str = "fedavg", rounds: int = 4, early_stopping: dict[str, Any] | None = None, **changes: Any
-) -> Plan:
+def a_plan(method: str = "fedavg", rounds: int = 4, **changes: Any) -> Plan:
     """So many training rounds of one step."""
-    schedule = {
-        "aggregate": "every-epoch", "epochs": rounds, "batches_per_epoch": 1, "early_stopping": early_stopping,
-    }  # fmt: skip
+    schedule = {"aggregate": "every-epoch", "epochs": rounds, "batches_per_epoch": 1}
     return plan_with(made_up_identities(), changes={"method": {"name": method}, "schedule": schedule} | changes)
 
 
 MEASURING: dict[str, Any] = {"checkpoint": "global"}
-STOPPING: dict[str, Any] = {"early_stopping": {"signal": "global", "patience": 1}}
 PLANS = {
     "plain": a_plan(),
     "measuring": a_plan(**MEASURING),
-    "stopping": a_plan(**MEASURING | STOPPING),
-    "stopping at once": a_plan(**STOPPING),
+    "regression": receiving_plan(receivers="", newton_rounds=4),
     "probing": a_plan("player-fl", **CHAIN),
-    "probing and measuring": a_plan("player-fl", **CHAIN | MEASURING | STOPPING),
+    "probing and measuring": a_plan("player-fl", **CHAIN | MEASURING),
     "controlled": a_plan("scaffold"),
 }
 
@@ -91,17 +87,11 @@ def test_an_honest_run_is_accepted_to_its_end(name: str) -> None:
     assert itinerary.accept_result(Finish(len(rounds), DIGEST, b"\x01" if plan.has_probe else b""))
 
 
-@pytest.mark.parametrize("training_rounds", [1, 2, 3])
-@pytest.mark.parametrize("name", [name for name, plan in PLANS.items() if plan.early_stopping])
-def test_training_may_end_early_where_the_plan_says_so(name: str, training_rounds: int) -> None:
-    """Measuring rounds come after any number of rounds, and the result after them."""
-    plan = PLANS[name]
-    layers = b"\x03" if plan.has_probe else b""
-    rounds = honest(plan, training_rounds, layers)
+def test_newton_rounds_may_end_early() -> None:
+    """The guard comes after any number of them, and the result after it."""
+    rounds = honest(PLANS["regression"], 1)
 
-    itinerary = begun(plan, *rounds)
-
-    assert itinerary.accept_result(Finish(len(rounds), DIGEST, layers))
+    assert begun(PLANS["regression"], *rounds).accept_result(Finish(len(rounds), DIGEST))
 
 
 LIES: dict[str, tuple[str, list[Offer], str]] = {
@@ -111,11 +101,12 @@ LIES: dict[str, tuple[str, list[Offer], str]] = {
     "a validation instead of training": ("measuring", [offer(2, VALIDATION)], "the plan does not have"),
     "training instead of the probe": ("probing", [offer(0)], "the plan does not have"),
     "a second probe": ("probing", [offer(0, PROBE), offer(1, PROBE)], "the plan does not have"),
-    "a validation before anything was trained": ("stopping", [offer(0, VALIDATION)], "the plan does not have"),
-    "training after the validation": ("stopping", [offer(2, VALIDATION), offer(3)], "a stage that is over"),
-    "a second validation": ("stopping", [offer(2, VALIDATION), offer(3, VALIDATION)], "a stage that is over"),
+    "a validation before anything was trained": ("measuring", [offer(0, VALIDATION)], "the plan does not have"),
+    "training after the validation": ("measuring", [offer(4, VALIDATION), offer(5)], "the plan does not have"),
+    "a Newton round after the guard": ("regression", [offer(2, GUARD), offer(3, NEWTON)], "a stage that is over"),
+    "a second guard": ("regression", [offer(2, GUARD), offer(3, GUARD)], "a stage that is over"),
     "a round that is over": ("plain", [offer(2), offer(1)], "a round that is over"),
-    "the same round as another stage": ("stopping", [offer(2), offer(2, VALIDATION)], "other parameters"),
+    "the same round as another stage": ("regression", [offer(2, NEWTON), offer(2, GUARD)], "other parameters"),
     "the same round with another best": ("measuring", [offer(2, best=1), offer(2)], "other parameters"),
     "layers where all take part": ("plain", [offer(0, layers=b"\x01")], "does not choose"),
     "layers that there are not": ("plain", [offer(0, layers=b"\x04")], "does not have"),
@@ -154,21 +145,10 @@ def test_a_result_before_the_last_round_is_refused(name: str) -> None:
     rounds = honest(plan)
 
     for made in range(len(rounds)):
-        if plan.early_stopping is not None and not plan.has_validation_round and made > 0:
-            continue  # its training may end with any round
         with pytest.raises(MalformedMessage, match="before the last round"):
             begun(plan, *rounds[:made]).accept_result(Finish(made, DIGEST))
         with pytest.raises(MalformedMessage, match="before the last round"):
             begun(plan, *rounds[:made]).accept_result(Finish(len(rounds), DIGEST))
-
-
-@pytest.mark.parametrize("rounds", [2, 3, 5, 1 << 31])
-def test_a_result_counts_the_rounds_that_were_made(rounds: int) -> None:
-    """Even where training may end early, a result names the round after the last that was offered."""
-    itinerary = begun(PLANS["stopping at once"], offer(0), offer(1), offer(2), offer(3))
-
-    with pytest.raises(MalformedMessage, match="before the last round"):
-        itinerary.accept_result(Finish(rounds, DIGEST))
 
 
 @pytest.mark.parametrize(
@@ -196,14 +176,13 @@ def released(number: int, stage: str, layers: str = "") -> dict[str, Any]:
 
 def test_what_was_released_is_remembered_over_a_restart() -> None:
     """A restarted site requires the coordinator's earlier layers and stages."""
-    before = (released(0, "probe"), released(1, "training", "03"), released(2, "validation", "03"))
-    plan = PLANS["probing and measuring"]
+    before, plan = (released(0, "probe"), released(1, "training", "03")), PLANS["probing and measuring"]
+    guarded = (released(0, "statistics"), released(1, "newton"), released(2, "guard"))
 
     with pytest.raises(MalformedMessage, match="probe has chosen"):
-        begun(plan, released=before[:2]).accept(offer(2, TRAINING, b"\x01"))
+        begun(plan, released=before).accept(offer(2, TRAINING, b"\x01"))
     with pytest.raises(MalformedMessage, match="a stage that is over"):
-        begun(plan, released=before).accept(offer(3, TRAINING, b"\x03"))
-    assert begun(plan, released=before).accept(offer(2, VALIDATION, b"\x03")).up == ()
+        begun(PLANS["regression"], released=guarded).accept(offer(3, NEWTON))
 
 
 def test_a_run_may_go_back_to_what_it_has_not_forgotten_and_repeat_it_as_it_was() -> None:

@@ -62,9 +62,9 @@ def test_every_method_of_a_composition_has_to_be_allowed(changes: dict[str, Any]
 
 @pytest.mark.parametrize(("spare", "is_refused"), [(0, False), (-1, True)])
 def test_every_byte_of_every_round_counts(spare: int, is_refused: bool) -> None:
-    """Three training rounds of 1,000 numbers, with three figures in two of them and in the validation
-    of three sites: 3 * (4,000 + 8) + 2 * 24 + (8 + 24) bytes, and a policy of one byte less refuses."""
-    total = 3 * (4000 + 8) + 2 * 24 + (8 + 24)
+    """Three training rounds of 1,000 numbers, with two figures in two of them and in the validation
+    of three sites: 3 * (4,000 + 8) + 2 * 16 + (8 + 16) bytes, and a policy of one byte less refuses."""
+    total = 3 * (4000 + 8) + 2 * 16 + (8 + 16)
 
     reason = asked(MEASURING, parameters=1000, largest_megabytes=(total + spare) / 1e6)
 

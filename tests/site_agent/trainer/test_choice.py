@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -81,29 +80,6 @@ def test_the_best_round_of_all_is_not_followed_into_a_model_that_is_no_number() 
     assert _restored(_considered("global", [NAN, NAN])) is None
 
 
-@pytest.mark.parametrize(
-    ("losses", "patience", "expected"),
-    [
-        ([0.5], 1, True),
-        ([0.5, 0.4], 1, True),
-        ([0.5, 0.5], 1, False),
-        ([0.5, 0.6, 0.7], 2, False),
-        ([0.5, 0.6, 0.7], 3, True),
-        ([0.5, 0.6, 0.4, 0.7], 2, True),
-        ([0.5, NAN, NAN], 2, False),
-        ([NAN, NAN], 1, False),
-        ([NAN, 0.9], 1, True),
-        ([0.3, math.inf, 0.2], 1, True),
-    ],
-)
-def test_a_site_improves_while_one_of_its_last_losses_was_the_lowest(
-    losses: list[float], patience: int, expected: bool
-) -> None:
-    """Strictly the lowest; what is no number never is; so few measurements cannot say that it has stopped."""
-    for rule in ("latest", "local", "global"):
-        assert _considered(rule, losses).is_improving(patience) is expected
-
-
 @pytest.mark.parametrize("rule", ["latest", "local", "global"])
 @pytest.mark.parametrize("count", [0, 1, 4])
 def test_a_saved_choice_goes_on_as_if_nothing_had_happened(rule: Rule, count: int) -> None:
@@ -123,4 +99,3 @@ def test_a_saved_choice_goes_on_as_if_nothing_had_happened(rule: Rule, count: in
         each.follow(4)
     assert json.dumps(fresh.facts(), allow_nan=False) == json.dumps(choice.facts(), allow_nan=False)
     assert _restored(fresh) == _restored(choice)
-    assert fresh.is_improving(2) == choice.is_improving(2)

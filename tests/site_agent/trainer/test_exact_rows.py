@@ -52,7 +52,7 @@ def test_rows_count_as_they_are_or_on_the_grid() -> None:
     weighting = exact.model_dump(mode="json")
     measures = Measures(make_plan(weighting=weighting, masking={"required": True}), 172, 171)
     assert measures.rows == 172
-    assert measures.validation_of(0.5, improving=True)["validation weight"] == 192
+    assert measures.validation_of(0.5)["validation weight"] == 192
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,14 @@ import math
 from typing import Any
 
 import pytest
-from torch import nn
 
 from protos.numbers.fixed_point import round_rows
 from protos.plan.manifest import LARGEST_LOSS, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
 from protos.plan.plan import Plan
-from site_agent.trainer.choice import Choice, Measures
-from site_agent.trainer.training.flat_network import FlatNetwork
+from site_agent.trainer.choice import Measures
 from tests.site_agent.trainer.methods.tiny import tiny_plan
 
 ROWS: dict[str, Any] = {"name": "rows", "largest_rows": 512}
-STOPPING: dict[str, Any] = {"signal": "local", "patience": 2}
 
 
 def _plan(**changes: Any) -> Plan:
@@ -25,13 +22,6 @@ def _plan(**changes: Any) -> Plan:
 
 def _bounds(plan: Plan) -> dict[str, int]:
     return {scalar.name: scalar.bound for scalar in manifest_of(plan).scalars}
-
-
-def _choice(*losses: float) -> Choice:
-    choice = Choice("global")
-    for number, loss in enumerate(losses):
-        choice.consider(number, loss, FlatNetwork(nn.Linear(1, 1), ["weight"]))
-    return choice
 
 
 @pytest.mark.parametrize("rows", [1, 3, 5, 100, 511, 512, 700])
@@ -55,7 +45,7 @@ def test_a_validation_loss_is_weighed_by_its_rows_and_never_beyond_its_bound(
     plan = _plan(weighting=weighting, checkpoint="global")
     measures, bounds = Measures(plan, 10, rows), _bounds(plan)
 
-    found = measures.validation(_choice(loss))
+    found = measures.validation_of(loss)
 
     cap = 1 if weighting["name"] == "equal" else 512
     weight = 1 if cap == 1 else round_rows(rows, 512)
@@ -63,19 +53,6 @@ def test_a_validation_loss_is_weighed_by_its_rows_and_never_beyond_its_bound(
     assert found["validation weight"] == weight
     assert found["validation loss"] / LOSS_SCALE / (weight / cap) == pytest.approx(counted, abs=1e-6)
     assert all(0 <= found[name] <= bounds[name] for name in found)
-
-
-def test_the_signal_to_go_on_is_the_sites_own() -> None:
-    """1 while its loss was the lowest within the patience; without early stopping it says nothing."""
-    stopping, without = _plan(schedule={"early_stopping": STOPPING}), _plan(checkpoint="global")
-
-    signals = [
-        Measures(stopping, 9, 9).validation(_choice(*losses))["still improving"]
-        for losses in ([0.5], [0.5, 0.6], [0.5, 0.6, 0.7], [0.5, 0.6, 0.4], [0.5, math.nan, math.nan])
-    ]
-
-    assert signals == [1, 1, 0, 1, 0]
-    assert Measures(without, 9, 9).validation(_choice(0.5, 0.6, 0.7, 0.8))["still improving"] == 1
 
 
 def test_sensitivities_keep_their_digits_and_their_bound() -> None:

@@ -74,25 +74,6 @@ def test_every_site_ends_with_the_round_that_was_best_over_all(seed: int) -> Non
         check({name: array.astype(float) for name, array in outcome.values.items()}, seen[best][site], 0.0)
 
 
-@pytest.mark.parametrize("signal", ["local", "global"])
-def test_training_that_no_longer_helps_ends_early(signal: str) -> None:
-    """With a rate that only harms, all sites end after the same round and keep the best model."""
-    federation, _ = _federate(
-        checkpoint="global", schedule=schedule(12, steps=1) | {"early_stopping": {"signal": signal, "patience": 1}},
-        optimiser={"name": "sgd", "learning_rate": 10.0}, masking={"clipping_range": 64.0},
-    )  # fmt: skip
-
-    made = federation.run.course.training_rounds
-    assert made is not None
-    assert made < 12
-    last = np.array(federation.run.result()[1])
-    for study in federation.studies.values():
-        assert [measured.round for measured in study.choice.curve] == list(range(1, made + 1))
-        assert study.conclude().choice["round"] == federation.run.course.best_round
-        with pytest.raises(MalformedMessage, match="over"):
-            study.train(Asked(round=made), last)
-
-
 def test_the_scalars_of_a_measured_round_are_the_sites_own_measurement() -> None:
     """Weight and loss of the model as it was received, in training rounds and after the last."""
     federation = Federation(tiny_plan("fedavg", checkpoint="global", schedule=schedule(3, steps=1)))

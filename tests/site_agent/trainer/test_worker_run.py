@@ -81,7 +81,7 @@ def test_a_run_with_every_stage_over_the_trainer_socket(tmp_path: Path, method: 
     assert status == 0
     assert trainer_socket.answers[-1] == Agreed()
     assert stages == [*probe, *[Stage.TRAINING] * 4, Stage.VALIDATION]
-    assert trainer_socket.asked[-1][1] == 8 * 3  # weight, loss, and whether it still falls
+    assert trainer_socket.asked[-1][1] == 8 * 2  # weight and loss
     assert report["federated"]["checkpoint"]["round"] == trainer_socket.run.course.best_round
 
 
