@@ -32,7 +32,8 @@ def data() -> None:
 @click.option("--output", type=PATH, help="Output file for the draft contract. Without this option, print the draft.")
 @click.option("--sheet", help="Name of the sheet in a spreadsheet file. Without this option, use the first sheet.")
 @click.option("--query", type=PATH, help="File with the SQL query that reads the patients, if TABLE is a database.")
-def describe(table: Path, output: Path | None, sheet: str | None, query: Path | None) -> None:
+@click.option("--dictionary", type=PATH, help="REDCap's data dictionary (CSV), if TABLE is its export of raw data.")
+def describe(table: Path, output: Path | None, sheet: str | None, query: Path | None, dictionary: Path | None) -> None:
     """Write a draft contract, which describes each column of a table. A person must correct this draft.
 
     Example: site-agent data describe patients.csv --output contract.yaml
@@ -41,7 +42,7 @@ def describe(table: Path, output: Path | None, sheet: str | None, query: Path | 
 
     from site_agent.desk.drafting.describe import describe as draft_of
 
-    draft = draft_of(table, sheet=sheet, query=None if query is None else query.read_text())
+    draft = draft_of(table, sheet=sheet, query=None if query is None else query.read_text(), dictionary=dictionary)
     if output is None:
         click.echo(draft.text, nl=False)
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, assert_never
@@ -23,8 +24,18 @@ from site_agent.desk.drafting.column_draft import (
     timed_target_line,
 )
 from site_agent.desk.drafting.format_guess import guess_format
+from site_agent.desk.drafting.noted_columns import noted_draft, noted_line
+from site_agent.desk.drafting.redcap_dictionary import dictionary_notes, export_note
 from site_agent.desk.examination.examined_follow_up import FOLLOW_UP
-from site_agent.trainer.data.contract import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
+from site_agent.trainer.data.contract import (
+    ExcelFormat,
+    Format,
+    LabelledFormat,
+    ParquetFormat,
+    SqlFormat,
+    TableFormat,
+)
+from site_agent.trainer.data.file_notes import FileNote
 from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.table_sources import blocks_of, first_row, open_rows, texts_of
 
@@ -48,13 +59,15 @@ class Draft:
     has_more: bool
 
 
-def describe(path: Path, *, sheet: str | None = None, query: str | None = None) -> Draft:
+def describe(
+    path: Path, *, sheet: str | None = None, query: str | None = None, dictionary: Path | None = None
+) -> Draft:
     """Draft a contract from a hospital's table, as YAML with comments for the person who corrects it.
 
-    The first 20,000 rows of a long table are read, and fewer of a wide one.
+    The first 20,000 rows of a long table are read, and fewer of a wide one. `dictionary` is REDCap's data dictionary.
 
     Raises:
-        DataError: the table cannot be read, has no rows or no usable names.
+        DataError: the table or the dictionary cannot be read, or the table has no rows or no usable names.
     """
     try:
         form = guess_format(path, sheet=sheet, query=query)
@@ -64,10 +77,12 @@ def describe(path: Path, *, sheet: str | None = None, query: str | None = None) 
             consequence="No draft of a contract was written, and nothing was sent.",
             remedy="Give the path of an existing file that your user account may read.",
         ) from cause
-    columns, nameless, rows, has_more = _columns(path, form)
+    notes = _notes(path, form, dictionary)
+    columns, nameless, rows, has_more = _columns(path, form, notes)
     if not rows or len(columns) < _FEWEST_COLUMNS:
         raise _no_table(path, form, rows)
-    lines = _lines(columns)
+    drafted = zip(columns, _lines(columns), strict=True)
+    lines = [noted_line(column, line, notes.get(column.name) or export_note(column)) for column, line in drafted]
     markers = sorted({marker for column in columns for marker in column.markers})
     head = [
         f"# Drafted by `site-agent data describe` from {'the first ' if has_more else ''}{rows} rows.",
@@ -82,6 +97,16 @@ def describe(path: Path, *, sheet: str | None = None, query: str | None = None) 
     comments = ([f"  # {text}" for text in line.words if is_commented] for line in lines)
     body = [text for words, line in zip(comments, lines, strict=True) for text in (*words, f"  - {line.text}")]
     return Draft(text="\n".join([*head, *body]) + "\n", rows=rows, has_more=has_more)
+
+
+def _notes(path: Path, form: Format, dictionary: Path | None) -> dict[str, FileNote]:
+    if dictionary is not None:
+        return dictionary_notes(dictionary)
+    if isinstance(form, LabelledFormat):
+        from site_agent.trainer.data.labelled_files import labelled_notes
+
+        return labelled_notes(path, form)
+    return {}
 
 
 def _no_table(path: Path, form: Format, rows: int) -> DataError:
@@ -103,7 +128,7 @@ def _no_table(path: Path, form: Format, rows: int) -> DataError:
     return DataError(what=what, consequence="No draft of a contract was written, and nothing was sent.", remedy=remedy)
 
 
-def _columns(path: Path, form: Format) -> tuple[list[ColumnDraft], list[int], int, bool]:
+def _columns(path: Path, form: Format, notes: Mapping[str, FileNote]) -> tuple[list[ColumnDraft], list[int], int, bool]:
     """Return the named columns, the numbers of those without a name, the rows read, and whether there are more."""
     with open_rows(path, form, []) as rest:
         first = first_row(rest)
@@ -124,7 +149,7 @@ def _columns(path: Path, form: Format) -> tuple[list[ColumnDraft], list[int], in
                 column += texts_of(block.columns[place].slice(0, count))
             if has_more := len(numbers) > len(taken):
                 break
-    drafts = [ColumnDraft(names[place], form.decimal, column) for place, column in cells.items()]
+    drafts = [noted_draft(names[place], form.decimal, column, notes) for place, column in cells.items()]
     return drafts, nameless, rows, has_more
 
 
@@ -191,6 +216,8 @@ def _format_lines(form: Format) -> list[str]:
             return ["format:", "  kind: excel", *([f"  sheet: {scalar(form.sheet)}"] if form.sheet else [])]
         case ParquetFormat():
             return ["format:", "  kind: parquet"]
+        case LabelledFormat():
+            return ["format:", "  kind: sas-spss-stata"]
         case SqlFormat():
             return ["format:", "  kind: sql", "  query: |", *(f"    {line}" for line in form.query.splitlines())]
         case _:

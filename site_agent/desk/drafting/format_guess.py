@@ -8,7 +8,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from site_agent.trainer.data.contract import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
+from site_agent.trainer.data.contract import (
+    ExcelFormat,
+    Format,
+    LabelledFormat,
+    ParquetFormat,
+    SqlFormat,
+    TableFormat,
+)
+from site_agent.trainer.data.file_kinds import another_kind, kind_of
 from site_agent.trainer.data.mistakes import unusable
 
 _LOOKED_AT: Final = 1 << 18
@@ -21,7 +29,7 @@ _DATE: Final = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?[./-]\d\d?[./-]\d{2,4}")
 
 
 def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
-    """Guess a table's format from its name and its first 256 KiB.
+    """Guess a table's format from its first 256 KiB and its name.
 
     Raises:
         OSError: the file cannot be read.
@@ -29,18 +37,22 @@ def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
     """
     if query is not None:
         return SqlFormat(kind="sql", query=query)
-    suffix = path.suffix.lower()
-    if suffix in (".xlsx", ".xlsm"):
-        return ExcelFormat(kind="excel", sheet=sheet)
-    if suffix in (".parquet", ".pq"):
-        return ParquetFormat(kind="parquet")
     with path.open("rb") as file:
         start = file.read(_LOOKED_AT)
+    kind = kind_of(path, start)
+    suffix = path.suffix.lower()
+    if suffix in (".xlsx", ".xlsm") or (kind is not None and kind.form == "excel"):
+        return ExcelFormat(kind="excel", sheet=sheet)
+    if suffix in (".parquet", ".pq") or (kind is not None and kind.form == "parquet"):
+        return ParquetFormat(kind="parquet")
+    if kind is not None and kind.form == "sas-spss-stata":
+        return LabelledFormat(kind="sas-spss-stata")
+    if kind is not None:
+        raise another_kind(path, kind)
     if b"\0" in start and _encoding(start) != "utf-16":
         raise unusable(
-            what=f"The table {path} is not a text file.",
-            remedy="Rename an Excel workbook to .xlsx, and a Parquet file to .parquet. Export any other file as CSV, "
-            "with codes and not with labels.",
+            what=f"The table {path} is not a text file, and its kind is not known.",
+            remedy="Export the table as CSV, with codes and not with labels.",
         )
     return _guess_text(start)
 

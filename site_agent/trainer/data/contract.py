@@ -108,6 +108,18 @@ class ParquetFormat(_Format):
     decimal: ClassVar[Literal["."]] = "."  # the file does not store numbers as text
 
 
+class LabelledFormat(_Format):
+    """A file of SAS (sas7bdat, xpt), SPSS (sav, zsav, por) or Stata (dta).
+
+    `encoding` is needed only if texts beyond ASCII are read and the file does not state its encoding (Stata before 14).
+    """
+
+    kind: Literal["sas-spss-stata"]
+    encoding: Literal["utf-8", "iso-8859-1", "iso-8859-15", "windows-1250", "windows-1252"] | None = None
+    header: ClassVar[Literal[True]] = True
+    decimal: ClassVar[Literal["."]] = "."  # the file does not store numbers as text
+
+
 class SqlFormat(_Format):
     """One query to a database. The query can only read.
 
@@ -129,6 +141,7 @@ Format = Annotated[
     Annotated[TableFormat, Tag("text")]
     | Annotated[ExcelFormat, Tag("excel")]
     | Annotated[ParquetFormat, Tag("parquet")]
+    | Annotated[LabelledFormat, Tag("sas-spss-stata")]
     | Annotated[SqlFormat, Tag("sql")],
     Discriminator(_kind),
 ]

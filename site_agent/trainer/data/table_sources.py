@@ -28,7 +28,14 @@ import pyarrow.compute as compute
 import pyarrow.csv as csv_reader
 
 from protos.errors import UnavailableError
-from site_agent.trainer.data.contract import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
+from site_agent.trainer.data.contract import (
+    ExcelFormat,
+    Format,
+    LabelledFormat,
+    ParquetFormat,
+    SqlFormat,
+    TableFormat,
+)
 from site_agent.trainer.data.mistakes import refuse, unusable
 
 LONGEST_LINE: Final = 1 << 24
@@ -49,10 +56,14 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class Doubt:
-    """What a person must look at although every cell was read. `place` is its column, None for the whole table."""
+    """What a person must look at although every cell was read. `place` is its column, None for the whole table.
+
+    A contract that declares all `markers` as missing, or as codes, has answered it.
+    """
 
     words: str
     place: int | None = None
+    markers: frozenset[str] = frozenset()
 
 
 Row: TypeAlias = tuple[int, Sequence[object]]  # its number, and its cells as the source has them
@@ -114,6 +125,10 @@ def first_row(rows: Iterator[Row | Block]) -> tuple[int, list[str]]:
 
 
 def _rows(path: Path, file: BinaryIO, form: Format, doubts: list[Doubt]) -> Generator[Row | Block, None, None]:
+    from site_agent.trainer.data.file_kinds import check_kind
+
+    if form.kind != "sql":  # which may be the URL of a server
+        check_kind(path, file, form.kind)
     match form:
         case TableFormat():
             return _text_rows(file, form, doubts)
@@ -123,6 +138,10 @@ def _rows(path: Path, file: BinaryIO, form: Format, doubts: list[Doubt]) -> Gene
             return sheet_rows(path, form, doubts)
         case ParquetFormat():
             return _parquet_rows(file)
+        case LabelledFormat():
+            from site_agent.trainer.data.labelled_files import labelled_rows
+
+            return labelled_rows(path, form, doubts)
         case SqlFormat():
             from site_agent.trainer.data.database import lacks_its_log, query_records
 

@@ -29,7 +29,14 @@ import numpy.typing as npt
 import pyarrow as arrow
 import pyarrow.compute as compute
 
-from site_agent.trainer.data.cell_rules import ABSENT, ERROR_CODES, MISSING, UNKNOWN_POSITION, canonical_identifier
+from site_agent.trainer.data.cell_rules import (
+    ABSENT,
+    ERROR_CODES,
+    MISSING,
+    UNKNOWN_POSITION,
+    canonical_code,
+    canonical_identifier,
+)
 from site_agent.trainer.data.cells import (
     BlockParser,
     Counts,
@@ -70,6 +77,7 @@ _MARKER_DAYS: Final = tuple(
     )
 )
 _FEWEST_MARKER_DAYS: Final = 3
+_REPEATS: Final = "redcap_repeat_instrument"  # REDCap's name of the form that a row repeats
 FEWEST_ROWS: Final = 10
 _SHOWN_PLACES: Final = 5
 _DELIMITER: Final = "is the delimiter the declared one?"
@@ -226,6 +234,7 @@ class _Reading:
         self.absent: list[str] = []
         self.nameless: tuple[int, ...] = ()
         self.doubts: list[tuple[str, str | None]] = []
+        self.repeats = 0
         self.marker_days: Counter[tuple[str, date]] = Counter()
         self.today = today or date.today()
         self.mistakes = Mistakes(kept_rows)
@@ -256,19 +265,34 @@ class _Reading:
                 self.folder = ImageFolder(image, path, self.contract.missing_markers, scratch=self.scratch)
             others = (self.contract.patient, image, *self.contract.terms)
             read = {*parsers, *(column.name for column in others if column and column.name in positions)}
-            places = sorted({*(positions[name] for name in read), *self.other_places.values()})
+            repeats = {positions[name] for name in (_REPEATS,) if name in positions and self.contract.format.header}
+            places = sorted({*(positions[name] for name in read), *self.other_places.values(), *repeats})
             self.parsed = {name: [np.empty(0)] for name in parsers if not self._is_day(name)}
             rows = rows if self.contract.format.header else itertools.chain([first], rows)
             for block in blocks_of(rows, width, places):
                 self._take(block, width, positions, parsers)
+                self.repeats += sum(bool(cell.strip()) for place in repeats for cell in texts_of(block.columns[place]))
         columns: dict[int | None, str | None] = {None: None} | {positions[name]: name for name in read}
-        self.doubts = [(one.words, columns[one.place]) for one in doubts if one.place in columns]
+        self.doubts = [
+            (one.words, columns[one.place])
+            for one in doubts
+            if one.place in columns and not self._answers(one, columns[one.place])
+        ]
         self.doubts += [
             (f"{count} dates are {day}; does this day mean 'not known'?", name)
             for (name, day), count in self.marker_days.items()
             if count >= _FEWEST_MARKER_DAYS
         ]
+        if self.repeats:
+            words = f"{self.repeats} rows repeat a form, and the columns of other forms are empty there"
+            self.doubts.append((f"{words}; select or compute one row for each patient", _REPEATS))
         return self._finish(positions)
+
+    def _answers(self, doubt: Doubt, name: str | None) -> bool:
+        """Return whether the contract declares all cells that the file calls missing, as missing or as codes."""
+        column = next((one for one in self.contract.columns if one.name == name), None)
+        own = {*getattr(column, "missing_markers", ()), *getattr(column, "codes", ()), *self.contract.missing_markers}
+        return bool(doubt.markers) and {canonical_code(one) for one in doubt.markers} <= own
 
     def _positions_by_name(self, header: Sequence[str]) -> dict[str, int]:
         found = [cell.strip() for cell in header]

@@ -1,0 +1,268 @@
+"""Reads the rows of a file of SAS, SPSS or Stata, and what it says about its columns.
+
+The library pyreadstat unpacks the file. Its own conversions are switched off, because some lose values: a duration of
+25 hours becomes one hour, and a date after the year 9999 an exception. The rules:
+
+* a number that the file declares as missing stays a number, and a special missing value is written .A to .Z (SAS) or .a
+  to .z (Stata): the contract decides, and numbers that it does not declare are asked about;
+* dates become dates by the file's own format. Times of day and durations stay numbers of seconds;
+* text beyond ASCII is read only where the file or the contract says its encoding;
+* a file that ends too early, or that holds several tables, is an error. No word of the library is shown.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from protos.errors import ConfigurationError, to_install
+from site_agent.trainer.data.contract import LabelledFormat
+from site_agent.trainer.data.file_notes import FileNote
+from site_agent.trainer.data.mistakes import refuse, unusable
+from site_agent.trainer.data.table_sources import Doubt, Row, Unreadable, cell_of
+from site_agent.trainer.data.transport_files import special_cells
+
+Kind: TypeAlias = Literal["sas7bdat", "xport", "sav", "por", "dta"]
+_Convert: TypeAlias = Callable[[float], object]
+
+_CELLS_AT_ONCE: Final = 1 << 21
+START_BYTES: Final = 600  # by which a kind is known
+_STARTS: Final[tuple[tuple[bytes, Kind], ...]] = (
+    (b"\0" * 12 + b"\xc2\xea\x81\x60\xb3\x14\x11\xcf\xbd\x92\x08\x00", "sas7bdat"),
+    (b"HEADER RECORD*******LIBRARY ", "xport"),
+    (b"HEADER RECORD*******LIBV8   ", "xport"),
+    (b"$FL2", "sav"),
+    (b"$FL3", "sav"),
+    (b"<stata_dta>", "dta"),
+)
+_OLD_STATA: Final = range(104, 116)
+_STATA_END: Final = b"</stata_dta>"
+_LARGEST_WHOLE: Final = 1 << 53  # beyond it a float64 does not hold every whole number
+_SPSS_DAY: Final = datetime(1582, 10, 14)
+_SAS_DAY: Final = datetime(1960, 1, 1)  # also Stata's
+_SPSS: Final = ((re.compile(r"[AEJS]?DATE\d|DATETIME|YMDHMS|MOYR|QYR|WKYR"), _SPSS_DAY, "seconds"),)
+_SAS: Final = (
+    (re.compile(r"DATETIME|DATEAMPM|MDYAMPM|DT[A-Z]|NLDATM|[EB]8601D[TZNX]|IS8601D[TZN]"), _SAS_DAY, "seconds"),
+    (
+        re.compile(
+            r"([EB]|IS)8601DA|DATE|DDMMYY|MMDDYY|YYMMDD|YYMM|MMYY|MONYY|YYMON|YYQ|JULIAN|WORDDAT|WEEKDAT|NLDATE|MONNAME"
+        ),
+        _SAS_DAY,
+        "days",
+    ),
+)
+_STATA: Final = (
+    (re.compile(r"%-?t?d"), _SAS_DAY, "days"),
+    (re.compile(r"%-?tc"), _SAS_DAY, "milliseconds"),  # %tC counts leap seconds, and is left as a number
+)
+_DATES: Final = {"sav": _SPSS, "por": _SPSS, "sas7bdat": _SAS, "xport": _SAS, "dta": _STATA}
+_MONTHS: Final = re.compile(r"%-?tm")
+_DURATIONS: Final = re.compile(r"D?TIME|HHMM|MMSS|HOUR|TOD|[EB]8601TM")
+_ORDINARY: Final = re.compile(
+    r"(\$\w*|A|BEST|F|N|COMMAX?|DOLLARX?|DOT|EUROX?|PERCENTN?|PCT|NUMX|Z|E|D|%-?\d+.*|MONTH|WKDAY|)[\d.]*"
+)
+_FAR_DATE: Final = Unreadable("a date before the year 1 or after 9999")
+_NO_ENCODING: Final = Unreadable(
+    "text beyond ASCII, and the file does not say its encoding; declare `encoding` in the format"
+)
+_MOST_LABELS: Final = 50
+
+
+def labelled_kind(start: bytes) -> Kind | None:
+    """Return the kind of a file of SAS, SPSS or Stata by its first `START_BYTES`, or None."""
+    for mark, kind in _STARTS:
+        if start.startswith(mark):
+            return kind
+    if b"SPSSPORT" in start[:START_BYTES]:
+        return "por"
+    is_old = len(start) > 3 and start[0] in _OLD_STATA and start[1] in (1, 2) and start[2:4] == b"\1\0"
+    return "dta" if is_old else None
+
+
+def labelled_rows(path: Path, form: LabelledFormat, doubts: list[Doubt]) -> Generator[Row, None, None]:
+    """Yield the names of the columns as row 1, and then the rows, numbered from 2.
+
+    Raises:
+        ConfigurationError: pyreadstat is not installed.
+        DataError: the file is of another kind, damaged, incomplete, or holds several tables.
+    """
+    kind, states_encoding = _examined(path)
+    _, facts = _read(path, form, kind, metadataonly=True)
+    names = list(facts.column_names)
+    yield 1, names
+    notes = [_note(name, kind, facts, {}) for name in names]
+    as_texts = [_texts(name, kind, facts, is_ascii=not states_encoding and form.encoding is None) for name in names]
+    missing: list[Counter[str]] = [Counter() for _ in names]
+    rows, step = 0, max(1, _CELLS_AT_ONCE // max(1, len(names)))
+    specials = special_cells(path) if kind == "xport" else iter(())
+    marked = next(specials, None)
+    while True:
+        found, _ = _read(path, form, kind, row_offset=rows, row_limit=step)
+        columns = [texts(found[name]) for name, texts in zip(names, as_texts, strict=True)]
+        for note, count, column in zip(notes, missing, columns, strict=True):
+            if note.missing_ranges:
+                count.update(cell for cell in column if isinstance(cell, str) and note.means_missing(cell))
+        now = len(columns[0]) if columns else 0
+        while marked is not None and marked[0] < rows + now:
+            columns[marked[1]][marked[0] - rows] = marked[2]
+            marked = next(specials, None)
+        yield from enumerate(zip(*columns, strict=True), start=rows + 2)
+        rows += now
+        if now < step:
+            break
+    if marked is not None or (kind in ("sas7bdat", "sav", "dta") and facts.number_rows not in (rows, None)):
+        refuse([f"only {rows} of the file's rows can be read; copy or export it again"])
+    for place, count in enumerate(missing):
+        if count:
+            words = f"the file declares {count.total()} of its numbers as missing"
+            doubts.append(Doubt(f"{words}; list them under missing_markers of the column", place, frozenset(count)))
+
+
+def labelled_notes(path: Path, form: LabelledFormat) -> dict[str, FileNote]:
+    """Return what a file says about its columns, by name. Labels in a SAS catalogue beside the file count too."""
+    kind, _ = _examined(path)
+    _, facts = _read(path, form, kind, metadataonly=True)
+    catalogue = _catalogue(path) if kind in ("sas7bdat", "xport") else {}
+    return {name: _note(name, kind, facts, catalogue) for name in facts.column_names}
+
+
+def _examined(path: Path) -> tuple[Kind, bool]:
+    """Return the kind of a file, and whether it says its encoding. Raise DataError if it cannot be read right."""
+    with path.open("rb") as file:
+        start = file.read(START_BYTES)
+        kind = labelled_kind(start)
+        if kind is None:
+            refuse(["the file is not of SAS, SPSS or Stata (sas7bdat, xpt, sav, zsav, por, dta)"])
+        is_new_stata = kind == "dta" and start.startswith(b"<")
+        if is_new_stata:
+            file.seek(0, 2)
+            file.seek(-min(file.tell(), len(_STATA_END)), 2)
+            if file.read() != _STATA_END:
+                refuse(["the file ends too early; copy or export it again"])
+    return kind, kind in ("sas7bdat", "sav") or (is_new_stata and start[28:31] >= b"118")
+
+
+def _read(path: Path, form: LabelledFormat, kind: Kind, **options: Any) -> tuple[Mapping[str, Sequence[Any]], Any]:
+    try:
+        import pyreadstat
+    except ImportError as cause:
+        raise ConfigurationError(
+            what="The package pyreadstat is not installed, but it is needed to read files of SAS, SPSS and Stata.",
+            consequence="The table was not used and nothing was sent.",
+            remedy=to_install("site,formats"),
+        ) from cause
+    if kind not in ("por", "xport"):
+        options["user_missing"] = True
+    if kind != "por" and form.encoding is not None:
+        options["encoding"] = form.encoding
+    read = getattr(pyreadstat, f"read_{kind}")
+    try:
+        found, facts = read(path, output_format="dict", disable_datetime_conversion=True, **options)
+    except UnicodeError:
+        is_encoded = False
+    except (pyreadstat.ReadstatError, pyreadstat.PyreadstatError, ValueError, OverflowError, KeyError):
+        is_encoded = True
+    else:
+        return found, facts
+    if is_encoded:
+        refuse(["the file is damaged, incomplete or encrypted; copy or export it again"])
+    raise unusable(
+        what="The file has text that is not in UTF-8, and it does not say its encoding.",
+        remedy="Declare the encoding in the contract, such as `encoding: windows-1252` under format.",
+    )
+
+
+def _texts(name: str, kind: Kind, facts: Any, *, is_ascii: bool) -> Callable[[Sequence[Any]], list[str | Unreadable]]:
+    """Return the function that writes the cells of a column as texts."""
+    if facts.readstat_variable_types[name] == "string":
+
+        def of_text(value: Any) -> str | Unreadable:
+            return _NO_ENCODING if is_ascii and not (value or "").isascii() else cell_of(value)
+
+        return lambda values: [of_text(value) for value in values]
+    convert = _conversion(kind, str(facts.original_variable_types[name] or ""))
+
+    def of_number(value: Any) -> str | Unreadable:
+        if isinstance(value, str):  # a special missing value
+            return f".{value}"
+        if value is None or math.isnan(value):
+            return ""
+        found = convert(float(value))
+        return found if isinstance(found, Unreadable) else cell_of(found)
+
+    return lambda values: [of_number(value) for value in values]
+
+
+def _conversion(kind: Kind, form: str) -> _Convert:
+    if kind == "dta" and _MONTHS.match(form):
+        return _month
+    for pattern, start, unit in _DATES[kind]:
+        if pattern.match(form if kind == "dta" else form.upper()):
+            return _counted(start, unit)
+    return _plain
+
+
+def _plain(value: float) -> object:
+    return int(value) if value.is_integer() and abs(value) < _LARGEST_WHOLE else value
+
+
+def _counted(start: datetime, unit: str) -> _Convert:
+    def convert(value: float) -> object:
+        try:
+            return start + timedelta(**{unit: value})
+        except (OverflowError, ValueError):
+            return _FAR_DATE
+
+    return convert
+
+
+def _month(value: float) -> object:
+    year, month = divmod(int(value), 12)
+    return datetime(1960 + year, month + 1, 1) if value.is_integer() and 0 < 1960 + year < 10_000 else _FAR_DATE
+
+
+def _note(name: str, kind: Kind, facts: Any, catalogue: Mapping[str, Mapping[Any, str]]) -> FileNote:
+    form = str(facts.original_variable_types.get(name) or "")
+    is_text = facts.readstat_variable_types[name] == "string"
+    labels = facts.variable_value_labels.get(name) or catalogue.get(form.upper().rstrip("0123456789.")) or {}
+    ranges = facts.missing_ranges.get(name) or ()
+    told = []
+    if not is_text and kind == "dta" and _MONTHS.match(form):
+        told.append("the file has months here: each is read as its first day")
+    elif not is_text and kind != "dta" and _DURATIONS.match(form.upper()):
+        told.append("a time of day or a duration, in seconds")
+    elif not is_text and _conversion(kind, form) is _plain and not (labels or _ORDINARY.fullmatch(form.upper())):
+        told.append(f"its format in the file is {form}, which is not used: what does the number mean?")
+    return FileNote(
+        label=str(facts.column_names_to_labels.get(name) or "").strip(),
+        labels={_code(code): str(label) for code, label in labels.items()} if len(labels) <= _MOST_LABELS else {},
+        missing=frozenset(one["lo"] for one in ranges if isinstance(one["lo"], str)),
+        missing_ranges=tuple((float(one["lo"]), float(one["hi"])) for one in ranges if not isinstance(one["lo"], str)),
+        unit="seconds" if told and "in seconds" in told[0] else "",
+        told=tuple(told),
+    )
+
+
+def _code(code: Any) -> str:
+    if isinstance(code, int | float):
+        return str(cell_of(_plain(float(code))))
+    return str(code)
+
+
+def _catalogue(path: Path) -> Mapping[str, Mapping[Any, str]]:
+    """Return the labels of formats in a SAS catalogue beside the table: its own, or the one named formats."""
+    import pyreadstat
+
+    for place in (path.with_suffix(".sas7bcat"), path.with_name("formats.sas7bcat")):
+        if place.is_file():
+            try:
+                _, facts = pyreadstat.read_sas7bcat(place)
+            except (pyreadstat.ReadstatError, pyreadstat.PyreadstatError, ValueError):
+                return {}
+            return {str(name).upper(): labels for name, labels in facts.value_labels.items()}
+    return {}
