@@ -188,9 +188,27 @@ def _model(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]
         cells += [mine[term["term"]]["text"] if term["term"] in mine else "–"] if mine else []
         rows.append(cells)
     yield table(f"{one['name']}: coefficients", head, rows, style="figures")
+    yield from _shapes(one)
     if one["ridge"]:
         words = f"A penalty (ridge {one['ridge']:g}) shrinks these estimates. So they have no interval and no p value."
         yield paragraph(words, "soft")
+
+
+def _shapes(one: Facts) -> Iterator[str]:
+    """Yield the joint tests of terms with several columns, and what each spline says at its knots."""
+    scale = one["ratio"] or "difference"
+    if one["tests"]:
+        tests: list[list[Cell]] = [
+            [test["term"], f"{test['chi_squared']:.2f}", f"{test['degrees']}", _p(test["p"])] for test in one["tests"]
+        ]
+        yield table("Joint tests", ["Joint test of", "Wald's chi-squared", "Degrees", "p"], tests, style="figures")
+    for spline in one["splines"]:
+        rows: list[list[Cell]] = []
+        for at in spline["at"]:
+            text = _on_scale({"term": "", **at}, is_ratio=one["ratio"] is not None)["text"]
+            rows.append([f"{at['value']:g}", "reference" if at["value"] == spline["reference"] else text])
+        head = [f"{spline['concept']}, at a knot of its spline", f"{scale.capitalize()} (95% interval)"]
+        yield table(f"Spline of {spline['concept']}", head, rows, style="figures")
 
 
 def _patients(one: Facts) -> Iterator[str]:
@@ -270,7 +288,7 @@ def _method(one: Facts) -> str:
             penalty = f", with a ridge penalty of {one['ridge']:g}" if one["ridge"] else ""
             words = (
                 f"a Cox model stratified by hospital, with {one['ties'].capitalize()}'s method for ties{penalty}."
-                " Hazard ratios have 95% Wald intervals."
+                f" Hazard ratios have 95% Wald intervals.{_curved(one)}"
             )
             if one["proportional_p"] is not None:
                 words += (
@@ -285,9 +303,17 @@ def _method(one: Facts) -> str:
             own = "an intercept for each hospital" if one["intercept"] == "site" else "one common intercept"
             penalty = f" and a ridge penalty of {one['ridge']:g}" if one["ridge"] else ""
             robust = " Standard errors allow for several rows of one patient (sandwich)." if one["robust"] else ""
-            return f"{_PAPERS[one['family']]} with {own}{penalty}.{robust}"
+            firth = " and Firth's correction" if one["firth"] else ""
+            return f"{_PAPERS[one['family']]} with {own}{penalty}{firth}.{robust}{_curved(one)}"
         case _:
             return ""
+
+
+def _curved(one: Facts) -> str:
+    """Return the sentence about splines, or nothing."""
+    knots = {spline["concept"]: ", ".join(f"{at['value']:g}" for at in spline["at"]) for spline in one["splines"]}
+    named = "; ".join(f"{name} with knots at {values}" for name, values in knots.items())
+    return f" Restricted cubic splines: {named}." if named else ""
 
 
 def _versions(results: Facts) -> str:

@@ -34,6 +34,7 @@ Term: TypeAlias = Annotated[
 ]
 Terms: TypeAlias = Annotated[tuple[Term, ...], Field(min_length=1, max_length=100)]
 References: TypeAlias = Mapping[ConceptName, Text]
+Splines: TypeAlias = Mapping[ConceptName, Annotated[tuple[float, ...], Field(min_length=3, max_length=7)]]
 SUM_SCALE: Final = 1 << 36  # of moments and Newton sums
 
 
@@ -52,31 +53,43 @@ class TableOne(Document):
     bins: int | None = Field(default=None, ge=4, le=200)
 
 
-class Regression(Document):
+class Model(Document):
+    """What regressions and Cox models have in common.
+
+    Attributes:
+        terms: concepts and their products. A concept of k codes has k - 1 columns, one for each code but the reference.
+        references: the code with which others are compared, by concept; by default the concept's first code.
+        splines: the knots of numbers whose effect is a restricted cubic spline, by concept.
+        ridge: the penalty is ridge / 2 times the squared standardised coefficients. With a penalty, the result has no
+            interval and no p value.
+    """
+
+    terms: Terms
+    references: References = Field(default_factory=dict)
+    splines: Splines = Field(default_factory=dict)
+    ridge: float = Field(default=0.0, ge=0, le=1e6)
+
+
+class Regression(Model):
     """A generalised linear model.
 
     Attributes:
         outcome: a concept. For binomial it has two codes, and the second one is the event.
-        terms: concepts and their products. A concept of k codes has k - 1 columns, one for each code but the reference.
         intercept: `site` gives each site its own, as indicators of the sites in a pooled table would.
         exposure: a concept with the time or the persons of a row, for poisson; its logarithm is the offset.
-        ridge: the penalty is ridge / 2 times the squared standardised coefficients. With a penalty, the result has no
-            interval and no p value.
-        references: the code with which others are compared, by concept; by default the concept's first code.
         robust: whether standard errors allow for several rows of one patient (sandwich, by patient).
+        firth: whether the likelihood has Firth's correction, for few events or separation in a binomial model.
     """
 
     family: Literal["binomial", "gaussian", "poisson"]
     outcome: ConceptName
-    terms: Terms
     intercept: Literal["site", "common"] = "site"
     exposure: ConceptName | None = None
-    ridge: float = Field(default=0.0, ge=0, le=1e6)
-    references: References = Field(default_factory=dict)
     robust: bool = False
+    firth: bool = False
 
 
-class Cox(Document):
+class Cox(Model):
     """A Cox model in which every site has its own baseline hazard.
 
     Attributes:
@@ -86,10 +99,7 @@ class Cox(Document):
 
     time: ConceptName
     event: ConceptName
-    terms: Terms
     ties: Literal["efron", "breslow"] = "efron"
-    ridge: float = Field(default=0.0, ge=0, le=1e6)
-    references: References = Field(default_factory=dict)
 
 
 class Curve(Document):

@@ -11,10 +11,10 @@ from protos.plan.analyses import (
     Arithmetic,
     CoxAnalysis,
     CurveAnalysis,
+    Model,
     RegressionAnalysis,
     StudySize,
     TableOneAnalysis,
-    Terms,
     concept_named,
     concepts_used,
 )
@@ -92,9 +92,9 @@ def size_of(analysis: Analysis, concepts: tuple[Concept, ...]) -> int:
             groups = 1 + _codes(table.by, concepts)
             return groups * sum(max(_codes(name, concepts), 4 + (table.bins or 0)) + 3 for name in table.columns)
         case RegressionAnalysis(regression=model):
-            return _of_columns(model.terms, concepts)
+            return 2 * _of_columns(model, concepts)
         case CoxAnalysis(cox=cox):
-            return 2 * _of_columns(cox.terms, concepts)
+            return 2 * _of_columns(cox, concepts)
         case CurveAnalysis(curve=curve):
             length = MONTH if curve.grid == "monthly" else curve.grid
             return 4 * max(1, _codes(curve.by, concepts)) * ceil(min(curve.to / length, 1e9))
@@ -102,8 +102,11 @@ def size_of(analysis: Analysis, concepts: tuple[Concept, ...]) -> int:
             assert_never(analysis)
 
 
-def _of_columns(terms: Terms, concepts: tuple[Concept, ...]) -> int:
-    columns = sum(prod(max(1, _codes(name, concepts) - 1) for name in term.split(":")) for term in terms)
+def _of_columns(model: Model, concepts: tuple[Concept, ...]) -> int:
+    def number(name: str) -> int:
+        return max(1, _codes(name, concepts) - 1, len(model.splines.get(name, ())) - 1)
+
+    columns = sum(prod(map(number, term.split(":"))) for term in model.terms)
     return columns * (columns + 12)
 
 

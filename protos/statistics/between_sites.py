@@ -43,12 +43,13 @@ class OwnEstimate:
         """Return 1 / (error^2 + variance), or 0 if the estimate is too far from 0 for its error."""
         return 1.0 / (self.error**2 + variance) if abs(self.value) <= _LARGEST_Z * self.error else 0.0
 
-    @property
-    def ratio(self) -> dict[str, float]:
-        """Return exp of the estimate and of the limits of its 95% interval."""
+    def record(self, *, is_ratio: bool) -> dict[str, float]:
+        """Return the estimate and the limits of its 95% interval, or their exponentials."""
         reach = TWO_SIDED * self.error
-        ends = {"low": ratio_of(self.value - reach), "high": ratio_of(self.value + reach)}
-        return {"ratio": ratio_of(self.value)} | ends
+        ends = {"low": self.value - reach, "high": self.value + reach}
+        if not is_ratio:
+            return {"estimate": self.value, **ends}
+        return {"ratio": ratio_of(self.value), **{name: ratio_of(one) for name, one in ends.items()}}
 
 
 @dataclass(frozen=True, kw_only=True)

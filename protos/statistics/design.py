@@ -1,7 +1,8 @@
 """Computes the columns of a regression or a Cox model from the terms of an analysis.
 
-A number is one column. A concept of k codes has k - 1 columns, 1 for a code and 0 for all others; the reference has
-none. A product of concepts has the products of their columns. Rows with a missing value take no part. The rules:
+A number is one column, or k - 1 columns with k declared knots (splines.py). A concept of k codes has k - 1 columns, 1
+for a code and 0 for all others; the reference has none. A product of concepts has the products of their columns. Rows
+with a missing value take no part. The rules:
 
 * a column is scaled from its possible range to 0..1, and then standardised by the sums of all sites, so every entry of
   a Hessian has a bound. Coefficients are printed in the units of the concepts;
@@ -11,17 +12,45 @@ none. A product of concepts has the products of their columns. Rows with a missi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
 import numpy as np
 
-from protos.plan.analyses import SUM_SCALE, VOID, Float64, Frame, Number, StudySize, Unanswerable, concept_named
+from protos.plan.analyses import (
+    SUM_SCALE,
+    VOID,
+    Float64,
+    Frame,
+    Model,
+    Number,
+    StudySize,
+    Unanswerable,
+    concept_named,
+)
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
+from protos.statistics.splines import spline_column, why_no_knots
 
 _NARROWEST = 1e-4  # the standard deviation of a column, as a part of its possible range
+
+
+@dataclass(frozen=True)
+class _Factor:
+    """A number, a column of its spline, or an indicator of a code. `place` is that of the code or of the column."""
+
+    concept: str
+    name: str
+    place: int
+    knots: tuple[float, ...] | None  # of a number; empty for a straight line. None for codes
+    low: float
+    high: float
+
+    def of(self, values: Float64) -> Float64:
+        if self.knots is None:
+            return np.where(np.isnan(values), np.nan, values == self.place)
+        return spline_column(values, self.knots, self.place)
 
 
 @dataclass(frozen=True)
@@ -29,13 +58,15 @@ class DesignColumn:
     """One column: the product of numbers and of indicators of codes.
 
     Attributes:
-        name: "age", "sex=male" or "age:sex=male".
-        factors: concepts, each with the position of its code; None for a number.
+        term: of the model, to which the column belongs.
+        name: "age", "sex=male", "age:sex=male", or "age'" for the first curved column of a spline.
+        factors: each a function of a concept's values.
         low, high: the possible range of the product.
     """
 
+    term: str
     name: str
-    factors: tuple[tuple[str, int | None], ...]
+    factors: tuple[_Factor, ...]
     low: float
     high: float
 
@@ -56,15 +87,16 @@ class Standardised:
 class Design:
     """The columns of a model, with the numbers about them that sites send in the first round."""
 
-    def __init__(
-        self, terms: tuple[str, ...], concepts: tuple[Concept, ...], references: Mapping[str, str], size: StudySize
-    ) -> None:
-        """Raises KeyError or ValueError: a term has a concept that the plan lacks, or a reference that is no code."""
+    def __init__(self, model: Model, concepts: tuple[Concept, ...], size: StudySize) -> None:
+        """Raises KeyError or ValueError: a concept is absent, a reference is no code, or knots do not fit a number."""
         self.size = size
-        self.columns = tuple(column for term in terms for column in _columns(term, concepts, references))
+        self.concepts = tuple(dict.fromkeys(name for term in model.terms for name in term.split(":")))
+        if strangers := sorted({*model.references, *model.splines} - {*self.concepts}):
+            raise ValueError(f"{', '.join(strangers)} has a reference or knots, and is in no term")
+        factors = {name: _factors(concept_named(concepts, name), model) for name in self.concepts}
+        self.columns = tuple(column for term in model.terms for column in _columns(term, factors))
         if len({column.name for column in self.columns}) != len(self.columns):
             raise ValueError("a term is listed twice")
-        self.concepts = tuple(dict.fromkeys(name for term in terms for name in term.split(":")))
         moment = size.largest_rows * SUM_SCALE
         self.first: tuple[Number, ...] = tuple(
             number
@@ -82,9 +114,8 @@ class Design:
         found = np.empty((frame.rows, len(self.columns)))
         for place, column in enumerate(self.columns):
             values = np.ones(frame.rows)
-            for name, code in column.factors:
-                own = frame.columns[name]
-                values = values * (own if code is None else np.where(np.isnan(own), np.nan, own == code))
+            for factor in column.factors:
+                values = values * factor.of(frame.columns[factor.concept])
             found[:, place] = (values - column.low) / (column.high - column.low)
         return np.clip(found, 0.0, 1.0)
 
@@ -143,31 +174,31 @@ class Design:
         return self.columns[worst].name
 
 
-def _columns(term: str, concepts: tuple[Concept, ...], references: Mapping[str, str]) -> tuple[DesignColumn, ...]:
-    choices: list[list[tuple[str, str, int | None, float, float]]] = []
-    for name in term.split(":"):
-        concept = concept_named(concepts, name)
-        if isinstance(concept, NumberConcept):
-            choices.append([(name, name, None, concept.low, concept.high)])
-        else:
-            skipped = _reference(concept, references)
-            choices.append(
-                [(name, f"{name}={code}", k, 0.0, 1.0) for k, code in enumerate(concept.codes) if k != skipped]
-            )
+def _columns(term: str, factors: Mapping[str, tuple[_Factor, ...]]) -> Iterator[DesignColumn]:
+    for chosen in product(*(factors[name] for name in term.split(":"))):
+        ends = [prod(corner) for corner in product(*((one.low, one.high) for one in chosen))]
+        yield DesignColumn(term, ":".join(one.name for one in chosen), chosen, min(ends), max(ends))
+
+
+def _factors(concept: NumberConcept | CodedConcept, model: Model) -> tuple[_Factor, ...]:
+    """Return the columns of a concept: of a number, of its spline, or of all codes but the reference."""
+    name, knots = concept.name, tuple(model.splines.get(concept.name, ()))
+    if isinstance(concept, CodedConcept):
+        reference = model.references.get(name, concept.codes[0])
+        if reference not in concept.codes or knots:
+            raise ValueError(f"the reference {reference} is no code of {name}, or {name} has knots and codes")
+        codes = enumerate(concept.codes)
+        return tuple(_Factor(name, f"{name}={one}", k, None, 0.0, 1.0) for k, one in codes if one != reference)
+    if name in model.references:
+        raise ValueError(f"{name} is a number and has no reference")
+    if knots and (why := why_no_knots(knots, concept.low, concept.high)):
+        raise ValueError(f"{name}: {why}")
+    limits = np.array([concept.low, concept.high])
     found = []
-    for chosen in product(*choices):
-        ends = [prod(corner) for corner in product(*((low, high) for *_, low, high in chosen))]
-        name = ":".join(word for _, word, *_ in chosen)
-        factors = tuple((concept, code) for concept, _, code, *_ in chosen)
-        found.append(DesignColumn(name, factors, min(ends), max(ends)))
+    for place in range(max(1, len(knots) - 1)):
+        low, high = spline_column(limits, knots, place).tolist()
+        found.append(_Factor(name, name + "'" * place, place, knots, low, high))
     return tuple(found)
-
-
-def _reference(concept: CodedConcept, references: Mapping[str, str]) -> int:
-    code = references.get(concept.name, concept.codes[0])
-    if code not in concept.codes:
-        raise ValueError(f"the reference {code} is no code of {concept.name}")
-    return concept.codes.index(code)
 
 
 def _beside_commonest(values: Float64) -> int:

@@ -85,7 +85,7 @@ class CurveArithmetic:
         groups = np.zeros(frame.rows) if self._curve.by is None else frame.columns[self._curve.by]
         complete = ~(np.isnan(times) | np.isnan(events) | np.isnan(groups))
         times, died, groups = times[complete], events[complete] == 1, groups[complete]
-        require_times(times)
+        require_times(self._curve.time, times)
         found: list[float] = []
         are_few = False
         for place in range(len(self._groups)):

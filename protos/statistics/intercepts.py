@@ -7,6 +7,7 @@ import numpy as np
 from protos.plan.analyses import Float64
 
 _STEPS = 200
+_FARTHEST = 30.0  # log odds
 
 
 def probabilities(line: Float64) -> Float64:
@@ -34,3 +35,29 @@ def binomial_intercept(line: Float64, targets: Float64) -> float:
             break
         guess = following
     return guess
+
+
+def firth_intercept(line: Float64, targets: Float64, design: Float64, spread: Float64 | None) -> float:
+    """Return the intercept at which the score with Firth's correction is 0, for any targets 0 and 1.
+
+    Args:
+        design: standardised columns, float64 (rows, columns).
+        spread: the covariance of the coefficients, float64 (columns, columns); None before it is known.
+    """
+
+    def score(intercept: float) -> float:
+        fitted = probabilities(intercept + line)
+        weights = fitted * (1.0 - fitted)
+        leverages = weights / weights.sum()
+        if spread is not None:
+            columns = design - leverages @ design
+            leverages = leverages + weights * np.einsum("ij,jk,ik->i", columns, spread, columns)
+        return float((targets - fitted + leverages * (0.5 - fitted)).sum())
+
+    low, high = -_FARTHEST - float(line.max()), _FARTHEST - float(line.min())
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if score(middle) > 0 else (low, middle)
+    return (low + high) / 2

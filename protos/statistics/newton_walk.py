@@ -1,31 +1,34 @@
 """Walks to the largest likelihood by Newton steps, from sums that all sites announced for each position.
 
-Every program computes the same positions from the same sums. The rules:
+Every program computes the same positions from the same sums, for regressions and Cox models alike. The rules:
 
-* a step has at most LARGEST_STEP in any column, and a step that lowers the likelihood is halved (Dennis, Schnabel 1996,
-  section 6.3). So the likelihood never falls, and no position is far from where patients are;
-* there is an estimate only if the last step is below CONVERGED standard deviations in every column;
-* otherwise the columns that keep moving are named. With separation their coefficients would grow without limit.
+* a step moves the linear predictor by at most LARGEST_STEP standard deviations, and a step that lowers the likelihood
+  is halved (Dennis, Schnabel 1996, section 6.3). So no position is far from where patients are;
+* there is an estimate only if the last step is below CONVERGED standard errors in every direction;
+* a direction in which little of the first information is left is separation: coefficients would grow without limit. Its
+  columns are named, as are those that keep moving.
 
-Columns are standardised, so a step of 1 is one standard deviation of a column.
+All three do not depend on how columns are combined, so products and splines need no rule of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import sqrt
 from typing import Final
 
 import numpy as np
 
 from protos.plan.analyses import Float64, Unanswerable
 
-CONVERGED: Final = 1e-10  # sums are rounded to 2**-37, so steps of a few 1e-12 are rounding
+CONVERGED: Final = 1e-9  # standard errors; sums are rounded to 2**-37, so steps of a few 1e-11 are rounding
 _ROUNDING: Final = 1e-9  # of a likelihood, as a part of it: it is a sum of numbers rounded to 2**-30 or finer
 _SINGULAR: Final = 1e-13  # eigenvalues of a correlation matrix that are 0 to rounding
-LARGEST_EFFECT: Final = 8.0  # of a standard deviation: a ratio of 3,000 between ordinary patients is separation
+_LEAST_LEFT: Final = 1e-4  # of the information at the start: an odds ratio of 10,000 between ordinary patients
 LARGEST_STEP: Final = 2.0
-_STILL_MOVING: Final = 0.1  # of the largest step: such columns are named too
+_SLOW: Final = 0.3  # a step that is longer than this part of the one before
+_STILL_MOVING: Final = 0.1  # of the largest move: such columns are named too
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,12 +59,12 @@ class LikelihoodSums:
         information = symmetric(values[1 + columns :], columns)
         return cls(log_likelihood=float(values[0]), score=values[1 : 1 + columns], information=information)
 
-    def penalised(self, at: Float64, ridge: float) -> LikelihoodSums:
-        """Return the sums of the likelihood minus ridge / 2 times the squared coefficients `at`."""
+    def penalised(self, at: Float64, ridges: Float64) -> LikelihoodSums:
+        """Return the sums of the likelihood minus half of each ridge times the squared coefficient of `at`."""
         return LikelihoodSums(
-            log_likelihood=self.log_likelihood - ridge / 2 * float(at @ at),
-            score=self.score - ridge * at,
-            information=self.information + ridge * np.eye(len(at)),
+            log_likelihood=self.log_likelihood - float(ridges @ at**2) / 2,
+            score=self.score - ridges * at,
+            information=self.information + np.diag(ridges),
         )
 
     @property
@@ -70,7 +73,13 @@ class LikelihoodSums:
         scale = np.sqrt(np.maximum(np.diagonal(self.information), np.finfo(np.float64).tiny))
         scaled = self.information / np.outer(scale, scale)
         step = np.linalg.lstsq(scaled, self.score / scale, rcond=_SINGULAR)[0] / scale
-        return np.asarray(step * min(1.0, LARGEST_STEP / max(1e-300, float(np.abs(step).max()))))
+        # The largest entry of the information is that of about all weights and a column with a deviation of 1.
+        moved = self.errors(step) / float(scale.max())
+        return np.asarray(step * min(1.0, LARGEST_STEP / max(1e-300, moved)))
+
+    def errors(self, step: Float64) -> float:
+        """Return the size of a step, float64 (columns,), in standard errors."""
+        return sqrt(max(0.0, float(step @ self.information @ step)))
 
     @property
     def covariance(self) -> Float64:
@@ -90,67 +99,93 @@ def symmetric(upper: Float64, columns: int) -> Float64:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Position:
-    """Where a walk stands: the best coefficients with their sums, and the coefficients to compute next."""
+    """Where a walk stands: the best coefficients with their sums, and the coefficients to compute next.
+
+    `first` is the information at the start, float64 (columns, columns); 0 under a penalty, which separates nothing. If
+    the walk `repeats`, the next coefficients are the best ones, for which sites then know the information.
+    """
 
     best: Float64
     sums: LikelihoodSums
     following: Float64
-
-    @property
-    def moves(self) -> Float64:
-        """Return the size of the next step in every column, float64 (columns,)."""
-        return np.abs(self.following - self.best)
+    first: Float64 = field(repr=False)
+    repeats: bool = False
 
     @property
     def has_converged(self) -> bool:
-        """Return whether the next step changes no coefficient by CONVERGED or more."""
-        return bool(self.moves.max() < CONVERGED)
+        """Return whether the next step is below CONVERGED standard errors."""
+        return not self.repeats and self.sums.errors(self.following - self.best) < CONVERGED
 
     @property
-    def is_separated(self) -> bool:
-        """Return whether a coefficient is larger than patients can have."""
-        return bool(np.abs(self.best).max() > LARGEST_EFFECT)
+    def separated(self) -> Float64 | None:
+        """Return the direction, float64 (columns,), in which hardly any information is left, or None."""
+        scale = np.sqrt(np.maximum(np.diagonal(self.first), np.finfo(np.float64).tiny))
+        values, vectors = np.linalg.eigh(self.first / np.outer(scale, scale))
+        if values[0] <= _SINGULAR:
+            return None  # a column follows from others, which is another matter
+        back = vectors / np.sqrt(values) / scale[:, None]
+        left, directions = np.linalg.eigh(back.T @ self.sums.information @ back)
+        return np.asarray(back @ directions[:, 0]) if left[0] < _LEAST_LEFT else None
 
 
-def walk(announced: Sequence[Float64], columns: int, ridge: float = 0.0) -> Position:
-    """Return the position after the announced sums: the first ones at 0, the others where this function led.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Walk:
+    """How to walk: from where, float64 (columns,), and the penalty (ridge) of each coefficient, float64 (columns,).
 
-    Args:
-        announced: for each position so far the vector `LikelihoodSums.packed` of all sites; without any, the walk
-            begins at 0.
+    With `lags` the score depends on the information at the position before (Firth's correction). Then a step is not
+    halved but repeated, with the information at its own position, if it is not much shorter than the step before.
     """
-    here = Position(
-        best=np.zeros(columns), sums=LikelihoodSums.unpacked(np.zeros(LikelihoodSums.length(columns)), columns),
-        following=np.zeros(columns),
-    )  # fmt: skip
-    for number, vector in enumerate(announced):
-        sums = LikelihoodSums.unpacked(vector, columns).penalised(here.following, ridge)
-        slack = _ROUNDING * (1.0 + abs(here.sums.log_likelihood))
-        if number and not sums.log_likelihood >= here.sums.log_likelihood - slack:
-            here = Position(best=here.best, sums=here.sums, following=(here.best + here.following) / 2)
-        else:
-            here = Position(best=here.following, sums=sums, following=here.following + sums.step)
-    return here
+
+    start: Float64
+    ridges: Float64
+    lags: bool = False
+
+    def position(self, announced: Sequence[Float64]) -> Position:
+        """Return the position after the announced sums: the first ones at the start, the others where this led.
+
+        `announced` has for each position so far the vector `LikelihoodSums.packed` of all sites.
+        """
+        columns = len(self.start)
+        nothing = LikelihoodSums.unpacked(np.zeros(LikelihoodSums.length(columns)), columns)
+        here = Position(best=self.start, sums=nothing, following=self.start, first=np.zeros((columns, columns)))
+        for number, vector in enumerate(announced):
+            sums = LikelihoodSums.unpacked(vector, columns).penalised(here.following, self.ridges)
+            slack = _ROUNDING * (1.0 + abs(here.sums.log_likelihood))
+            if number and not self.lags and not sums.log_likelihood >= here.sums.log_likelihood - slack:
+                here = replace(here, following=(here.best + here.following) / 2)
+                continue
+            before = here.sums.errors(here.following - here.best)
+            if self.lags and number and not here.repeats and sums.errors(sums.step) > _SLOW * before:
+                here = replace(here, best=here.following, sums=sums, repeats=True)
+                continue
+            first = here.first if number or self.ridges.any() or self.lags else sums.information
+            here = Position(best=here.following, sums=sums, following=here.following + sums.step, first=first)
+        return here
 
 
 def require_estimate(position: Position, names: Sequence[str]) -> None:
-    """Raise Unanswerable, with the columns' names, if a walk did not reach the largest likelihood."""
-    if position.has_converged and not position.is_separated:
+    """Raise Unanswerable, with the columns' names, if a walk did not reach the largest likelihood.
+
+    `names` are those of the first coefficients. Others, such as an intercept, are never named.
+    """
+    direction = position.separated
+    if position.has_converged and direction is None:
         return
-    judged = np.abs(position.best) if position.is_separated else position.moves
-    growing = [name for name, one in zip(names, judged, strict=True) if one >= _STILL_MOVING * judged.max()]
+    moves = np.abs(position.following - position.best if direction is None else direction)[: len(names)]
+    growing = [name for name, one in zip(names, moves, strict=True) if one >= _STILL_MOVING * moves.max()]
     raise Unanswerable(
         f"The coefficient of {' and '.join(growing)} keeps growing, because these columns separate the patients with "
-        f"the event from the others: join codes of {growing[0]}, remove the term, or plan a ridge."
+        f"the event from the others, or nearly do: join codes of {growing[0]}, remove the term, or plan a ridge, "
+        "or Firth's correction with newton_rounds of 30."
     )
 
 
 def own_walk(sums_at: Callable[[Float64], LikelihoodSums], columns: int, most: int = 25) -> Position | None:
     """Return the position at the largest likelihood of one site's own rows. None if there is none."""
-    announced: list[Float64] = []
+    announced, own = list[Float64](), Walk(start=np.zeros(columns), ridges=np.zeros(columns))
     for _ in range(most):
-        here = walk(announced, columns)
-        if announced and (here.has_converged or here.is_separated):
+        here = own.position(announced)
+        if announced and (here.has_converged or here.separated is not None):
             break
         announced.append(sums_at(here.following).packed)
-    return None if not here.has_converged or here.is_separated else here
+    return None if not here.has_converged or here.separated is not None else here

@@ -1,4 +1,4 @@
-"""Computes p values and limits of Student's t distribution, without SciPy, which the coordinator lacks."""
+"""Computes p values of Fisher's F, and limits of Student's t distribution, without SciPy, which coordinators lack."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _STEPS = 500
 _TINY = 1e-300
 
 
-def p_of_t(t: float, degrees: float) -> float:
-    """Return the two-sided p value of a t statistic with these degrees of freedom, above 0."""
-    return _incomplete_beta(degrees / (degrees + t * t), degrees / 2, 0.5)
+def p_of_f(value: float, number: int, degrees: float) -> float:
+    """Return the probability of a larger F with these degrees of freedom, above 0. F of 1 and n is t^2 of n."""
+    return _incomplete_beta(degrees / (degrees + number * value), degrees / 2, number / 2)
 
 
 def limit_of_t(degrees: float) -> float:
@@ -18,7 +18,7 @@ def limit_of_t(degrees: float) -> float:
     low, high = 0.0, 1e3
     while high - low > 1e-13 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if p_of_t(middle, degrees) > 0.05 else (low, middle)
+        low, high = (middle, high) if p_of_f(middle**2, 1, degrees) > 0.05 else (low, middle)
     return high
 
 

@@ -1,0 +1,407 @@
+"""What regressions and Cox models have in common: rounds, standardised columns, estimates, tests, differences of sites.
+
+A site sends log likelihood, score and information of its rows at the coefficients that follow from the sums so far. The
+rules:
+
+* the other sites have at least `rows_per_unknown` rows for each number that a reader could solve for;
+* columns that follow from others or separate the outcomes are named, and nothing is printed (newton_walk.py);
+* with a penalty, nothing is printed but the estimates;
+* a site's own estimates enter sums, which are printed only if too many sites have some for a reader to solve for them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby
+from typing import Any, Final, Generic, TypeVar
+
+import numpy as np
+
+from protos.plan.analyses import (
+    SUM_SCALE,
+    VOID,
+    AnnouncedPart,
+    Float64,
+    Frame,
+    Model,
+    Number,
+    StudySize,
+    Unanswerable,
+)
+from protos.plan.concepts import Concept
+from protos.statistics.alone import estimates_alone
+from protos.statistics.between_sites import (
+    FEWEST_ESTIMATES,
+    FIRST_SUMS,
+    BetweenSites,
+    OwnEstimate,
+    between_sites,
+    random_effects,
+)
+from protos.statistics.design import Design, Standardised
+from protos.statistics.distributions import TWO_SIDED, p_of_chi_squared, ratio_of
+from protos.statistics.newton_walk import LikelihoodSums, Position, Walk, own_walk, require_estimate
+from protos.statistics.splines import spline_column
+from protos.statistics.student import limit_of_t, p_of_f
+
+_DISTINCT_ROUNDS: Final = 6  # later rounds are so close to the estimates that their sums tell nothing new
+_NOT_ANSWERED: Final = "Few rows of a hospital would decide the sums: remove terms, join codes, or choose other knots."
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModelRows:
+    """A site's complete rows: columns in 0..1, float64 (rows, columns), and whether they add to the model's sums."""
+
+    values: Float64 = field(repr=False)
+    adds: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Estimates:
+    """Estimates in the units of the concepts, float64 (unknowns,), their covariance, and degrees of freedom of t."""
+
+    values: Float64 = field(repr=False)
+    covariance: Float64 = field(repr=False)
+    degrees: float | None = None
+
+    def contrast(self, weights: Float64) -> dict[str, float]:
+        """Return a weighted sum of the estimates with error, interval and p value. `weights` are (unknowns,)."""
+        value, error = float(weights @ self.values), float(np.sqrt(weights @ self.covariance @ weights))
+        reach = (limit_of_t(self.degrees) if self.degrees else TWO_SIDED) * error
+        p = self._p(value**2 / error**2, 1)
+        return {"estimate": value, "error": error, "low": value - reach, "high": value + reach, "p": p}
+
+    def joint(self, places: list[int]) -> dict[str, float]:
+        """Return Wald's test of whether all coefficients at these places are 0."""
+        values, errors = self.values[places], np.sqrt(np.diagonal(self.covariance)[places])
+        correlation = self.covariance[np.ix_(places, places)] / np.outer(errors, errors)
+        found = float(values / errors @ np.linalg.solve(correlation, values / errors))
+        return {"chi_squared": found, "degrees": len(places), "p": self._p(found, len(places))}
+
+    def _p(self, chi_squared: float, number: int) -> float:
+        if self.degrees:
+            return p_of_f(chi_squared / number, number, self.degrees)
+        return p_of_chi_squared(max(0.0, chi_squared), number)
+
+
+Rows = TypeVar("Rows", bound=ModelRows)
+
+
+class ModelArithmetic(ABC, Generic[Rows]):
+    """Implements protos.plan.analyses.Arithmetic but for what a kind of model adds."""
+
+    ratio: str | None = None  # what the exponential of an estimate is
+    unknowns_beside: tuple[str, ...] = ()  # coefficients that are no column, without penalty
+
+    def __init__(self, model: Model, concepts: tuple[Concept, ...], size: StudySize) -> None:
+        """Raises ValueError or KeyError: the concepts do not fit the model."""
+        self._size, self._concepts, self._splines, self._ridge = size, concepts, model.splines, model.ridge
+        self._design = Design(model, concepts, size)
+        self._columns = len(self._design.columns)
+        self._names = [*(column.name for column in self._design.columns), *self.unknowns_beside]
+        self._unknowns = len(self._names)
+        self._fit = LikelihoodSums.length(self._unknowns)
+        self._upper = np.triu_indices(self._unknowns)
+
+    # What a kind of model adds.
+
+    @property
+    @abstractmethod
+    def counted(self) -> tuple[Number, ...]:
+        """Return the numbers of the first round before the moments of the columns. One has the name rows."""
+
+    @abstractmethod
+    def _rows(self, frame: Frame) -> Rows:
+        """Return the complete rows. Raises Unanswerable: few of them would decide a sum."""
+
+    @abstractmethod
+    def _counts(self, frame: Frame, rows: Rows) -> list[float]:
+        """Return the values of `counted`."""
+
+    @abstractmethod
+    def _sums_at(self, rows: Rows, design: Float64, at: Float64, fewest: int, sums: AnnouncedPart) -> LikelihoodSums:
+        """Return the sums at coefficients. Raises Unanswerable: fewer than about `fewest` rows have all the weight."""
+
+    @abstractmethod
+    def _require_counts(self, sums: AnnouncedPart) -> None:
+        """Raise Unanswerable if the sums of `counted` give no model."""
+
+    @abstractmethod
+    def _alone(self, size: StudySize) -> ModelArithmetic[Rows]:
+        """Return this model for a study of this size."""
+
+    @property
+    @abstractmethod
+    def at_the_end(self) -> tuple[Number, ...]:
+        """Return the numbers of the last round before those of own estimates."""
+
+    @abstractmethod
+    def _at_the_end(self, frame: Frame, rows: Rows, sums: AnnouncedPart) -> Float64:
+        """Return the values of `at_the_end`."""
+
+    @abstractmethod
+    def _estimates(self, sums: AnnouncedPart, here: Position) -> Estimates:
+        """Return the estimates in the units of the concepts."""
+
+    @abstractmethod
+    def _record(self, sums: AnnouncedPart, here: Position) -> dict[str, Any]:
+        """Return what is printed of a kind of model beside counts and terms."""
+
+    def _start(self, sums: AnnouncedPart) -> Float64:  # noqa: ARG002
+        return np.zeros(self._unknowns)
+
+    def _outcome_unit(self, sums: AnnouncedPart) -> float:  # noqa: ARG002
+        """Return what a standardised outcome of 1 is in the unit of its concept."""
+        return 1.0
+
+    def _own_variance(self, rows: Rows, fitted: LikelihoodSums) -> float:  # noqa: ARG002
+        """Return the variance of an outcome around one site's own fit."""
+        return 1.0
+
+    def _fewest_rows(self, frame: Frame) -> int:  # noqa: ARG002
+        return self._size.smallest_part
+
+    @property
+    def _lags(self) -> bool:
+        return False
+
+    @property
+    def _compares(self) -> bool:
+        """Return whether so many sites take part that nobody can solve the sums of own estimates for one of them."""
+        return not self._ridge and self._size.sites >= max(FEWEST_ESTIMATES, self._size.fewest_sites + 2)
+
+    # The three occasions.
+
+    @cached_property
+    def first(self) -> tuple[Number, ...]:
+        """Counts, and the moments of the columns."""
+        return (*self.counted, *self._design.first)
+
+    @cached_property
+    def newton(self) -> tuple[Number, ...]:
+        """The log likelihood, the score and the information; in the first Newton round also own estimates."""
+        own = (f"own {kind} {name}" for name in self._names[: self._columns] for kind in FIRST_SUMS if self._compares)
+        fit = tuple(self._sum(name) for name in ("log likelihood", *self._names, *self._pairs))
+        # A squared weight is at most the square of a number of rows or events, and its sum stays below 2**62.
+        squares = 1 << max(0, 61 - 2 * self._size.largest_rows.bit_length() - self._size.sites.bit_length())
+        return fit + tuple(
+            replace(
+                self._sum(name),
+                scale=squares if name.startswith("own squared") else SUM_SCALE,
+                may_be_void=not name.startswith("own count"),
+            )
+            for name in own
+        )
+
+    @cached_property
+    def last(self) -> tuple[Number, ...]:
+        """The numbers of the kind of model, then two sums for each column's random effect."""
+        own = [f"own {kind} {name}" for name in self._names[: self._columns] for kind in ("weight", "weighted")]
+        return self.at_the_end + tuple(self._sum(name) for name in own if self._compares)
+
+    @property
+    def _pairs(self) -> list[str]:
+        return [f"{one} x {other}" for place, one in enumerate(self._names) for other in self._names[place:]]
+
+    def _sum(self, name: str) -> Number:
+        return Number(name, (1 << 62) // self._size.sites, SUM_SCALE, is_signed=True)
+
+    def first_values(self, frame: Frame) -> Float64:
+        """Return counts and moments."""
+        rows = self._rows(frame)
+        return np.concatenate([self._counts(frame, rows), self._design.first_values(rows.values, adds=rows.adds)])
+
+    def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
+        """Return likelihood, score and information at the coefficients that follow from the sums."""
+        rows, found = self._rows(frame), np.zeros(self._fit)
+        if rows.adds:
+            at = self._walk(sums).following
+            found = self._sums_at(rows, self._standard_rows(rows, sums), at, self._fewest_rows(frame), sums).packed
+        own = np.zeros(len(self.newton) - self._fit)
+        if len(own) and not sums.newton:
+            own[:] = [number for one in self._own_estimates(rows, sums) for number in self._as_sums(one)]
+        return np.concatenate([found, own])
+
+    def _as_sums(self, one: OwnEstimate | None) -> tuple[float, ...]:
+        # A weight that is beyond the bounds of its sums is that of a perfect fit, and no estimate.
+        is_large = one is not None and one.error < 1.0 / self._size.largest_rows
+        return (0.0, *[VOID] * (len(FIRST_SUMS) - 1)) if one is None or is_large else one.first
+
+    def last_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
+        """Return the numbers at the estimates, and those of this site's own estimates."""
+        rows = self._rows(frame)
+        found = self._at_the_end(frame, rows, sums)
+        if not self._compares:
+            return found
+        pairs = [
+            one.second(between.variance) if one and between else (0.0, 0.0)
+            for one, between in zip(self._own_estimates(rows, sums), self._differences(sums), strict=True)
+        ]
+        return np.concatenate([found, np.array(pairs).ravel()])
+
+    def has_converged(self, sums: AnnouncedPart) -> bool:
+        """Return whether another Newton round would change nothing, or could not help."""
+        try:
+            self._require(sums)
+        except Unanswerable:
+            return True
+        if not sums.newton:
+            return False
+        here = self._walk(sums)
+        return here.has_converged or here.separated is not None
+
+    def result(self, sums: AnnouncedPart) -> dict[str, Any]:
+        """Return estimates, intervals, tests and differences between sites."""
+        self._require(sums)
+        if not sums.newton:
+            raise Unanswerable(_NOT_ANSWERED)
+        here = self._walk(sums)
+        require_estimate(here, self._names[: self._columns])
+        if sums.last is None:
+            raise Unanswerable(_NOT_ANSWERED)
+        found = self._estimates(sums, here)
+        head = {
+            "rows": round(self._count(sums, "rows")),
+            "rows with a missing value": round(self._count(sums, "rows with a missing value")),
+            "sites": round(self._count(sums, "sites")),
+            "sites that record it": self._size.sites,
+            "rounds": len(sums.newton),
+            "ridge": self._ridge,
+            "ratio": self.ratio,
+        }
+        terms = [self._term(sums, found, place) for place in range(self._unknowns)]
+        tests, curves = ([], []) if self._ridge else (list(self._tests(found)), list(self._curved(found)))
+        return head | self._record(sums, here) | {"terms": terms, "tests": tests, "splines": curves}
+
+    # How a term is printed.
+
+    def _term(self, sums: AnnouncedPart, found: Estimates, place: int) -> dict[str, Any]:
+        one: dict[str, Any] = {"term": self._names[place], **found.contrast(np.eye(self._unknowns)[place])}
+        if self._ridge:
+            one |= dict.fromkeys(("error", "low", "high", "p"))
+        if place < self._columns:
+            per_unit = float(self._standard(sums).per_unit[place])
+            one["deviation"] = 1.0 / per_unit
+            one["between_sites"] = self._between(sums, place, per_unit * self._outcome_unit(sums))
+            if self.ratio is not None:
+                one["ratio"] = ratio_of(one["estimate"])
+        return one
+
+    def _tests(self, found: Estimates) -> Iterator[dict[str, Any]]:
+        """Yield a test of each term that has several columns, and one of the curved columns of a spline."""
+        columns = list(enumerate(self._design.columns))
+        for term, own in groupby(columns, key=lambda one: one[1].term):
+            places = [place for place, _ in own]
+            curved = [place for place in places if "'" in self._names[place]]
+            if len(places) > 1:
+                yield {"term": term, **found.joint(places)}
+            if curved:
+                yield {"term": f"{term}, not a straight line", **found.joint(curved)}
+
+    def _curved(self, found: Estimates) -> Iterator[dict[str, Any]]:
+        """Yield for each spline the estimate at every knot, compared with the middle knot."""
+        for name, knots in self._splines.items():
+            places = [place for place, column in enumerate(self._design.columns) if column.term == name]
+            if not places:
+                continue  # in products alone
+            at = np.array(knots)
+            basis = np.stack([spline_column(at, knots, place) for place in range(len(places))], axis=1)
+            middle, rows = len(knots) // 2, []
+            for knot, moved in zip(knots, basis - basis[middle], strict=True):
+                weights = np.zeros(self._unknowns)
+                weights[places] = moved
+                ends = (
+                    dict.fromkeys(("estimate", "low", "high"), 0.0)
+                    if knot == knots[middle]
+                    else found.contrast(weights)
+                )
+                rows.append({"value": knot, **{key: ends[key] for key in ("estimate", "low", "high")}})
+            yield {"concept": name, "reference": knots[middle], "at": rows}
+
+    def own(self, frame: Frame) -> dict[str, Any]:
+        """Return for each term the estimate of this site alone, with its interval."""
+        return estimates_alone(self._alone, frame, self._size.largest_rows)
+
+    # What follows from the sums.
+
+    def _count(self, sums: AnnouncedPart, name: str) -> float:
+        return float(next(value for one, value in zip(self.counted, sums.first, strict=False) if one.name == name))
+
+    def _require(self, sums: AnnouncedPart) -> None:
+        """Raise Unanswerable if the sums so far give no model."""
+        self._require_counts(sums)
+        if self._count(sums, "rows") < self._rows_needed:
+            raise Unanswerable(
+                f"The hospitals have {self._count(sums, 'rows'):.0f} complete rows, and {self._columns} columns need "
+                f"{self._rows_needed:.0f}: remove terms, or columns with many missing values."
+            )
+        self._standard(sums)
+        if sums.newton:
+            first = LikelihoodSums.unpacked(sums.newton[0][: self._fit], self._unknowns).information
+            column = self._design.collinear(first + np.diag(self._walk_of(sums).ridges))
+            if column is not None:
+                raise Unanswerable(f"{column} follows from the other columns of the model: remove it from the terms.")
+
+    @property
+    def _rows_needed(self) -> float:
+        return self._size.rows_per_unknown * _DISTINCT_ROUNDS * (self._unknowns + 3) / 2
+
+    def _standard(self, sums: AnnouncedPart) -> Standardised:
+        return self._design.standardised(sums.first[len(self.counted) :], self._count(sums, "rows"))
+
+    def _standard_rows(self, rows: Rows, sums: AnnouncedPart) -> Float64:
+        """Return the standardised design. Raises Unanswerable: the other sites have too few rows."""
+        self._require(sums)
+        standard = self._standard(sums)
+        if standard.rows - len(rows.values) < self._rows_needed:
+            raise Unanswerable("The other hospitals have too few rows.")
+        design = (rows.values - standard.means) / standard.deviations
+        return np.column_stack([design, *(np.ones(len(design)) for _ in self.unknowns_beside)])
+
+    def _walk_of(self, sums: AnnouncedPart) -> Walk:
+        ridges = np.full(self._unknowns, self._ridge)
+        ridges[self._columns :] = 0.0
+        return Walk(start=self._start(sums), ridges=ridges, lags=self._lags)
+
+    def _walk(self, sums: AnnouncedPart) -> Position:
+        return self._walk_of(sums).position([one[: self._fit] for one in sums.newton])
+
+    # Differences between sites.
+
+    def _own_estimates(self, rows: Rows, sums: AnnouncedPart) -> tuple[OwnEstimate | None, ...]:
+        """Return this site's own estimate of each column, for a change by its announced deviation; None without one."""
+        nothing, units = (None,) * self._columns, self._standard(sums).deviations
+        deviations = rows.values.std(axis=0) if rows.adds else np.zeros(self._columns)
+        if (deviations <= 0.0).any():
+            return nothing
+        design = (rows.values - rows.values.mean(axis=0)) / deviations
+        if self._design.collinear(design.T @ design) is not None:
+            return nothing
+        here = own_walk(lambda at: self._sums_at(rows, design, at, 1, sums), self._columns)
+        if here is None or self._design.collinear(here.sums.information) is not None:
+            return nothing
+        errors = np.sqrt(np.diagonal(here.sums.covariance) * self._own_variance(rows, here.sums))
+        found = zip(here.following / deviations * units, errors / deviations * units, strict=True)
+        return tuple(OwnEstimate(float(value), float(error)) for value, error in found)
+
+    def _differences(self, sums: AnnouncedPart) -> tuple[BetweenSites | None, ...]:
+        if not self._compares:
+            return (None,) * self._columns
+        own = sums.newton[0][self._fit :].reshape(self._columns, len(FIRST_SUMS))
+        # A site without an estimate makes the sums of its column void.
+        return tuple(
+            between_sites(*map(float, one)) if round(float(one[0])) == self._size.sites else None for one in own
+        )
+
+    def _between(self, sums: AnnouncedPart, place: int, per_unit: float) -> dict[str, float] | None:
+        """Return Q, I^2 and the random-effects mean of a column with its interval, for one unit of the concept."""
+        found = self._differences(sums)[place]
+        if found is None or sums.last is None:
+            return None
+        weight, weighted = sums.last[len(self.at_the_end) :].reshape(self._columns, 2)[place]
+        mean = random_effects(float(weight), float(weighted))
+        printed = OwnEstimate(mean.value * per_unit, mean.error * per_unit).record(is_ratio=self.ratio is not None)
+        return found.record | printed

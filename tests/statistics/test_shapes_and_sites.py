@@ -1,0 +1,185 @@
+"""Splines, joint tests, Firth's correction and differences between sites: those of one pooled table, or of own fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import patsy
+import pytest
+import statsmodels.api as sm
+from scipy.stats import chi2
+from statsmodels.duration.hazard_regression import PHReg
+
+from host.statistics_page import statistics_page
+from tests.for_each import for_each
+from tests.statistics.federations import frames_of, patients, results_of, statistics_plan
+from tests.statistics.test_regression import DIGITS, fitted, regression
+
+KNOTS = [45.0, 57.0, 63.0, 75.0]
+FAMILIES: dict[str, tuple[dict[str, Any], Any]] = {
+    "binomial": ({}, sm.families.Binomial()),
+    "gaussian": ({"family": "gaussian", "outcome": "pressure"}, sm.families.Gaussian()),
+    "poisson": ({"family": "poisson", "outcome": "admissions", "exposure": "days"}, sm.families.Poisson()),
+}
+
+
+def _fit(table: pd.DataFrame, family: str, right: str) -> Any:
+    keys, of = FAMILIES[family]
+    left = keys.get("outcome", "event")
+    return fitted(table, f"{left} ~ {right}", of, **({"offset": np.log(table.days)} if family == "poisson" else {}))
+
+
+def _cox(rows: pd.DataFrame, design: pd.DataFrame) -> Any:
+    model = PHReg(rows.days, design.to_numpy(), rows.died == "yes", strata=rows.site, ties="efron")
+    return model.fit(method="newton", disp=0, tol=1e-14)
+
+
+def _natural(values: Any) -> pd.DataFrame:
+    """Another basis of the same curves, by patsy: natural cubic splines, without the constant."""
+    made = patsy.dmatrix(
+        f"cr(x, knots={KNOTS[1:-1]}, lower_bound={KNOTS[0]}, upper_bound={KNOTS[-1]})-1", {"x": values}
+    )
+    basis = np.asarray(made)
+    slopes = (basis[:, 1:] - basis[:, :1]) if len(basis) else basis
+    return pd.DataFrame(slopes[:, :3], columns=["s1", "s2", "s3"])
+
+
+@pytest.mark.parametrize("kind", [*FAMILIES, "cox"])
+def test_a_spline_is_that_of_another_basis_on_the_pooled_table(kind: str) -> None:
+    """Estimates at the knots with intervals, and both joint tests."""
+    table = patients(3).dropna(subset=["age"]).reset_index(drop=True)
+    table["age"] = table.age.clip(KNOTS[0], KNOTS[-1])  # patsy's basis has no straight line beyond
+    table = table.join(_natural(table.age))
+    terms = {"terms": ["age", "sex"], "splines": {"age": KNOTS}}
+    analysis = {"name": "m", "cox": {"time": "days", "event": "died", **terms}}
+    plan = statistics_plan(analysis if kind == "cox" else regression(**FAMILIES[kind][0], **terms))
+
+    (found,) = results_of(plan, frames_of(plan, table))
+
+    if kind == "cox":
+        pooled = _cox(table, table[["s1", "s2", "s3"]].assign(sex=table.sex == "male").astype(float))
+        names = list(range(3))
+        values, covariance = pooled.params[:3], pooled.cov_params()[:3, :3]
+    else:
+        pooled = _fit(table, kind, "C(site) + s1 + s2 + s3 + C(sex)")
+        names = ["s1", "s2", "s3"]
+        values, covariance = pooled.params[names].to_numpy(), pooled.cov_params().loc[names, names].to_numpy()
+    basis = _natural(np.array(KNOTS)).to_numpy()
+    (curve,) = found["splines"]
+    assert (curve["concept"], curve["reference"]) == ("age", KNOTS[2])
+    for one, weights in zip(curve["at"], basis - basis[2], strict=True):
+        half = (one["high"] - one["low"]) / 2
+        limit = 1.959963984540054 if kind != "gaussian" else pooled_limit(found)
+        assert one["estimate"] == pytest.approx(weights @ values, abs=DIGITS)
+        assert half == pytest.approx(limit * np.sqrt(max(0.0, weights @ covariance @ weights)), rel=1e-6, abs=1e-9)
+    whole, curved = found["tests"]
+    assert (whole["term"], whole["degrees"], curved["degrees"]) == ("age", 3, 2)
+    assert whole["chi_squared"] == pytest.approx(values @ np.linalg.solve(covariance, values), rel=1e-6)
+    if kind != "gaussian":
+        assert whole["p"] == pytest.approx(chi2.sf(whole["chi_squared"], 3), rel=1e-9)
+    head = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
+    assert "knots at 45, 57, 63, 75" in statistics_page(head | {"analyses": [found]})
+
+
+def pooled_limit(found: dict[str, Any]) -> float:
+    """The two-sided 5% limit of Student's t, from the printed degrees of freedom."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, found["degrees of freedom"]))
+
+
+def test_a_joint_test_of_codes_is_walds() -> None:
+    """With t and F for a linear model, whose degrees of freedom count the sites."""
+    table = patients(2)
+    plan = statistics_plan(regression(**FAMILIES["gaussian"][0], terms=["age", "stage"]))
+
+    (found,) = results_of(plan, frames_of(plan, table))
+
+    pooled = _fit(table, "gaussian", "C(site) + age + C(stage)")
+    expected = pooled.wald_test("C(stage)[T.II] = C(stage)[T.III] = 0", use_f=True, scalar=True)
+    assert [one["term"] for one in found["tests"]] == ["stage"]
+    assert found["tests"][0]["p"] == pytest.approx(float(expected.pvalue), rel=1e-7)
+
+
+def _firth(table: pd.DataFrame, right: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Firth's estimates by iterating logistic fits of augmented rows: each is split by its leverage."""
+    own = table.assign(event=(table.died == "yes").astype(float))
+    target, design = patsy.dmatrices(f"event ~ {right}", own, return_type="dataframe")
+    outcome, columns = target.to_numpy()[:, 0], design.to_numpy()
+    at = np.zeros(columns.shape[1])
+    for _ in range(500):
+        means = 1 / (1 + np.exp(-columns @ at))
+        weights = means * (1 - means)
+        inverse = np.linalg.inv(columns.T @ (columns * weights[:, None]))
+        shares = weights * np.einsum("ij,jk,ik->i", columns, inverse, columns)
+        step = inverse @ columns.T @ (outcome - means + shares * (0.5 - means))
+        at = at + step * min(1.0, 2 / np.abs(step).max())
+        if np.abs(step).max() < 1e-13:
+            break
+    names = list(design.columns)
+    return dict(zip(names, at, strict=True)), dict(zip(names, np.sqrt(np.diagonal(inverse)), strict=True))
+
+
+@pytest.mark.parametrize("intercept", ["site", "common"])
+@pytest.mark.parametrize("change", ["none", "separated", "a site without events"])
+@for_each("seed", range(2))
+def test_firths_correction_is_that_of_the_pooled_table(seed: int, change: str, intercept: str) -> None:
+    """With separation it has an estimate, and a hospital without an event takes part."""
+    table = patients(seed)
+    if change == "separated":
+        table.loc[table.stage == "III", "died"] = "yes"
+    if change == "a site without events":
+        table.loc[table.site == 1, "died"] = "no"
+    terms: dict[str, Any] = {"terms": ["age", "stage"], "intercept": intercept}
+    plan = statistics_plan(regression(**terms, firth=True), newton_rounds=30)
+
+    (found,) = results_of(plan, frames_of(plan, table))
+
+    values, errors = _firth(table, ("C(site) + " if intercept == "site" else "") + "age + C(stage)")
+    names = {"age": "age", "stage=II": "C(stage)[T.II]", "stage=III": "C(stage)[T.III]", "intercept": "Intercept"}
+    for one in found["terms"]:
+        assert one["estimate"] == pytest.approx(values[names[one["term"]]], abs=DIGITS)
+        assert one["error"] == pytest.approx(errors[names[one["term"]]], abs=DIGITS)
+    assert found["sites"] == 4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("intercept", ["site", "common"])
+def test_differences_between_sites_of_a_regression_are_those_of_own_fits(family: str, intercept: str) -> None:
+    """Q, I^2 and the random-effects mean of six hospitals from the fits of statsmodels to each hospital alone."""
+    table = patients(4, rows=(150, 160, 130, 170, 180, 140)).dropna(subset=["age"])
+    keys = {**FAMILIES[family][0], "intercept": intercept}
+    plan = statistics_plan(regression(**keys), sites=6)
+
+    (found,) = results_of(plan, frames_of(plan, table))
+
+    own = [_fit(rows, family, "age + C(sex)") for _, rows in table.groupby("site")]
+    for term, name in {"age": "age", "sex=male": "C(sex)[T.male]"}.items():
+        values, weights = (
+            np.array([one.params[name] for one in own]),
+            np.array([one.bse[name] for one in own]) ** -2.0,
+        )
+        q = weights @ values**2 - (weights @ values) ** 2 / weights.sum()
+        variance = max(0.0, (q - 5) / (weights.sum() - (weights**2).sum() / weights.sum()))
+        both = 1 / (1 / weights + variance)
+        (one,) = [one["between_sites"] for one in found["terms"] if one["term"] == term]
+        assert (one["sites"], one["q"]) == (6, pytest.approx(q, rel=1e-6))
+        mean = one["estimate"] if family == "gaussian" else np.log(one["ratio"])
+        assert mean == pytest.approx(both @ values / both.sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"splines": {"age": [60.0, 50.0, 70.0]}}, {"splines": {"age": [50.0, 60.0, 130.0]}},
+        {"splines": {"sex": [0.1, 0.2, 0.3]}}, {"splines": {"lactate": [1.0, 2.0, 3.0]}},
+        {"references": {"age": "I"}}, {"references": {"stage": "III"}}, {"firth": True, "ridge": 1.0},
+        {"firth": True, "family": "poisson", "outcome": "admissions"},
+    ],
+)  # fmt: skip
+def test_knots_references_and_corrections_that_do_not_fit_are_refused(keys: dict[str, Any]) -> None:
+    """Before anybody approves the plan."""
+    with pytest.raises(ValueError, match="model"):
+        statistics_plan(regression(**keys))
