@@ -20,6 +20,7 @@ import os
 import re
 import stat
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias, assert_never
@@ -32,6 +33,7 @@ from protos.errors import ConfigurationError, UnavailableError, to_install
 from site_agent.trainer.data import image_formats
 from site_agent.trainer.data.cell_rules import MISSING, Flaw
 from site_agent.trainer.data.columns import DicomFiles, ImageColumn, NiftiFiles
+from site_agent.trainer.data.image_scales import scale_of
 from site_agent.trainer.data.mistakes import unusable
 
 Pixels: TypeAlias = npt.NDArray[np.float32]
@@ -139,6 +141,7 @@ LARGEST_TABLE_NUMBERS: Final = 1 << 28  # 1 GiB of float32 for all images of a t
 _NUMBERED: Final = re.compile(r"(.+)#([0-9]{1,6})")
 
 
+_COMPANION: Final = re.compile(r"\._.*|\.DS_Store|Thumbs\.db|desktop\.ini", re.IGNORECASE)
 _NO_FILE: Final = frozenset(
     (
         errno.ENOENT,
@@ -177,6 +180,7 @@ class ImageFolder:
         self._column, self._root = column, table.parent / column.folder
         self._markers = {"", *markers, *column.missing_markers}
         self._is_in_memory = scratch is None
+        self.scales: Counter[str] = Counter()
         self._read, self._pixels = 0, GrowingPixels(scratch, column.image.numbers)
         if not self._root.is_dir():
             what = f"The contract names the folder of images {column.folder}. This is not a folder beside the table."
@@ -225,8 +229,15 @@ class ImageFolder:
         path, number = cell, None
         if self._column.files is not None and (found := _NUMBERED.fullmatch(cell)):
             path, number = found[1], int(found[2])
+        if _COMPANION.fullmatch(PurePosixPath(path).name):
+            return image_formats.COMPANION
         content = _content(self._root, path)
-        return content if isinstance(content, Flaw) else image_formats.pixels_of(content, self._column, number)
+        if isinstance(content, Flaw):
+            return content
+        pixels = image_formats.pixels_of(content, self._column, number)
+        if isinstance(self._column.files, DicomFiles) and not isinstance(pixels, Flaw):
+            self.scales[scale_of(content)] += 1
+        return pixels
 
 
 def _require_libraries(column: ImageColumn) -> None:

@@ -63,6 +63,10 @@ OTHER_MODALITY: Final = Flaw("an image of another modality than the contract dec
 OTHER_PLANE: Final = Flaw("an image in another plane than the contract declares, or without its orientation")
 UNSCALED: Final = Flaw("an image with intensities that are not converted by one slope and intercept")
 NOT_GREY_OR_RGB: Final = Flaw("an image of another kind than grey or RGB with 8 or 16 bits (export it as grey or RGB)")
+OTHER_BITS: Final = Flaw("an image with bits outside BitsStored, or with a HighBit that is not BitsStored - 1")
+TWO_VIEWS: Final = Flaw("a volume whose orientations qform and sform contradict each other (correct the wrong one)")
+IN_HEADER: Final = Flaw("a volume whose voxels would begin inside its header (vox_offset)")
+COMPANION: Final = Flaw("a file that macOS or Windows writes beside the images (delete its row)")
 NO_SUCH_SLICE: Final = Flaw("a slice or frame that the file does not have")
 TOO_LARGE_VOLUME: Final = Flaw(f"a volume of more than {LARGEST_VOLUME_BYTES >> 20} MiB without its compression")
 NO_NUMBERS: Final = Flaw(f"an image with intensities that are not finite or beyond {LARGEST_INTENSITY}")
@@ -202,6 +206,7 @@ _READ: Final = (
     "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "BitsAllocated",
     "BitsStored", "HighBit", "PixelRepresentation", "PixelData", *_SEVERAL_SCALES,
 )  # fmt: skip
+_ROUNDED: Final = 1e-5  # by how much the square of a rotation's quaternion can differ from one
 _HEADER_BYTES: Final = {348: "nifti1", 540: "nifti2"}
 
 
@@ -269,6 +274,8 @@ def _dicom_flaw(tags: Dataset, column: ImageColumn, files: DicomFiles, number: i
         return flaw
     kind, bits = str(tags.PhotometricInterpretation), int(tags.BitsAllocated)
     channels = 1 if kind.startswith("MONOCHROME") else 3
+    if not 1 <= int(tags.BitsStored) <= bits or int(tags.HighBit) != int(tags.BitsStored) - 1:
+        return OTHER_BITS
     if bits not in (8, 16) or kind == "PALETTE COLOR" or int(tags.SamplesPerPixel) != channels:
         return NOT_GREY_OR_RGB
     return of_channels(column, channels)
@@ -285,8 +292,16 @@ def _dicom_pixels(tags: Dataset, column: ImageColumn, number: int) -> Intensitie
         with Image.open(io.BytesIO(frame), formats=("JPEG", "JPEG2000")) as packed:
             if packed.size != (int(tags.Columns), int(tags.Rows)):  # the tags were checked, and pixel_array unpacks
                 return DAMAGED
-    stored = pixel_array(tags, index=number - 1).astype(np.float32)
-    values = stored.reshape(int(tags.Rows), int(tags.Columns), column.image.channels)
+    is_plain = tags.file_meta.TransferSyntaxUID in _PLAIN
+    stored = pixel_array(tags, index=number - 1, correct_unused_bits=not is_plain).astype(np.int32)
+    if is_plain:
+        # The library would drop bits above HighBit: old overlays, or parts of the value if BitsStored is wrong.
+        sign = 1 << int(tags.HighBit) if tags.PixelRepresentation else 0
+        plain = stored & ((2 << int(tags.HighBit)) - 1)
+        if ((plain != stored) & ((plain ^ sign) - sign != stored)).any():
+            return OTHER_BITS
+        stored = (plain ^ sign) - sign
+    values = stored.astype(np.float32).reshape(int(tags.Rows), int(tags.Columns), column.image.channels)
     slope, intercept = tags.get("RescaleSlope"), tags.get("RescaleIntercept")
     values = values * np.float32(1 if slope is None else slope) + np.float32(0 if intercept is None else intercept)
     if tags.PhotometricInterpretation == "MONOCHROME1":
@@ -307,7 +322,7 @@ def nifti_slice(content: bytes, files: NiftiFiles, number: int | None) -> Intens
             header = _nifti_header(start)
             if isinstance(header, Flaw):
                 return header
-            if (flaw := _nifti_flaw(header)) is not None:
+            if (flaw := _nifti_flaw(header, start)) is not None:
                 return flaw
             kind, shape = header.get_data_dtype(), header.get_data_shape()[:3]
             end = header.get_data_offset() + kind.itemsize * int(np.prod(shape))
@@ -332,7 +347,7 @@ def _nifti_header(start: bytes) -> Nifti1Header | Flaw:
     return kind(start[:size], check=False)  # type: ignore[no-untyped-call]  # the check would write to the screen
 
 
-def _nifti_flaw(header: Nifti1Header) -> Flaw | None:
+def _nifti_flaw(header: Nifti1Header, start: bytes) -> Flaw | None:
     shape, kind = header.get_data_shape(), header.get_data_dtype()
     if len(shape) < 2 or min(shape) < 1:
         return DAMAGED
@@ -343,16 +358,31 @@ def _nifti_flaw(header: Nifti1Header) -> Flaw | None:
     size = header.get_data_offset() + kind.itemsize * int(np.prod(shape, dtype=object))
     if not 0 <= header.get_data_offset() < size <= LARGEST_VOLUME_BYTES:
         return TOO_LARGE_VOLUME
+    # Behind the header are four bytes, of which the first says whether extensions follow, each with its length.
+    first = int(header["sizeof_hdr"]) + 4
+    extended = first + (8 if start[first - 4 : first - 3].strip(b"\0") else 0)
+    if float(header["vox_offset"]) % 1 or header.get_data_offset() < extended:
+        return IN_HEADER
     # Without an orientation, left and right could be exchanged.
-    return None if header["sform_code"] or header["qform_code"] else OTHER_PLANE
+    if not (header["sform_code"] or header["qform_code"]):
+        return OTHER_PLANE
+    header.quaternion_threshold = _ROUNDED  # type: ignore[assignment]  # of quaternions that were written with six digits
+    if header["pixdim"][0] == 0:
+        header["pixdim"][0] = 1  # as the standard says
+    is_both = header["sform_code"] and header["qform_code"]
+    return TWO_VIEWS if is_both and _axes(header.get_sform()) != _axes(header.get_qform()) else None
+
+
+def _axes(affine: npt.NDArray[np.float64]) -> list[Direction | None]:
+    # NIfTI's axes lead to the right, the front and the head. DICOM's axes lead to the left, the back and the head.
+    axes = np.array([[-1.0], [-1.0], [1.0]]) * affine[:3, :3]
+    return [_nearest(axes[:, place]) for place in range(3)]
 
 
 def _nifti_plane(
     volume: npt.NDArray[np.generic], header: Nifti1Header, files: NiftiFiles, number: int | None
 ) -> Intensities | Flaw:
-    # NIfTI's axes lead to the right, the front and the head. DICOM's axes lead to the left, the back and the head.
-    axes = np.array([[-1.0], [-1.0], [1.0]]) * header.get_best_affine()[:3, :3]
-    directions = [_nearest(axes[:, place]) for place in range(3)]
+    directions = _axes(header.get_best_affine())
     across, sign = _VIEWS[files.plane][2]
     places = [place for place, direction in enumerate(directions) if direction is not None and direction[0] == across]
     if len(places) != 1:

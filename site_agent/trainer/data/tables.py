@@ -65,6 +65,7 @@ from site_agent.trainer.data.columns import (
 from site_agent.trainer.data.contract import Column, Contract
 from site_agent.trainer.data.follow_up import follow_up_parser, times_of
 from site_agent.trainer.data.image_folder import ImageFolder, Pixels
+from site_agent.trainer.data.image_scales import difference
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
 from site_agent.trainer.data.table_sources import Block, Doubt, blocks_of, first_row, open_rows, texts_of
 
@@ -283,6 +284,8 @@ class _Reading:
             for (name, day), count in self.marker_days.items()
             if count >= _FEWEST_MARKER_DAYS
         ]
+        if self.folder is not None and image is not None and (words := difference(self.folder.scales)):
+            self.doubts.append((words, image.name))
         if self.repeats:
             words = f"{self.repeats} rows repeat a form, and the columns of other forms are empty there"
             self.doubts.append((f"{words}; select or compute one row for each patient", _REPEATS))

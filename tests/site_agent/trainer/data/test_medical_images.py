@@ -26,12 +26,13 @@ from site_agent.trainer.data.cell_rules import Flaw
 from site_agent.trainer.data.columns import ImageColumn
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.image_formats import pixels_of
-from site_agent.trainer.data.tables import read_table
+from site_agent.trainer.data.tables import read_table, survey_table
 from tests.for_each import for_each
 
 DICOM_FILES = Path(pydicom.__file__).parent / "data" / "test_files"
 EXPLICIT, JPEG = "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.4.50"
 SECRET = "Lestrade^Greg"
+ILL = {"name": "ill", "role": "target", "task": "binary", "positive": ["1"], "negative": ["0"]}
 AXIAL = {"kind": "nifti", "plane": "axial"}
 
 
@@ -248,6 +249,13 @@ WRONG: dict[str, tuple[bytes, dict[str, Any], int | None, Flaw | str]] = {
                                   image_formats.NO_NUMBERS),
     "many slopes": (dicom(drawn(0, 512, 512), RescaleSlope=["1"] * 500, RescaleIntercept="0"),
                     {"image": {"height": 512, "width": 512}}, None, image_formats.UNSCALED),
+    "another high bit": (dicom(drawn(0), BitsStored=12, HighBit=15), {}, None, image_formats.OTHER_BITS),
+    "an overlay in the pixels": (dicom(drawn(0) | 0x4000, BitsStored=12, HighBit=11), {}, None,
+                                 image_formats.OTHER_BITS),
+    "mirrored orientations": (with_header(VOLUME, qform_code=1, quatern_b=0, quatern_c=0, quatern_d=0),
+                              {"files": AXIAL}, None, image_formats.TWO_VIEWS),
+    "voxels in the header": (with_header(VOLUME, vox_offset=0), {"files": AXIAL}, None, image_formats.IN_HEADER),
+    "voxels in an extension": (VOLUME[:348] + b"\1" + VOLUME[349:], {"files": AXIAL}, None, image_formats.IN_HEADER),
     "deflated": (dicom(drawn(0), syntax="1.2.840.10008.1.2.1.99"), {}, None, image_formats.PACKED),
     "grey for colour": (dicom(drawn(0)), {"image": {"height": 4, "width": 6, "channels": 3}}, None, image_formats.GREY),
     "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(200), {}, None, image_formats.NOT_DICOM),
@@ -273,6 +281,46 @@ WRONG: dict[str, tuple[bytes, dict[str, Any], int | None, Flaw | str]] = {
     "extensions without end": (gzip.compress(with_header(VOLUME, vox_offset=1e12) + bytes(1 << 24)), {"files": AXIAL},
                                None, image_formats.TOO_LARGE_VOLUME),
 }  # fmt: skip
+
+
+def test_negative_numbers_of_twelve_bits_are_negative() -> None:
+    """Whether their sign fills the unused bits or not."""
+    pixels = drawn(3).astype(np.int16) - 500
+    tags: dict[str, Any] = {"PixelRepresentation": 1, "BitsStored": 12, "HighBit": 11}
+    declared = column(window=[-600, 600])
+    for stored in (pixels, (pixels & 0xFFF).astype(np.uint16)):
+        np.testing.assert_allclose(read(dicom(stored, **tags), declared), (pixels.ravel() + 600) / 1200, atol=1e-6)
+
+
+def test_a_quaternion_of_six_digits_and_no_factor_are_read() -> None:
+    """Half a turn about an oblique axis, rounded so that its length is above one; a factor of 0 means 1."""
+    volume = drawn(6, 6, 4, 3)
+    rounded = {"quatern_b": 0.0, "quatern_c": 0.04, "quatern_d": 0.999201, "pixdim": [0, 1, 1, 1, 1, 1, 1, 1]}
+    assert rounded["quatern_c"] ** 2 + rounded["quatern_d"] ** 2 > 1 + 1e-6  # type: ignore[operator]
+    content = with_header(nifti(volume, np.diag([-1, -1, 1, 1])), sform_code=0, qform_code=1, **rounded)
+
+    found = read(content, column(4, 6, files=AXIAL), number=2)
+
+    np.testing.assert_allclose(found.reshape(4, 6), volume[:, :, 1].T / 1000, atol=1e-6)
+
+
+def test_images_of_two_scales_are_asked_about_and_companions_named(tmp_path: Path) -> None:
+    """Units of PET and slopes of MR; CT has one unit whatever its slope is. A companion is no image."""
+    (tmp_path / "scans").mkdir()
+    contract = Contract.model_validate_json(
+        json.dumps({"format": {"header": True}, "columns": [json.loads(column().model_dump_json()), ILL]})
+    )
+    for modality, doubts in (("PT", 1), ("MR", 1), ("CT", 0)):
+        for row in range(12):
+            scale = {"Units": ("BQML", "CNTS")[row % 2], "RescaleSlope": 1 + row % 2, "RescaleIntercept": 0}
+            (tmp_path / "scans" / f"{row}.dcm").write_bytes(dicom(drawn(row), Modality=modality, **scale))
+        lines = ["scan,ill", *(f"{row}.dcm,{row % 2}" for row in range(12)), "._0.dcm,1", "Thumbs.db,0"]
+        (tmp_path / "table.csv").write_text("\n".join(lines))
+
+        survey = survey_table(tmp_path / "table.csv", contract)
+
+        assert len(survey.doubts) == doubts
+        assert [(one.flaw, one.count) for one in survey.mistakes] == [(image_formats.COMPANION.words, 2)]
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -312,8 +360,7 @@ def test_one_frame_or_slice_is_named_behind_the_path(tmp_path: Path) -> None:
     (tmp_path / "scans").mkdir()
     (tmp_path / "scans" / "run.dcm").write_bytes(dicom(frames))
     image = json.loads(column().model_dump_json())
-    outcome = {"name": "ill", "role": "target", "task": "binary", "positive": ["1"], "negative": ["0"]}
-    columns = [{"name": "who", "role": "patient"}, image, outcome]
+    columns = [{"name": "who", "role": "patient"}, image, ILL]
     contract = Contract.model_validate_json(json.dumps({"format": {"header": True}, "columns": columns}))
     lines = [f"P{number},run.dcm#{number},{number % 2}" for number in range(1, 13)]
     (tmp_path / "table.csv").write_text("\n".join(["who,scan,ill", *lines]) + "\n")
