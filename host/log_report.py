@@ -29,7 +29,6 @@ _WORDS: Final = {
     "model_handed_over": "{by} exported the model {model} of the run {run} for {recipient}, digest {digest}.",
     "approval_refused": "{by} could not approve {study} version {version}: {reason}.",
     "approval_awaited": "A plan of {study} waits for persons here: {because}.",
-    "plan_declined": "{by} refused {study} version {version}: {reason}.",
     "plan_withdrawn": "{by} withdrew this site from {study} version {version}.",
     "release_refused": "A contribution to round {round} of {run} was not sent: {reason}.",
     "plan_refused": "The policy refused a plan: {reason}.",

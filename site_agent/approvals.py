@@ -87,6 +87,13 @@ def keep_plan(state: Path, plan: Plan) -> None:
         place.unlink()
 
 
+def announced_plans(state: Path) -> list[Path]:
+    """Return the paths of all plans that were announced or approved at this site, the latest last."""
+    folders = (gate_folder(state) / "plans", approvals_folder(state) / "plans")
+    found = (place for folder in folders for place in folder.glob("*.json") if place.is_file())
+    return sorted(found, key=lambda place: place.stat().st_mtime)
+
+
 def find_approval(state: Path, plan: Plan) -> Approval | None:
     """Return the approval of exactly this plan and manifest, or None. `why_not` checks if it is still valid.
 

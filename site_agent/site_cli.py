@@ -20,7 +20,7 @@ import click
 
 from host.command_line import extra, finish
 from host.log_lines import set_up_log
-from site_agent.commands.approval_commands import approve, fingerprints, refuse, review, withdraw
+from site_agent.commands.approval_commands import approve, fingerprints, review, withdraw
 from site_agent.commands.data_commands import data
 from site_agent.commands.init_command import init
 from site_agent.commands.model_commands import adopt, export, predict
@@ -124,7 +124,7 @@ def check(path: Path) -> None:
 
 for command in (
     adopt, audit, restored, predict, report, results, export,
-    data, doctor, fingerprints, init, privacy, status, review, approve, refuse,
+    data, doctor, fingerprints, init, privacy, status, review, approve,
     withdraw, renew,
 ):  # fmt: skip
     cli.add_command(command)

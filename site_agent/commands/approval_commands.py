@@ -21,7 +21,7 @@ from protos.errors import ConfigurationError, OperatorError, RefusedError, Unava
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_wire, read_plan
 from protos.plan.statistics_plan import StatisticsPlan
-from site_agent import approvals, approving, refusing
+from site_agent import approvals, approving
 from site_agent.commands.site_options import config_option, opened_log, plan_option
 from site_agent.desk.analyses_in_words import analysis_section
 from site_agent.desk.fingerprint_sheet import SIGNATURES, is_refused, sheet_sections
@@ -213,34 +213,6 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     click.echo("Earlier contributions stay in the sums. Nobody can remove them from the shared parameters.")
 
 
-@click.command()
-@config_option
-@plan_option
-@by_option
-@click.option("--because", required=True, help="Reason for the refusal in a few words, written to the audit log.")
-def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
-    """Record that a person read a plan and refuses it. Nothing else changes, because training needs an approval anyway.
-
-    To end an approval, use `site-agent withdraw`.
-
-    Example: site-agent refuse --config hospital.yaml --plan plan.yaml --by "Anna Jones" --because "too many rounds"
-    """
-    hospital = read_hospital(path)
-    plan, by, reason = plan_named(hospital, plan_path), person(by), person(because, "--because")
-    approval = approvals.find_approval(hospital.state_path, plan)
-    if approval is not None and approval.withdrawn is None:
-        raise UsageError(
-            what=f"{approval.names} approved {plan.study} version {plan.version} at this site.",
-            consequence="Nothing was changed. The approval is still valid.",
-            remedy="To end the approval, use `site-agent withdraw`.",
-        )
-    opened_log(hospital).write("plan_declined", reason=reason, **_facts(plan, by))
-    refusing.refuse(hospital.state_path, plan, by=by, at=datetime.now(UTC), because=reason)
-    click.echo(
-        f"{by} refused {plan.study} version {plan.version}. It is not approved, so nothing is trained or sent for it."
-    )
-
-
 def _plan_to_withdraw(hospital: Hospital, path: Path | None) -> Plan:
     """Return the plan of `plan_named`. If nobody approved this plan, return that of the only study approved here."""
     plan = plan_named(hospital, path)
@@ -257,7 +229,7 @@ def plan_named(hospital: Hospital, path: Path | None) -> Plan:
     """Return the plan that --plan names, or this site's latest plan. Raises OperatorError: it is wrong or missing."""
     if path is not None:
         return read_plan(path, consequence=_NOTHING_APPROVED)
-    announced = refusing.announced_plans(hospital.state_path)
+    announced = approvals.announced_plans(hospital.state_path)
     if not announced:
         raise UsageError(
             what="The coordinator has not announced a plan to this site yet, and the command names no plan.",
@@ -292,16 +264,14 @@ def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Sect
         sentences.append(
             "This command could not read this site's identity key. So it did not check whether the plan lists the key."
         )
-    said = _said(hospital, plan, approval, is_refused=bool(refused))
+    said = _said(hospital, approval, is_refused=bool(refused))
     none = Section("Changes since the last approval", ("No other plan of this study was ever approved here.",))
     compared = [_since(plan, earlier) if earlier else none, *_beside_others(hospital, plan)]
     return [*compared, Section("This hospital's own policy", tuple(sentences)), Section("Who decided", tuple(said))]
 
 
-def _said(hospital: Hospital, plan: Plan, approval: approvals.Approval | None, *, is_refused: bool) -> Iterator[str]:
+def _said(hospital: Hospital, approval: approvals.Approval | None, *, is_refused: bool) -> Iterator[str]:
     """Yield sentences on the decisions of persons at this hospital, and on whether training is permitted."""
-    if (refusal := refusing.find_refusal(hospital.state_path, plan)) is not None:
-        yield f"Refused by {refusal.by} at {refusal.at}. The reason: {refusal.because}"
     for given in approval.signatures if approval else ():
         yield f"Approved by {given.by} at {given.at}{f', until {given.until}' if given.until else ''}."
     missing = approvals.why_not(approval, approvers=hospital.policy.approvers, now=datetime.now(UTC))

@@ -38,11 +38,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from host.printed_page import STYLE
 from protos.errors import OperatorError
 from protos.plan.plan import Plan, plan_from_wire
-from site_agent.approvals import find_approval, why_not
+from site_agent.approvals import announced_plans, find_approval, why_not
 from site_agent.console.console_curves import curve_files, drawn_curves
 from site_agent.console.console_session import COOKIE, Done, Session
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.refusing import announced_plans
 from site_agent.state_folders import is_run_name, saved_runs
 
 LARGEST_HEAD_BYTES: Final = 8192
@@ -70,7 +69,6 @@ _UNKNOWN: Final = (
 # Action -> the words of its command, and the fields of the form that become options. `--plan` is added to all.
 _DECISIONS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "approve": (("approve", "--yes"), ("by", "until", "beside")),
-    "refuse": (("refuse",), ("by", "because")),
     "withdraw": (("withdraw",), ("by",)),
 }
 
@@ -252,8 +250,8 @@ class _Pages:
             raise HTTPException(409, "Nothing was approved. Read the review of this plan first.")
         plan = session.reviewed[digest][0] if digest in session.read else self._named(digest)
         typed = dict(form) | ({"by": self._setting.by} if self._setting.by else {})
-        if not typed.get("by") or (action == "refuse" and not typed.get("because")):
-            raise HTTPException(400, "The form lacks a name or a reason. Nothing was done.")
+        if not typed.get("by"):
+            raise HTTPException(400, "The form lacks a name. Nothing was done.")
         given = [f"--{name}={typed[name]}" for name in options if typed.get(name)]
         session.done = await self._run([*words, *given], plan, is_decision=True)
         return RedirectResponse(f"{session.address}result", 303)

@@ -52,7 +52,7 @@ def console(path: Path, by: str | None, listen: str, idle_minutes: float) -> Non
     """Show web pages about this site: the plans, the reports, and the curves of a study that trains now.
 
     Open the printed link in a browser on this computer. The link works only once. On the pages a person reviews plans,
-    and approves, refuses or withdraws. Every button runs a command of site-agent under the user account that started
+    and approves or withdraws. Every button runs a command of site-agent under the user account that started
     the console. Ctrl-C ends the console. It also ends by itself when the session has ended.
 
     Example: site-agent console --config hospital.yaml --by "Anna Jones"

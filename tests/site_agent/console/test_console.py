@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from protos.plan.plan import Plan, plan_from_json
-from site_agent.approvals import approval_path, find_approval, why_not
+from site_agent.approvals import announced_plans, approval_path, find_approval, why_not
 from site_agent.console.console_app import LONGEST_FORM_BYTES, run_command
 from site_agent.console.console_session import LINK_SECONDS
-from site_agent.refusing import announced_plans
 from site_agent.state_folders import gate_folder, gate_store_path, live_curves_path
 from tests.logged import lines_of
 from tests.pki.whole_site import SiteKeys
@@ -79,7 +78,7 @@ def events(folder: Path) -> list[tuple[str, str]]:
     return [(facts["event"], facts["by"]) for facts in (json.loads(line)["facts"] for line in lines)]
 
 
-def test_a_plan_is_read_approved_withdrawn_and_refused(tmp_path: Path) -> None:
+def test_a_plan_is_read_approved_and_withdrawn(tmp_path: Path) -> None:
     """The officer's acts leave the commands' own files and records, under the name that was typed."""
     plan = make_hospital(tmp_path)
     digest = plan.digest.hex()
@@ -90,7 +89,6 @@ def test_a_plan_is_read_approved_withdrawn_and_refused(tmp_path: Path) -> None:
         assert 'value="approve"' not in running.act("review", plan=digest).body
         assert running.read_plan(plan).status == 200
         assert 'value="approve"' in running.get(f"plan/{digest}").body
-        running.act("refuse", plan=digest, by="A. Jones", because="too many rounds")
         running.act("approve", plan=digest, by="A. Jones", until="2099-01-31")
         assert may_train(tmp_path, plan)
         assert "Training is permitted." in running.get().body
@@ -98,7 +96,6 @@ def test_a_plan_is_read_approved_withdrawn_and_refused(tmp_path: Path) -> None:
         assert not may_train(tmp_path, plan)
 
     assert events(tmp_path) == [
-        ("plan_declined", "A. Jones"),
         ("plan_approved", "A. Jones"),
         ("plan_withdrawn", "B. Lee"),
     ]
