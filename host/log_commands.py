@@ -213,7 +213,7 @@ def _verify(program: LogProgram) -> click.Command:
 
 def _show(program: LogProgram) -> click.Command:
     @click.command(
-        help="Show records in plain words.\n\n"
+        help="Show records on one line each.\n\n"
         f"Example: {program.command} audit show --config {program.file} --since 2026-03-01"
     )
     @program.reading

