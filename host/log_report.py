@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 Facts: TypeAlias = Mapping[str, Any]
 
-_SHOWN_APART: Final = ("event", "time", "site", "software")
+_SHOWN_APART: Final = ("event", "time", "software")
 
 
 def in_words(facts: Facts) -> str:
