@@ -1,18 +1,16 @@
-"""Reads and writes key files and locks state directories: modes, owners, atomic replacement, and the layout.
+"""Reads and writes key files and locks state directories: modes, owners, atomic replacement.
 
 The rules:
 
 * a secret has mode 0600 from the moment its file exists; a private directory has 0700;
 * a file appears or is replaced as a whole, and is on disk when the call returns;
-* a secret that another account owns or could read is not used;
-* a state directory of another layout is refused.
+* a secret that another account owns or could read is not used.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import secrets
 import stat
@@ -22,12 +20,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from host.durable import give_to_owner, make_folder, on_disk, opened_folder, replace_file, replace_in
+from host.durable import give_to_owner, make_folder, opened_folder, replace_in
 from protos.errors import ConfigurationError, OperatorError, UnavailableError
 
 LARGEST_BYTES = 256 * 1024
-LAYOUT: Final = 3  # of a state directory
-LAYOUT_FILE: Final = "state-format"
 
 _SECRET_MODE: Final = 0o600
 _PUBLIC_MODE: Final = 0o644
@@ -156,30 +152,6 @@ def _lock(descriptor: int) -> None:
             return
         time.sleep(_LOCK_WAIT_SECONDS)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def settle_layout(state: Path, program: str) -> None:
-    """Write the program and the number of its layout into a locked state directory, or check what is written there.
-
-    Raises:
-        ConfigurationError: the state has another layout or belongs to another program.
-        UnavailableError: the disk cannot be written.
-    """
-    content = json.dumps({"program": program, "format": LAYOUT}).encode()
-    if not (state / LAYOUT_FILE).exists():
-        with on_disk(what=f"{state} cannot be written", consequence="The program did not start."):
-            replace_file(state / LAYOUT_FILE, content)
-    elif read_public(state / LAYOUT_FILE) != content:
-        raise other_layout(f"{state} is the state of another program, or of another version with another layout.")
-
-
-def other_layout(what: str) -> ConfigurationError:
-    """Return the error about a state directory or backup of another layout."""
-    return ConfigurationError(
-        what=what,
-        consequence="The program stopped. Nothing was changed.",
-        remedy="Use the version of global-layers that made it, or name another state directory.",
-    )
 
 
 def holder_of(directory: Path) -> int | None:

@@ -37,7 +37,7 @@ from host.address_checks import taken_addresses
 from host.audit_log import AuditLog
 from host.durable import full_disk
 from host.local_metrics import serving_metrics
-from host.secret_files import hold_directory, settle_layout
+from host.secret_files import hold_directory
 from host.starting_files import starting_values
 from pki.authority import Authority
 from pki.register import Register, newest_certificates
@@ -123,7 +123,6 @@ async def serve(
     """
     state = make_state_directory(configuration)
     hold_directory(state, "coordinator")
-    settle_layout(state, "coordinator")
     with ExitStack() as stack:
         parts = _put_together(configuration, plans, state, stack)
         engine, servers = parts.engine, parts.servers

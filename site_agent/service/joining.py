@@ -150,9 +150,7 @@ def hold_state(state: Path) -> int:
     """Lock the state directory for this process. Return the lock's file descriptor."""
     secret_files.make_private_directory(state)
     secret_files.make_private_directory(gate_folder(state))
-    held = secret_files.hold_directory(gate_folder(state), PROGRAM)
-    secret_files.settle_layout(gate_folder(state), PROGRAM)
-    return held
+    return secret_files.hold_directory(gate_folder(state), PROGRAM)
 
 
 class _Greeting:
