@@ -1,6 +1,6 @@
 """Contains `site-agent join`, `identity` and `check`. All other commands of `site-agent` are in the folder `commands`.
 
-Only `join` and `renew` open a connection, and `doctor` tests some. All other commands read and write only on this
+Only `join` opens a connection, and `doctor` tests some. All other commands read and write only on this
 computer. No traceback reaches an operator: every failure is three sentences and a documented exit status.
 """
 
@@ -27,7 +27,7 @@ from site_agent.commands.model_commands import adopt, export, predict
 from site_agent.commands.site_doctor_command import doctor
 from site_agent.commands.site_options import config_option
 from site_agent.commands.site_page_commands import report, results
-from site_agent.commands.state_commands import audit, privacy, renew, restored, status
+from site_agent.commands.state_commands import audit, privacy, restored, status
 from site_agent.hospital import read_hospital
 from site_agent.trainer.isolation import give_up_network
 
@@ -125,7 +125,7 @@ def check(path: Path) -> None:
 for command in (
     adopt, audit, restored, predict, report, results, export,
     data, doctor, fingerprints, init, privacy, status, review, approve,
-    withdraw, renew,
+    withdraw,
 ):  # fmt: skip
     cli.add_command(command)
 with extra("site_agent.console"):

@@ -1,4 +1,4 @@
-"""Contains `site-agent status`, `privacy`, `audit`, `restored` and `renew`: this site's state, log and certificate."""
+"""Contains `site-agent status`, `privacy`, `audit` and `restored`: this site's state and log."""
 
 from __future__ import annotations
 
@@ -189,23 +189,3 @@ def restored(path: Path, by: str, because: str) -> None:
     with closing(opened_log(hospital)) as log:
         log.declare_restored(by=by, because=because, account=account())
     click.echo("Recorded. Payments since that copy may be missing, so the privacy budget of one year counts as spent.")
-
-
-@click.command()
-@config_option
-def renew(path: Path) -> None:
-    """Replace this site's TLS key and certificate now. Stop this site's gate process first. The site also renews its
-    certificate by itself.
-
-    The command sends a request to the coordinator's enrolment port. The site's identity key does not change. If the
-    programs run as services, run this command as root.
-
-    Example: site-agent renew --config hospital.yaml
-    """
-    hospital = read_hospital(path)
-
-    from site_agent.service.joining import renew_now
-
-    ends = asyncio.run(renew_now(hospital, path.resolve())).expiry()
-    click.echo(f"The certificate of {hospital.site} is renewed, with a new key, until {ends:%Y-%m-%d %H:%M} UTC.")
-    click.echo("When `site-agent join` has connected with it, the coordinator refuses the previous certificate.")

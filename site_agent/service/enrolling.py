@@ -83,7 +83,7 @@ async def enrol_where_needed(
     else:
         await _enrol(hospital, certificates, identity_key, audit, "first")
     if certificates.shown.expiry() <= now():
-        await renew(hospital, certificates, identity_key, audit)
+        await _renew(hospital, certificates, identity_key, audit)
 
 
 async def _enrol_again_if_invited(
@@ -230,10 +230,10 @@ def _invalid_answer(malformed: MalformedMessage, certificate: str) -> ProtocolEr
     )
 
 
-async def renew(
+async def _renew(
     hospital: Hospital, certificates: SiteCertificates, identity_key: Ed25519PrivateKey, audit: AuditLog
 ) -> None:
-    """Request a new certificate on the enrolment port, after the old one expired or because a person ordered this.
+    """Request a new certificate on the enrolment port, after the old one expired.
 
     Raises:
         RefusedError: this site is no longer a member.

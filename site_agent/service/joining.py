@@ -10,7 +10,6 @@ coordinator's address. All other keys need a restart, and the operator is inform
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Callable
 from importlib.metadata import version
@@ -18,15 +17,13 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from host import secret_files
 from host.audit_log import AuditLog
 from host.clock_words import clocks_apart
 from host.local_metrics import serving_metrics
-from pki.certificate_chain import ShownCertificates, sha256_of_chain
-from pki.identity_key import has_identity_key, read_identity_key
-from protos.errors import ConfigurationError, OperatorError, RefusedError, UnavailableError
+from pki.certificate_chain import sha256_of_chain
+from protos.errors import OperatorError, RefusedError, UnavailableError
 from site_agent.gate.agent_link import AgentLink
 from site_agent.gate.loop import SiteGate
 from site_agent.gate.mishaps import TrainerFailed
@@ -34,7 +31,7 @@ from site_agent.gate.separation import tell_guard, tell_separation
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.service.enrolling import enrol_where_needed, now, renew, site_identity_key
+from site_agent.service.enrolling import enrol_where_needed, now, site_identity_key
 from site_agent.service.neighbours import Neighbours, neighbours_of
 from site_agent.service.site_metrics import SiteCollector
 from site_agent.service.status_socket import Told, telling
@@ -75,7 +72,6 @@ class Reloading:
         self.tell(self.hospital)
 
 
-PROGRAM: Final = "site agent"
 WIDEST_CLOCK_DIFFERENCE_SECONDS: Final = 60.0
 
 
@@ -89,7 +85,9 @@ async def join(hospital: Hospital, path: Path) -> None:
         OperatorError: this site cannot or must not continue.
     """
     state = hospital.state_path
-    hold_state(state)
+    secret_files.make_private_directory(state)
+    secret_files.make_private_directory(gate_folder(state))
+    secret_files.hold_directory(gate_folder(state), "site agent")
     standing = Standing(now)
     reloading = Reloading(path, hospital, standing)
     handle_signals(reloading)
@@ -146,13 +144,6 @@ async def _take_part(
         raise await _put_back(certificates, audit, refused) from refused
 
 
-def hold_state(state: Path) -> int:
-    """Lock the state directory for this process. Return the lock's file descriptor."""
-    secret_files.make_private_directory(state)
-    secret_files.make_private_directory(gate_folder(state))
-    return secret_files.hold_directory(gate_folder(state), PROGRAM)
-
-
 class _Greeting:
     """Supplies the coordinator's address for each stream, and acts after the coordinator has accepted the stream."""
 
@@ -185,44 +176,6 @@ async def check_table(trainer: GateEnd) -> None:
     answer = await trainer.ask(Check())
     if isinstance(answer, Failed):
         raise TrainerFailed(answer)
-
-
-async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
-    """Replace this site's certificate and TLS key now, while no gate process runs. Return the certificates.
-
-    Raises:
-        OperatorError: this site has no certificate, a gate runs, or the enrolment port does not answer or refuses.
-    """
-    state = hospital.state_path
-    held = hold_state(state)
-    if not has_identity_key(gate_folder(state)):
-        raise _no_certificate()
-    key: Ed25519PrivateKey = read_identity_key(gate_folder(state))
-    audit = AuditLog(gate_store_path(state), site=hospital.site, now=now)
-    # A new child process is used even if the agent runs as a service, because this service is idle while no gate runs.
-    alone = hospital.model_copy(update={"gate_socket": None})
-    try:
-        async with neighbours_of(alone, path) as neighbours:
-            link = AgentLink(neighbours.agent, hospital.proxy)
-            certificates = SiteCertificates(link.ask, gate_folder(state))
-            try:
-                if not (await certificates.look()).is_enrolled:
-                    raise _no_certificate()
-                await renew(hospital, certificates, key, audit)
-            finally:
-                link.close()
-            return certificates.shown
-    finally:
-        audit.close()
-        os.close(held)
-
-
-def _no_certificate() -> ConfigurationError:
-    return ConfigurationError(
-        what="This site has no certificate yet, so there is nothing to renew.",
-        consequence="Nothing was sent.",
-        remedy="Request the first certificate with `site-agent join`.",
-    )
 
 
 async def _put_back(certificates: SiteCertificates, audit: AuditLog, refused: RefusedError) -> OperatorError:
