@@ -135,14 +135,10 @@ def sha256_of_chain(chain_pem: bytes) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownCertificates:
-    """The TLS certificates of a site's agent, for its other processes. Chains are PEM, leaf first; missing is empty.
-
-    `previous` is the chain before the last renewal, until the new one has worked.
-    """
+    """The TLS certificates of a site's agent, for its other processes. Chains are PEM, leaf first; missing is empty."""
 
     chain: bytes
     root: bytes
-    previous: bytes = b""
 
     @property
     def is_enrolled(self) -> bool:

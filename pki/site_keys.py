@@ -84,28 +84,6 @@ class SiteKeys:
         """Return the federation that the current certificate names."""
         return federation_of(self.leaf())
 
-    @property
-    def previous_certificate_path(self) -> Path:
-        """Return the path of the previous certificate chain. This file exists until the renewed chain has worked."""
-        return self._previous(self.certificate_path)
-
-    def has_previous(self) -> bool:
-        """Return whether the old TLS key and certificate exist. They exist until the renewed certificate has worked."""
-        return self._previous(self.tls_key_path).exists()
-
-    def forget_previous(self) -> None:
-        """Delete the previous key and certificate, because the renewed certificate has worked."""
-        for path in (self.certificate_path, self.tls_key_path):
-            self._previous(path).unlink(missing_ok=True)
-        sync_folder(self.directory)
-
-    def restore_previous(self) -> None:
-        """Restore the previous key and certificate, because the coordinator refused the renewed certificate."""
-        for path in (self.tls_key_path, self.certificate_path):
-            with secret_files.explained(path, "replaced"):
-                self._previous(path).replace(self._next(path))
-        self._exchange()
-
     def signing_request(self) -> bytes:
         """Return a signing request (PEM) for the TLS key."""
         return certificates.signing_request(certificates.key_from_pem(secret_files.read_secret(self.tls_key_path)))
@@ -131,23 +109,13 @@ class SiteKeys:
     def install_next(self, chain_pem: bytes, *, site: SiteName, federation: str, now: datetime) -> None:
         """Replace the TLS key and certificate by the renewed pair. A power cut leaves the old pair or the new pair.
 
-        The old pair is kept until `forget_previous`.
-
         Raises:
             RefusedError: the chain is not for the next key and our name, or not under our root.
         """
         root_pem = secret_files.read_public(self.root_certificate_path)
         self._check(self._next(self.tls_key_path), chain_pem, root_pem, site=site, federation=federation, now=now)
-        self._keep_previous()
         secret_files.write_public(self._next(self.certificate_path), chain_pem)
         self._exchange()
-
-    def _keep_previous(self) -> None:
-        for path in (self.certificate_path, self.tls_key_path):
-            with secret_files.explained(path, "kept"):
-                self._previous(path).unlink(missing_ok=True)
-                self._previous(path).hardlink_to(path)
-        sync_folder(self.directory)
 
     def _exchange(self) -> None:
         # The key moves first. After a crash between the two moves, tls.crt.next without tls.key.next means that the
@@ -173,7 +141,3 @@ class SiteKeys:
     @staticmethod
     def _next(path: Path) -> Path:
         return path.with_name(f"{path.name}.next")
-
-    @staticmethod
-    def _previous(path: Path) -> Path:
-        return path.with_name(f"{path.name}.previous")

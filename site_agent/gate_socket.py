@@ -96,14 +96,6 @@ class Install:
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
-    """The gate reports if a renewed certificate works. The agent deletes or restores the old one, and replies Shown."""
-
-    works: bool
-    payload: bytes | memoryview = field(default=b"", repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class Through:
     """The gate names the HTTP proxy (HOST:PORT) of all connections from now on. Without this order they are direct."""
 
@@ -175,8 +167,8 @@ class Shown:
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """The three parts of the payload: current chain, root and previous chain."""
-        return unpacked(self.payload, 3)
+        """The two parts of the payload: chain and root."""
+        return unpacked(self.payload, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,13 +241,13 @@ class Ended:
         require(self.status in STATUSES, "an end of no known kind")
 
 
-Order: TypeAlias = Look | Make | Call | Install | Settle | Through | Open | Up | Taken | Part | Shut
+Order: TypeAlias = Look | Make | Call | Install | Through | Open | Up | Taken | Part | Shut
 Answer: TypeAlias = Shown | Requested | Called | Unable
 OfStream: TypeAlias = Opened | Down | Sent | Ended
 Report: TypeAlias = Answer | OfStream
 Message: TypeAlias = Order | Report
 _KINDS: Final[tuple[type[Message], ...]] = (
-    Look, Make, Call, Install, Settle, Through, Open, Up, Taken, Part, Shut,
+    Look, Make, Call, Install, Through, Open, Up, Taken, Part, Shut,
     Shown, Requested, Called, Unable, Opened, Down, Sent, Ended,
 )  # fmt: skip
 FRAMING: Final = Framing[Message](b"GLG1", _KINDS)

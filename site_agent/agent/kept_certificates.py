@@ -55,7 +55,6 @@ class KeptCertificates:
         parts = (
             secret_files.read_public(keys.certificate_path) if keys.is_enrolled() else b"",
             secret_files.read_public(keys.root_certificate_path) if keys.is_enrolled() else b"",
-            secret_files.read_public(keys.previous_certificate_path) if keys.has_previous() else b"",
         )
         return Shown(addresses.get("coordinator", ""), addresses.get("enrolment", ""), packed(parts))
 
@@ -85,7 +84,7 @@ class KeptCertificates:
         return self._keys.signing_request() if key == "first" else self._keys.next_signing_request()
 
     def install(self, order: Install) -> None:
-        """Start to use a new certificate. The previous key and certificate remain on disk until `settle` is called.
+        """Start to use a new certificate.
 
         Raises:
             RefusedError: the certificate is not for this key, site and root.
@@ -100,14 +99,6 @@ class KeptCertificates:
             self._keys.install(chain, root, site=site, federation=order.federation, now=now)
         else:
             self._keys.install_next(chain, site=site, federation=order.federation, now=now)
-
-    def settle(self, *, works: bool) -> None:
-        """Delete the previous key and certificate if the new ones work. Otherwise restore the previous ones."""
-        if self._keys.has_previous():
-            if works:
-                self._keys.forget_previous()
-            else:
-                self._keys.restore_previous()
 
     def _addresses(self) -> dict[str, str]:
         place = self._keys.directory / ADDRESSES

@@ -38,7 +38,6 @@ from site_agent.gate_socket import (
     Part,
     Requested,
     Sent,
-    Settle,
     Shut,
     Taken,
     Through,
@@ -47,7 +46,7 @@ from site_agent.gate_socket import (
     largest_payload,
 )
 
-_ORDERS: Final = (Look, Make, Call, Install, Settle, Through, Open, Up, Taken, Part, Shut)
+_ORDERS: Final = (Look, Make, Call, Install, Through, Open, Up, Taken, Part, Shut)
 
 
 class Relay:
@@ -94,7 +93,7 @@ class Relay:
             case Shut(stream=number):
                 if self._stream is not None and self._stream.number == number:
                     await self._shut()
-            case Look() | Make() | Call() | Install() | Settle():
+            case Look() | Make() | Call() | Install():
                 self._gate.post(await answer_of(self._kept, order, self._proxy))
             case Through(proxy=proxy):
                 self._proxy = proxy
@@ -176,7 +175,7 @@ class _Stream:
         self._report(Opened(self.number, -1 if seconds is None else round(seconds * 1000)))
 
 
-async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install | Settle, proxy: str = "") -> Answer:
+async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install, proxy: str = "") -> Answer:
     """Carry out a command of the gate process about a certificate or an enrolment request, and log a failure."""
     try:
         match order:
@@ -188,8 +187,6 @@ async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install 
                 return await _call(kept, order, proxy)
             case Install():
                 kept.install(order)
-            case Settle(works=works):
-                kept.settle(works=works)
             case _:
                 assert_never(order)
         return kept.shown()

@@ -31,7 +31,6 @@ from site_agent.gate_socket import (
     Make,
     Order,
     Requested,
-    Settle,
     Shown,
     Unable,
 )
@@ -152,17 +151,13 @@ class SiteCertificates:
         """Let the agent start to use a new certificate, after the gate has verified and recorded it."""
         await self._shown(Install(key, site, federation, *addresses, payload=packed((chain, root))))
 
-    async def settle(self, *, works: bool) -> None:
-        """Let the agent delete the certificate that the last renewal replaced, or restore it if the new one fails."""
-        await self._shown(Settle(works))
-
-    async def _shown(self, order: Look | Install | Settle) -> ShownCertificates:
+    async def _shown(self, order: Look | Install) -> ShownCertificates:
         answer = await self._ask(order)
         if not isinstance(answer, Shown):
             raise _failed(answer)
-        chain, root, previous = answer.parts
+        chain, root = answer.parts
         self.coordinator, self.enrolment = answer.coordinator, answer.enrolment
-        shown = ShownCertificates(chain=chain, root=root, previous=previous)
+        shown = ShownCertificates(chain=chain, root=root)
         if shown.is_enrolled:
             self.check(shown.federation(), shown.root)
             self.remember(shown.federation(), shown.root)

@@ -14,7 +14,6 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from host.audit_log import AuditLog, HeadRefused, refused_words
-from pki.certificate_chain import sha256_of_chain
 from protos.errors import RefusedError, UnavailableError
 from protos.wire.messages import MalformedMessage
 from protos.wire.upkeep_messages import KeptHead, LogHeads, RenewalAnswered, RenewalAsked, Upkeep
@@ -69,12 +68,6 @@ class SiteUpkeep:
         """Handle a message about audit logs or certificates, and send the replies. See `heard`."""
         for answer in await self.heard(message):
             await send(answer)
-
-    async def accepted(self) -> None:
-        """Record that this site's certificate works, because the coordinator accepted the connection."""
-        if self._certificates.shown.previous:
-            self._audit.write("certificate_in_use", certificate_sha256=sha256_of_chain(self._certificates.shown.chain))
-            await self._certificates.settle(works=True)
 
     async def heard(self, message: Upkeep) -> list[Upkeep]:
         """Handle a message about audit logs or certificates, and return the replies.

@@ -22,8 +22,7 @@ from host import secret_files
 from host.audit_log import AuditLog
 from host.clock_words import clocks_apart
 from host.local_metrics import serving_metrics
-from pki.certificate_chain import sha256_of_chain
-from protos.errors import OperatorError, RefusedError, UnavailableError
+from protos.errors import OperatorError
 from site_agent.gate.agent_link import AgentLink
 from site_agent.gate.loop import SiteGate
 from site_agent.gate.mishaps import TrainerFailed
@@ -138,10 +137,7 @@ async def _take_part(
     )
     reloading.tell = gate.adopt
     standing.phase = "connecting"
-    try:
-        await gate.run()
-    except RefusedError as refused:
-        raise await _put_back(certificates, audit, refused) from refused
+    await gate.run()
 
 
 class _Greeting:
@@ -164,7 +160,6 @@ class _Greeting:
     async def accepted(self, their_seconds: float | None) -> None:
         """Record that the coordinator accepted the connection, and warn if the two computers' clocks differ."""
         self._standing.connected()
-        await self._upkeep.accepted()
         apart = 0.0 if their_seconds is None else now().timestamp() - their_seconds
         if abs(apart) > WIDEST_CLOCK_DIFFERENCE_SECONDS:
             words = f"This computer's clock is {clocks_apart(apart)}."
@@ -176,19 +171,6 @@ async def check_table(trainer: GateEnd) -> None:
     answer = await trainer.ask(Check())
     if isinstance(answer, Failed):
         raise TrainerFailed(answer)
-
-
-async def _put_back(certificates: SiteCertificates, audit: AuditLog, refused: RefusedError) -> OperatorError:
-    """Restore the previous certificate if the coordinator refuses the renewed certificate and has never accepted it."""
-    if refused.code != "E021" or not (await certificates.look()).previous:
-        return refused
-    audit.write("certificate_put_back", certificate_sha256=sha256_of_chain(certificates.shown.previous))
-    await certificates.settle(works=False)
-    return UnavailableError(
-        what="The coordinator does not accept this site's renewed certificate.",
-        consequence="Nothing is lost. The previous certificate was restored.",
-        remedy="Start the site agent again, and inform the federation office.",
-    )
 
 
 def handle_signals(reload: Callable[[], None]) -> None:

@@ -12,13 +12,12 @@ from site_agent.gate_socket import FRAMING as OF_GATE
 from site_agent.trainer_socket import FRAMING as OF_TRAINER
 
 LARGEST_OF_TRAINER: Final = 1 << 16
-PARTS: Final = packed((b"chain", b"root", b""))
+PARTS: Final = packed((b"chain", b"root"))
 GATE_MESSAGES: Final[tuple[gate_socket.Message, ...]] = (
     gate_socket.Look(),
     gate_socket.Make("next"),
     gate_socket.Call("enrol", "localhost:1", packed((b"root", b"request"))),
     gate_socket.Install("first", "a", "heart", "localhost:1", "localhost:2", packed((b"chain", b"root"))),
-    gate_socket.Settle(True),
     gate_socket.Through("localhost:2"),
     gate_socket.Open(1, "localhost:1"),
     gate_socket.Up(1, b"message"),

@@ -127,7 +127,7 @@ class TakenOverAgent:
     """The attacker in the agent reads every order, and writes what a random draw decides."""
 
     def __init__(self, gate: Gate, plan: Plan, files: tuple[bytes, ...], seed: int) -> None:
-        """`files` are what the agent's folder has: chain, root, previous chain, and a signing request."""
+        """`files` are what the agent's folder has: chain, root and a signing request."""
         self.gate, self._plan, self._files, self.luck = gate, plan, files, random.Random(seed)
         self._stream = 0
         self._polite: list[CoordinatorMessage | Upkeep] = []
@@ -162,10 +162,10 @@ class TakenOverAgent:
 
     def _answer(self, order: gate_socket.Message) -> gate_socket.Message | None:
         match order:
-            case gate_socket.Look() | gate_socket.Install() | gate_socket.Settle():
-                return gate_socket.Shown("", "", packed(self._files[:3]))
+            case gate_socket.Look() | gate_socket.Install():
+                return gate_socket.Shown("", "", packed(self._files[:2]))
             case gate_socket.Make():
-                return gate_socket.Requested(self._files[3] or b"no request")
+                return gate_socket.Requested(self._files[2] or b"no request")
             case gate_socket.Up():
                 return gate_socket.Sent(order.stream, 1)
             case _:

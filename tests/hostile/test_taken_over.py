@@ -39,7 +39,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, ...]:
     office = Office.found(tmp_path_factory.mktemp("office"), now=NOW - timedelta(days=40))
     keys = office.enrol("a", now=NOW - timedelta(days=35))
     chain, root = keys.certificate_path.read_bytes(), keys.root_certificate_path.read_bytes()
-    return chain, root, b"", keys.next_signing_request()
+    return chain, root, keys.next_signing_request()
 
 
 def played(folder: Path, files: tuple[bytes, ...], seed: int, *, is_approved: bool) -> tuple[Gate, TakenOverAgent]:
@@ -118,9 +118,9 @@ def test_logs_and_certificates_do_not_wait_for_an_approval(
                 for order in gate.read():
                     match order:
                         case Make():
-                            gate.write(whole(Requested(files[3])))
+                            gate.write(whole(Requested(files[2])))
                         case Look():
-                            gate.write(whole(Shown("", "", packed(files[:3]))))
+                            gate.write(whole(Shown("", "", packed(files[:2]))))
             assert gate.error() is None
             return gate.said
 

@@ -20,7 +20,7 @@ from site_agent.gate_socket import Answer, Order, Shown
 from site_agent.service.enrolling import enrol_where_needed
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, utc_now
-from tests.rehearsal.test_renewal_by_hand import hospital_of
+from tests.rehearsal.test_return_after_revocation import hospital_of
 
 
 class Agent:
@@ -35,7 +35,7 @@ class Agent:
         parts = [b"", b""]
         if self.keys is not None:
             parts = [self.keys.certificate_path.read_bytes(), self.keys.root_certificate_path.read_bytes()]
-        return Shown("localhost:1", "localhost:1", packed((*parts, b"")))
+        return Shown("localhost:1", "localhost:1", packed(parts))
 
 
 def pin(folder: Path, office: Office) -> None:

@@ -13,15 +13,12 @@ from host.audit_log import AuditLog
 from host.record_store import StoreError
 from pki.enrolment_decisions import handle_renewal
 from pki.register import Register
-from protos.errors import RefusedError, UnavailableError
-from protos.wire.messages import PROTOCOL_VERSION, Hello
-from protos.wire.upkeep_messages import LogHeads, RenewalAnswered, RenewalAsked
+from protos.errors import UnavailableError
+from protos.wire.upkeep_messages import RenewalAnswered, RenewalAsked
 from site_agent.gate.site_upkeep import SiteUpkeep
-from site_agent.service.joining import _put_back
 from tests.pki.whole_site import SiteKeys
-from tests.rehearsal.federation import Office, serving, utc_now
-from tests.rehearsal.relayed_stream import Connection, certificates_in_process
-from tests.rehearsal.study import plan_with
+from tests.rehearsal.federation import Office, utc_now
+from tests.rehearsal.relayed_stream import certificates_in_process
 
 
 def no_room(*_: object, **__: object) -> None:
@@ -66,7 +63,7 @@ def test_the_coordinators_own_certificate_is_renewed_once_that_is_on_record(offi
 def test_a_certificate_is_put_in_force_once_that_is_on_record(
     office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log that records the request and not the renewal changes no certificate. Nor is one restored so."""
+    """A log that records the request and not the renewal changes no certificate."""
     keys = office.enrol("a", now=utc_now() - timedelta(days=31))
     upkeep, audit = upkeep_of(keys, tmp_path)
     before = keys.tls_key_path.read_bytes(), keys.certificate_path.read_bytes()
@@ -80,53 +77,10 @@ def test_a_certificate_is_put_in_force_once_that_is_on_record(
         with pytest.raises(StoreError):
             asyncio.run(upkeep.heard(RenewalAnswered(chain, "")))
         assert (keys.tls_key_path.read_bytes(), keys.certificate_path.read_bytes()) == before
-        assert not keys.has_previous()
     with pytest.raises(UnavailableError):
         asyncio.run(upkeep.heard(RenewalAnswered(chain, "")))
     renewed = keys.certificate_sha256()
-    refused = RefusedError(what="It is refused.", consequence="Nothing was sent.", remedy="Renew it.", code="E021")
-    with monkeypatch.context() as full:
-        full.setattr(audit, "write", no_room)
-        with pytest.raises(StoreError):
-            asyncio.run(_put_back(upkeep._certificates, audit, refused))
 
     assert keys.certificate_sha256() == renewed
     assert [facts["certificate_sha256"] for facts in audit.records("certificate_renewed")] == [renewed]
     audit.close()
-
-
-def test_the_pair_before_goes_once_the_new_one_is_on_record(
-    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the log takes nothing the old key and certificate are kept."""
-    keys = office.enrol("a")
-    keys._keep_previous()
-    upkeep, audit = upkeep_of(keys, tmp_path)
-
-    with monkeypatch.context() as full:
-        full.setattr(audit, "write", no_room)
-        with pytest.raises(StoreError):
-            asyncio.run(upkeep.accepted())
-        assert keys.has_previous()
-    asyncio.run(upkeep.accepted())
-
-    assert not keys.has_previous()
-    audit.close()
-
-
-def test_a_log_that_does_not_take_a_greeting_ends_the_stream(tmp_path: Path) -> None:
-    """What fails when the coordinator has taken a stream is raised to whoever reads from it or writes to it next."""
-    office = Office.found(tmp_path / "office")
-    plan = plan_with(office.identities)
-
-    async def scene() -> None:
-        async with serving(office, plan, tmp_path / "state") as running:
-            async with Connection(running.address, office.credentials("a"), no_room) as connection:
-                await connection.send(Hello(PROTOCOL_VERSION, "test"))
-                with pytest.raises(StoreError):
-                    await connection.receive()
-            async with Connection(running.address, office.credentials("a"), lambda _: None) as connection:
-                await connection.send(Hello(PROTOCOL_VERSION, "test"))
-                assert isinstance(await connection.receive(), LogHeads)
-
-    asyncio.run(scene())

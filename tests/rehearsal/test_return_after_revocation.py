@@ -4,27 +4,57 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 from structlog.testing import capture_logs
 
+from deploy.quickstart.ports import free_port
 from host.audit_log import AuditLog
 from pki.enrolment_decisions import invite_site
 from pki.identity_key import read_identity_key
 from pki.names import SiteName
 from pki.register import Register, SiteState
 from site_agent.gate_socket import Order
-from site_agent.hospital import Hospital
+from site_agent.hospital import Hospital, read_hospital
 from site_agent.service.enrolling import enrol_where_needed
+from tests.logged import lines_of
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, eventually, utc_now
 from tests.rehearsal.relayed_stream import certificates_in_process
-from tests.rehearsal.test_renewal_by_hand import events, hospital_of, tell_port
 from tests.rehearsal.test_upkeep import enrolling
+from tests.site_agent.test_approval_commands import RULES
+
+
+def hospital_of(office: Office, folder: Path) -> Hospital:
+    """The configuration of site a, enrolled at this office."""
+    office.enrol("a")
+    (folder / "state").mkdir(mode=0o700)
+    (office.folder / "a").rename(folder / "state" / "agent")
+    (folder / "state" / "gate").mkdir(mode=0o700)
+    shutil.copy(folder / "state" / "agent" / "identity.key", folder / "state" / "gate" / "identity.key")
+    data = {"table": "t.csv", "contract": "c.yaml", "split": {"seed": 0}}
+    content = {"site": "a", "state": "state", "policy": RULES, "data": data}
+    (folder / "hospital.yaml").write_text(yaml.safe_dump(content))
+    tell_port(folder, f"localhost:{free_port()}")
+    return read_hospital(folder / "hospital.yaml")
+
+
+def tell_port(folder: Path, address: str) -> None:
+    """Write where the enrolment port is, as enrolment does."""
+    record = {"coordinator": "localhost:1", "enrolment": address}
+    (folder / "state" / "agent" / "federation.json").write_text(json.dumps(record))
+
+
+def events(folder: Path) -> list[str]:
+    """What the audit log of the site says."""
+    lines = lines_of(folder / "state" / "gate" / "gate.sqlite")
+    return [json.loads(line)["facts"]["event"] for line in lines]
 
 
 class Returning:
@@ -127,7 +157,6 @@ def test_a_revoked_site_returns_with_a_new_invitation_and_a_persons_approval(tmp
     assert site.is_accepted()
     assert site.register.site(SiteName("a")).identity_fingerprint == identity
     assert site.keys.tls_key_path.read_bytes() != before
-    assert site.keys.has_previous()
     addresses = json.loads((tmp_path / "state" / "agent" / "federation.json").read_text())
     assert addresses["coordinator"] == "moved.example.org:8443"
     assert events(tmp_path)[-1] == "enrolled"

