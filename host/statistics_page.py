@@ -131,6 +131,8 @@ def _table_one(one: Facts) -> Iterator[str]:
             )
     yield table(str(one["name"]), ["Characteristic", *head[1:]], rows, style="figures")
     yield from (paragraph(note, "soft") for note in notes)
+    if left_out := one.get("rows left out"):
+        yield paragraph(f"{left_out:,} further rows have no outcome, and their hospitals leave them out.", "soft")
     if "noise" in one:
         words = f"Noise with a standard deviation of {_short(one['noise'])} rows in each count protects each patient."
         yield paragraph(words, "soft")

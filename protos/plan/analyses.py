@@ -216,11 +216,13 @@ class Frame:
             high. A code is its position among the concept's codes. A concept that the site does not record is absent.
         patients: int64 of shape (rows,), equal for rows of one patient. Without patients each row is one.
         smallest_cell: the larger of the plan's and of this hospital's smallest number of rows of a count.
+        left_out: how many further rows the contract leaves out, because they have no outcome.
     """
 
     columns: Mapping[str, Float64] = field(repr=False)
     patients: Integers = field(repr=False)
     smallest_cell: int
+    left_out: int = 0
 
     @property
     def rows(self) -> int:

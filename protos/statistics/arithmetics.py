@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from math import ceil, prod
 from typing import Final, assert_never
@@ -69,9 +70,11 @@ def reasons_against(
             )
     tables = [one.table_one for one in analyses if isinstance(one, TableOneAnalysis)]
     curves = [one.curve for one in analyses if isinstance(one, CurveAnalysis)]
-    described = {(name, one.by) for one in tables for name in one.columns} | {(one.event, one.by) for one in curves}
-    if len(described) > len({name for name, _ in described}):
-        return "a concept is described twice, so a void cell would follow from the other groups: make two plans"
+    described = [(name, one.by) for one in tables for name in one.columns] + [(one.event, one.by) for one in curves]
+    crossed = Counter(frozenset(filter(None, pair)) for pair in described if pair[1])
+    named = Counter(frozenset((name,)) for name, _ in described)
+    for twice in (" with ".join(sorted(one)) for one, times in (*named.items(), *crossed.items()) if times > 1):
+        return f"{twice} is described twice, and a void cell would follow from the other analysis: make two plans"
     total = sum(size_of(analysis, concepts) for analysis in analyses)
     if total > MOST_SUMS:
         return f"the analyses need about {total:,} sums in a round; {MOST_SUMS:,} are allowed"

@@ -74,7 +74,8 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
 
     def _counts(self, frame: Frame, rows: _Rows) -> list[float]:
         number = len(rows.values)
-        return [number, len(rows.sets.dying), frame.rows - number, float(rows.adds), float(not rows.adds)]
+        missing = frame.rows + frame.left_out - number
+        return [number, len(rows.sets.dying), missing, float(rows.adds), float(not rows.adds)]
 
     def _sums_at(self, rows: _Rows, design: Float64, at: Float64, fewest: int, _: AnnouncedPart) -> LikelihoodSums:
         return WeightedRiskSets(rows.sets, design, at, fewest).likelihood_sums()

@@ -2,7 +2,8 @@
 
 The rules:
 
-* fewer than `smallest_part` patients of a group at one site make this group and the test void for all;
+* fewer than `smallest_part` patients of a group at one site make this group and the test void for all, and further
+  groups until no count follows from a total (cells.py);
 * a group is printed if enough sites have it, and if it has no event or at least `smallest_cell` of them;
 * a curve ends where fewer than `smallest_cell` patients are at risk;
 * rows with a missing value take no part. A time must be above 0.
@@ -29,6 +30,7 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept
+from protos.statistics.cells import void_groups
 from protos.statistics.cox import require_survival, require_times
 from protos.statistics.distributions import TWO_SIDED, p_of_z
 from protos.statistics.log_rank import log_rank_numbers, log_rank_test
@@ -36,6 +38,7 @@ from protos.statistics.survival_curve import SurvivalCurve
 
 MONTH: Final = 365.25 / 12  # days
 MOST_INTERVALS: Final = 4_000
+_NOTHING: Final = dict.fromkeys(("value", "error", "low", "high"))
 
 
 class CurveArithmetic:
@@ -87,18 +90,17 @@ class CurveArithmetic:
         times, died, groups = times[complete], events[complete] == 1, groups[complete]
         require_times(self._curve.time, times)
         found: list[float] = []
-        are_few = False
-        for place in range(len(self._groups)):
+        patients = [int(np.count_nonzero(groups == place)) for place in range(len(self._groups))]
+        void = void_groups(patients, lambda some: sum(patients[one] for one in some) < self._size.smallest_part)
+        for place, number in enumerate(patients):
             here = groups == place
-            number = int(here.sum())
-            if 0 < number < self._size.smallest_part:
-                are_few = True
+            if place in void:
                 found += [0.0, 1.0] + [VOID] * (2 * len(self._grid) + 1)
             else:
                 found += [float(number > 0), 0.0, *self._counts(times[here], died[here])]
         if len(self._groups) > 1:
             test = log_rank_numbers(times, died, groups, len(self._groups))
-            found += [VOID] * len(test) if are_few else test.tolist()
+            found += [VOID] * len(test) if void else test.tolist()
         return np.array(found)
 
     def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:  # noqa: ARG002
@@ -175,7 +177,8 @@ class CurveArithmetic:
             "events": round(float(curve.events.sum())),
             "sites": round(float(numbers[0])),
             "median": curve.median.record,
-            "restricted_mean": _with_interval(mean, error) | {"until": until},
+            # Without an event before `until` nobody knows how far the mean is from it.
+            "restricted_mean": (_with_interval(mean, error) if error > 0.0 else _NOTHING) | {"until": until},
             "times": curve.grid.tolist(),
             "survival": curve.survival.tolist(),
             "low": low,
@@ -192,8 +195,9 @@ def _difference(curves: list[SurvivalCurve], until: float) -> dict[str, float] |
         return None
     (one, its_error), (other, other_error) = (curve.restricted_mean(until) for curve in curves)
     error = float(np.hypot(its_error, other_error))
-    p = p_of_z((one - other) / error) if error > 0.0 else 1.0
-    return _with_interval(one - other, error) | {"until": until, "p": p}
+    if error <= 0.0:
+        return None
+    return _with_interval(one - other, error) | {"until": until, "p": p_of_z((one - other) / error)}
 
 
 def _with_interval(value: float, error: float) -> dict[str, float]:

@@ -177,7 +177,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
     def _counts(self, frame: Frame, rows: _Rows) -> list[float]:
         outcomes, number = rows.outcomes, len(rows.values)
         moments = outcomes.sum(), outcomes @ outcomes, rows.exposures.sum()
-        return [number, float(rows.adds), frame.rows - number, *map(float, moments)]
+        return [number, float(rows.adds), frame.rows + frame.left_out - number, *map(float, moments)]
 
     def _require_counts(self, sums: AnnouncedPart) -> None:
         sites = self._count(sums, "sites")
@@ -266,6 +266,8 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         if spread is not None:
             own = 0.0 if is_common else 1.0 / total
             leverages = weights * (own + np.einsum("ij,jk,ik->i", columns, spread, columns))
+            if not leverages.sum() ** 2 >= fewest * (leverages @ leverages):
+                raise Unanswerable("Few rows of this hospital would decide the correction.")
         return _Fitted(line=line, means=means, weights=weights, leverages=leverages, columns=columns)
 
     def _mean(self, line: Float64, rows: _Rows) -> tuple[Float64, Float64]:
@@ -283,7 +285,10 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         """Return the inverse of the information that was announced last, for Firth's correction; None without it."""
         if not (self._model.firth and sums.newton):
             return None
-        return LikelihoodSums.unpacked(sums.newton[-1][: self._fit], self._unknowns).covariance
+        found = LikelihoodSums.unpacked(sums.newton[-1][: self._fit], self._unknowns)
+        if self._design.collinear(found.information) is not None:
+            raise Unanswerable("The announced information has no inverse.")
+        return found.covariance
 
     def _at_the_end(self, frame: Frame, rows: _Rows, sums: AnnouncedPart) -> Float64:
         if not rows.adds:

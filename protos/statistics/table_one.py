@@ -3,17 +3,19 @@
 The rules:
 
 * a cell is the rows of one code, or the rows with a number, of one group. A site with a cell that is not empty and has
-  fewer rows than `smallest_cell` makes this column void for all sites in this group, with all its cells. So no cell
-  follows from the others and the total;
+  fewer rows than `smallest_cell` makes this column void for all sites in this group, with all its cells, and in further
+  groups until no cell follows from a total (cells.py);
 * missing values are no cell: their number shows no value of a patient;
 * the rows of all groups together are a sum of the groups, so a void group makes the column of all void;
 * quartiles need the rows of each bin. A site first moves its extreme values, at most a quarter on each side, inward to
   a value that `smallest_cell` rows reach. So no bin shows its extremes, and quartiles stay;
+* rows that a contract leaves out, because they have no outcome, are counted and take no part;
 * a printed cell has at least `fewest_sites` sites that record its column.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 from math import sqrt
 from typing import Any
@@ -33,6 +35,7 @@ from protos.plan.analyses import (
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from protos.statistics.binned_values import bin_counts, quantile, standardised_difference, without_extremes
+from protos.statistics.cells import void_groups
 
 
 class TableOneArithmetic:
@@ -60,7 +63,7 @@ class TableOneArithmetic:
 
     @property
     def first(self) -> tuple[Number, ...]:
-        """Return for each group and column: sites, sites with a small cell, the counts of its cells, and moments."""
+        """Return for each group and column sites, sites with a small cell, counts and moments; then rows left out."""
         rows, found = self._size.largest_rows, list[Number]()
         for group in self.groups:
             for concept in self._columns:
@@ -74,20 +77,45 @@ class TableOneArithmetic:
                     scales += [SUM_SCALE, SUM_SCALE, *[1] * self._bins]
                 pairs = zip(counted, scales, strict=True)
                 found += [Number(one, rows * scale, scale, may_be_void=True) for one, scale in pairs]
-        return tuple(found)
+        return (*found, Number("rows left out", rows))
 
     def first_values(self, frame: Frame) -> Float64:
         """Return the numbers of `first`."""
-        found: list[float] = []
         group_of = np.zeros(frame.rows) if self._by is None else frame.columns.get(self._by.name)
-        for place in range(len(self.groups)):
-            for concept in self._columns:
-                own = frame.columns.get(concept.name)
-                if own is None or group_of is None:
-                    found += [0.0] * self._length(concept)
-                else:
-                    found += self._of_cells(concept, own[group_of == place], frame.smallest_cell)
-        return np.array(found)
+        by_column = []
+        for concept in self._columns:
+            own = frame.columns.get(concept.name)
+            if own is None or group_of is None:
+                by_column.append([[0.0] * self._length(concept)] * len(self.groups))
+            else:
+                parts = [own[group_of == place] for place in range(len(self.groups))]
+                by_column.append(self._of_groups(concept, parts, frame.smallest_cell))
+        found = [number for group in zip(*by_column, strict=True) for column in group for number in column]
+        return np.array([*found, float(frame.left_out)])
+
+    def _of_groups(
+        self, concept: NumberConcept | CodedConcept, parts: list[Float64], smallest: int
+    ) -> list[list[float]]:
+        """Return the numbers of a column in each group, from its values in each group."""
+
+        def is_small(places: Sequence[int]) -> bool:
+            together = np.concatenate([parts[place] for place in places])
+            return any(0 < count < smallest for count in self._shown(concept, together))
+
+        void = void_groups([int((~np.isnan(part)).sum()) for part in parts], is_small)
+        nothing = [1.0, 1.0, *[VOID] * (self._length(concept) - 2)]
+        return [
+            nothing if place in void else self._of_cells(concept, part, smallest) for place, part in enumerate(parts)
+        ]
+
+    def _shown(self, concept: NumberConcept | CodedConcept, values: Float64) -> list[int]:
+        """Return the counts of a column that must not be small."""
+        present = values[~np.isnan(values)]
+        if isinstance(concept, CodedConcept):
+            return [int(np.count_nonzero(present == code)) for code in range(len(concept.codes))]
+        # Values at the ends of the range may have been replaced, and hide no other row. One of the others is left.
+        inside = np.count_nonzero((present > concept.low) & (present < concept.high))
+        return [max(int(inside), int(len(present) > 0))]
 
     def _length(self, concept: NumberConcept | CodedConcept) -> int:
         return 2 + len(self._cells(concept)) + (2 + self._bins) * isinstance(concept, NumberConcept)
@@ -100,20 +128,14 @@ class TableOneArithmetic:
         present = values[~np.isnan(values)]
         moments: list[float] = []
         if isinstance(concept, CodedConcept):
-            counts = [int(np.count_nonzero(present == code)) for code in range(len(concept.codes))]
-            shown = counts
+            counts = self._shown(concept, present)
         else:
             scaled = (present - concept.low) / (concept.high - concept.low)
             moments = [float(scaled.sum()), float(scaled @ scaled)]
             if self._bins:
                 moments += bin_counts(without_extremes(scaled, smallest), self._bins).tolist()
             counts = [len(present)]
-            # Values at the ends of the range may have been replaced, and hide no other row. One of the others is left.
-            shown = [max(int(np.count_nonzero((scaled > 0.0) & (scaled < 1.0))), int(len(present) > 0))]
-        missing = len(values) - len(present)
-        if any(0 < count < smallest for count in shown):
-            return [1.0, 1.0, *[VOID] * (self._length(concept) - 2)]
-        return [1.0, 0.0, *map(float, counts), float(missing), *moments]
+        return [1.0, 0.0, *map(float, counts), float(len(values) - len(present)), *moments]
 
     def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:  # noqa: ARG002
         """Return nothing, because there is no such round."""
@@ -150,7 +172,7 @@ class TableOneArithmetic:
         units = {one.name: one.unit for one in self._columns if isinstance(one, NumberConcept)}
         differences = {one.name: self._difference(found[one.name]) for one in self._columns} if self._by else {}
         printed = {"groups": groups, "kinds": kinds, "units": units, "columns": found, "differences": differences}
-        return {"kind": "table_one"} | printed
+        return {"kind": "table_one"} | printed | {"rows left out": round(float(sums.first[-1]))}
 
     def _difference(self, records: dict[str, dict[str, Any]]) -> float | None:
         """Return the largest standardised mean difference between two groups; None if a pair has none."""

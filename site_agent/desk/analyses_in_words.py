@@ -9,10 +9,13 @@ from protos.plan.analyses import (
     Analysis,
     CoxAnalysis,
     CurveAnalysis,
+    Model,
     RegressionAnalysis,
     TableOneAnalysis,
+    concept_named,
     concepts_used,
 )
+from protos.plan.concepts import CodedConcept, Concept
 from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.desk.plan_review import Section, Table
 
@@ -29,7 +32,7 @@ def analysis_section(plan: StatisticsPlan) -> Section:
         for place, used in enumerate(concepts_used(analysis)):
             sites = plan.recorders(used)
             whose = "all" if len(sites) == len(plan.site_names) else ", ".join(sorted(sites))
-            first = (analysis.name, result_in_words(analysis), numbers) if place == 0 else ("", "", "")
+            first = (analysis.name, result_in_words(analysis, plan.concepts), numbers) if place == 0 else ("", "", "")
             rows.append((*first, ", ".join(used), f"{len(sites)} ({whose})"))
     head = ("analysis", "result", "numbers that this site sends", "columns", "hospitals in each sum")
     return Section("Analyses", tuple(_rules(plan)), Table(head, tuple(rows)))
@@ -43,22 +46,45 @@ def _rules(plan: StatisticsPlan) -> Iterator[str]:
         "sends secret random numbers instead. All sites see only how many did so, and nothing of it is printed."
     )
     yield (
-        f"A count below {plan.smallest_cell} rows of one hospital makes a column of Table 1 void for all, and fewer "
-        f"than {plan.smallest_part} rows of a code, an outcome or a group make a model or a curve void. Bins of "
-        "quartiles and intervals of curves can count fewer rows."
+        f"A count below {plan.smallest_cell} rows of one hospital makes a column of Table 1 void for all, with further "
+        f"groups. Fewer than {plan.smallest_part} rows of a code, an outcome or a group make a model or a curve void. "
+        "Bins of quartiles and intervals of curves can count fewer rows."
     )
 
 
-def result_in_words(analysis: Analysis) -> str:
-    """Return what an analysis prints, for a clinician."""
+def result_in_words(analysis: Analysis, concepts: tuple[Concept, ...]) -> str:
+    """Return what an analysis prints, with every choice of its plan, for a clinician."""
     match analysis:
         case TableOneAnalysis(table_one=table):
-            return "description of patients" + (f" by {table.by}" if table.by else "")
+            bins = f", quartiles from counts in {table.bins} parts of each range" if table.bins else ""
+            return "description of patients" + (f" by {table.by}" if table.by else "") + bins
         case RegressionAnalysis(regression=model):
-            return f"{_RATIOS[model.family]} for {model.outcome} by {', '.join(model.terms)}"
+            chosen = "one common intercept" if model.intercept == "common" else "an intercept for each hospital"
+            chosen += f", {model.exposure} as exposure" if model.exposure else ""
+            chosen += ", standard errors robust by patient" if model.robust else ""
+            chosen += ", Firth's correction" if model.firth else ""
+            outcome = _event(model.outcome, concepts) if model.family == "binomial" else model.outcome
+            return f"{_RATIOS[model.family]} for {outcome} by {', '.join(model.terms)}; {chosen}{_columns(model)}"
         case CoxAnalysis(cox=cox):
-            return f"hazard ratios for {cox.event} by {', '.join(cox.terms)}"
+            what = f"hazard ratios for {_event(cox.event, concepts)} after {cox.time}"
+            return f"{what} by {', '.join(cox.terms)}; ties by {cox.ties.capitalize()}{_columns(cox)}"
         case CurveAnalysis(curve=curve):
-            return f"curve of {curve.time} until {curve.event}" + (f" by {curve.by}" if curve.by else "")
+            grid = "by month" if curve.grid == "monthly" else f"in steps of {curve.grid:g}"
+            what = f"curve of {curve.time} until {_event(curve.event, concepts)}"
+            return what + (f" by {curve.by}" if curve.by else "") + f", {grid} up to {curve.to:g}"
         case _:
             assert_never(analysis)
+
+
+def _event(name: str, concepts: tuple[Concept, ...]) -> str:
+    """Return an event with the code that counts as one, "died=yes"."""
+    concept = concept_named(concepts, name)
+    return f"{name}={concept.codes[-1]}" if isinstance(concept, CodedConcept) else name
+
+
+def _columns(model: Model) -> str:
+    """Return the choices about the columns of a model."""
+    found = [f"{name} compared with {code}" for name, code in model.references.items()]
+    found += [f"spline of {name} with knots {', '.join(f'{k:g}' for k in ks)}" for name, ks in model.splines.items()]
+    found += [f"ridge {model.ridge:g}, so without intervals"] if model.ridge else []
+    return "".join(f", {one}" for one in found)

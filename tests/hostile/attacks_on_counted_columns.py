@@ -56,10 +56,10 @@ def one_added_patient(weakened: bool) -> bool:
     with scratch() as folder, in_copy(weakened, without_a_memory_of_values):
         config = make_site(folder)
         _map(folder)
-        _, _, rows, _, total, _ = own_numbers(read_hospital(config), counting(1), folder)
+        _, _, rows, _, total, *_ = own_numbers(read_hospital(config), counting(1), folder)
         add_patient(folder)
         try:
-            _, _, more, _, later, _ = own_numbers(read_hospital(config), counting(2), folder)
+            _, _, more, _, later, *_ = own_numbers(read_hospital(config), counting(2), folder)
         except ReleasedBefore:
             return False
     return more == rows + 1 and abs((later - total) / SUM_SCALE * 40.0 - OF_THE_PATIENT) < 1e-3

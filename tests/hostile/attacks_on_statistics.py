@@ -52,7 +52,7 @@ def range_around_one_patient(weakened: bool) -> bool:
 def suppressed_code(weakened: bool) -> bool:
     """Read the three patients of a rare code, or get them as all rows minus the other code."""
     with scratch() as folder, in_copy(weakened, without_small_cells):
-        _, _, women, men, _, missing = _sums(folder, asking(SEX, smallest_cell=4), (AGES, AGES, AGES), 4)
+        _, _, women, men, _, missing, _ = _sums(folder, asking(SEX, smallest_cell=4), (AGES, AGES, AGES), 4)
         return men == 9 or 36 - women - missing == 9
 
 
@@ -72,7 +72,7 @@ def column_of_one_site(weakened: bool) -> bool:
     plan = asking({"name": "age", "low": 20.0, "high": 100.0}, smallest_cell=SMALLEST_CELL)
     assert isinstance(plan.concepts[0], NumberConcept)
     with scratch() as folder, in_copy(weakened, without_a_check_of_recorders):
-        totals = [0] * 6
+        totals = [0] * 7
         for name in "abc":
             hospital = site(folder / name, AGES, smallest_cell=SMALLEST_CELL)
             if name != "a":

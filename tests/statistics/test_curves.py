@@ -133,15 +133,15 @@ def _two_arms(rows: int = 240, sites: int = 4) -> pd.DataFrame:
 
 
 def test_a_group_with_few_patients_at_a_site_is_void() -> None:
-    """Nobody sees the group, nor the log-rank test. Without the site's patients both are there."""
+    """Nobody sees the group, nor the other one, which would give it with a total. Without its patients both are."""
     rows = _two_arms()
     few = (rows["site"] == 0) & (rows["arm"] == "a")
     dropped = few & (rows.groupby(few).cumcount() >= 3)
 
-    with_three = _small(rows[~dropped], smallest_cell=5)
+    with pytest.raises(Unanswerable):
+        _small(rows[~dropped], smallest_cell=5)
     without = _small(rows[~few], smallest_cell=5)
 
-    assert (with_three["not shown"], with_three["log_rank"]) == (["arm=a"], None)
     assert [one["sites"] for one in without["groups"]] == [3, 4]  # type: ignore[index, attr-defined]
     assert without["log_rank"] is not None
 
@@ -193,3 +193,11 @@ def test_a_plan_that_makes_no_curve_is_refused(wrong: dict[str, object]) -> None
 
     with pytest.raises((ValueError, KeyError)):
         CurveArithmetic(Curve.model_validate(keys), concepts, size(4))
+
+
+def test_all_censored_groups_have_no_restricted_mean() -> None:
+    """Without an event nobody knows the mean: there is no 0, no interval of no width, and no difference."""
+    found = _small(_two_arms().assign(event=0.0))
+
+    assert {one["restricted_mean"]["value"] for one in found["groups"]} == {None}  # type: ignore[attr-defined]
+    assert found["restricted_mean_difference"] is None

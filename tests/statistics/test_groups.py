@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from global_layers.statistics_simulation import simulate_statistics
+from host.statistics_page import statistics_page
+from protos.statistics.cells import void_groups
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.tables import read_table
+from site_agent.trainer.statistics.concept_frame import concept_frame
 from tests.for_each import for_each
 from tests.statistics.federations import CONCEPTS, frames_of, patients, results_of, statistics_plan
 from tests.statistics.test_regression import regression
@@ -36,7 +44,7 @@ def test_groups_and_all_are_those_of_the_pooled_table(seed: int) -> None:
 
 
 def test_a_small_cell_of_one_site_makes_its_column_void_for_all() -> None:
-    """Neither the code nor the other codes of this group are printed, nor all groups together. Others stand."""
+    """Neither this group is printed, nor the other one, which would give it with a total. Other columns stand."""
     table = patients(1)
     few = table.index[(table.site == 2) & (table.sex == "male") & (table.stage == "III")]
     table.loc[few[3:], "stage"] = "I"
@@ -45,9 +53,41 @@ def test_a_small_cell_of_one_site_makes_its_column_void_for_all() -> None:
     (found,) = results_of(plan, frames_of(plan, table))
 
     stage = found["columns"]["stage"]
-    assert set(stage["sex=male"]) == {"void"} == set(stage["all"])
-    assert "codes" not in stage["all"]
+    assert set(stage["sex=male"]) == set(stage["sex=female"]) == set(stage["all"]) == {"void"}
     assert found["columns"]["pressure"]["sex=male"]["rows"] == (table.sex == "male").sum()
+
+
+@for_each("seed", range(30))
+def test_no_total_minus_shown_groups_has_a_small_cell(seed: int) -> None:
+    """Groups that are left out have no small cell together, or no group is shown; never is one left out alone."""
+    generator = np.random.default_rng(seed)
+    cells = generator.choice([0, 1, 2, 3, 6, 9, 20], (int(generator.integers(1, 6)), 3))
+
+    def is_small(places: Sequence[int]) -> bool:
+        return bool(((cells[list(places)].sum(axis=0) - 1) % (1 << 20) < 4).any())
+
+    void = void_groups(cells.sum(axis=1).tolist(), is_small)
+    shown = [place for place in range(len(cells)) if place not in void and cells[place].any()]
+
+    assert not any(is_small([place]) for place in shown)
+    assert not void or not shown or (len(void) > 1 and not is_small(sorted(void)))
+    assert void or not any(is_small([place]) for place in range(len(cells)))
+
+
+def test_rows_that_a_contract_leaves_out_are_counted(tmp_path: Path) -> None:
+    """A Table 1 says how many rows without an outcome its hospitals dropped."""
+    (tmp_path / "table.csv").write_text("age,ill\n" + "\n".join(f"{30 + k},{['0', '1', ''][k % 3]}" for k in range(60)))
+    target = {"name": "ill", "role": "target", "task": "binary", "positive": ("1",), "missing": "drop"}
+    age = {"name": "age", "role": "feature", "type": "numeric", "missing": "median", "concept": "age", "unit": "years"}
+    contract = Contract.model_validate({"format": {"header": True}, "columns": (age, target)})
+    plan = statistics_plan(table_one("age"), concepts=[CONCEPTS[0]])
+    table = read_table(tmp_path / "table.csv", contract)
+
+    (found,) = results_of(plan, {name: concept_frame(plan.concepts, table, name, 10) for name in plan.site_names})
+
+    assert (found["columns"]["age"]["all"]["rows"], found["rows left out"]) == (160, 80)
+    head = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
+    assert "80 further rows" in statistics_page(head | {"analyses": [found]})
 
 
 def test_a_plan_whose_sums_differ_by_one_hospital_or_one_group_is_refused() -> None:
@@ -59,6 +99,11 @@ def test_a_plan_whose_sums_differ_by_one_hospital_or_one_group_is_refused() -> N
         statistics_plan(table_one("age", "sex"), concepts=concepts, fewest_sites=3)
     with pytest.raises(ValueError, match="described twice"):
         statistics_plan(table_one("age", by="stage"), table_one("age", by="sex") | {"name": "another"})
+    with pytest.raises(ValueError, match="described twice"):
+        statistics_plan(table_one("sex", by="stage"), table_one("stage", by="sex") | {"name": "another"})
+    curve = {"time": "days", "event": "died", "by": "sex", "grid": 50.0, "to": 900.0}
+    with pytest.raises(ValueError, match="described twice"):
+        statistics_plan(table_one("died", by="sex"), {"name": "another", "curve": curve})
     plan = statistics_plan(table_one("age"), concepts=concepts, fewest_sites=3)
     table = patients(2)
     (found,) = results_of(plan, frames_of(plan, table))

@@ -174,12 +174,16 @@ def refusal(table: pd.DataFrame, *, sites: int = 4, **keys: Any) -> str:
     return str(found["refused"])
 
 
-def test_separation_names_the_column() -> None:
-    """A code whose patients all died has no odds ratio of a million."""
+@pytest.mark.parametrize("intercept", ["site", "common"])
+def test_separation_names_the_column(intercept: str) -> None:
+    """A code whose patients all died has no odds ratio of a million; the intercept is not blamed."""
     table = patients(2)
     table.loc[table.stage == "III", "died"] = "yes"
 
-    assert "stage=III" in refusal(table, terms=["age", "stage"])
+    found = refusal(table, terms=["age", "stage"], intercept=intercept)
+
+    assert "stage=III" in found
+    assert "intercept" not in found
 
 
 def test_a_number_that_separates_all_outcomes_is_named() -> None:

@@ -9,6 +9,7 @@ import pytest
 from protos.plan.prior_sums import place_sums
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.wire.messages import MalformedMessage, Stage
+from site_agent.desk.analyses_in_words import analysis_section
 from site_agent.trainer.requests import Asked
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 from tests.statistics.federations import frames_of, patients, results_of, statistics_plan, studies_of
@@ -65,5 +66,25 @@ def test_a_site_whose_rows_may_not_answer_is_a_masked_count() -> None:
     assert another.train(NEWTON, vector).scalars != sent[-1]
     assert {len(numbers) for numbers in sent} == {plan.sizes[1]}
     assert set(studies[plan.site_names[3]].reasons) == {"model"}
+    another.restore(studies[plan.site_names[3]].saved())  # its people read why also after a restart
+    assert another.reasons == studies[plan.site_names[3]].reasons
     (found,) = results_of(plan, frames_of(plan, table))
     assert set(found) == {"name", "refused"}
+
+
+def test_a_review_names_every_choice_of_an_analysis() -> None:
+    """A person approves bins, grid, references, knots, the code of an event, penalties and errors, not only columns."""
+    table = {"name": "t", "table_one": {"columns": ["lactate"], "by": "sex", "bins": 37}}
+    knots = {"terms": ["age", "stage"], "references": {"stage": "II"}, "splines": {"age": [41.0, 52.0, 63.0]}}
+    plan = statistics_plan(
+        table,
+        regression(**knots, robust=True, intercept="common"),
+        regression("other", terms=["age"], firth=True),
+        {"name": "c", "cox": {"time": "days", "event": "died", "terms": ["age"], "ridge": 2.5, "ties": "breslow"}},
+        {"name": "k", "curve": {"time": "days", "event": "died", "grid": 50.0, "to": 900.0}},
+    )
+
+    words = " ".join(cell for row in analysis_section(plan).table.rows for cell in row)  # type: ignore[union-attr]
+
+    choices = "37 parts/stage compared with II/41, 52, 63/robust/common/Firth/died=yes/ridge 2.5/Breslow/of 50/to 900"
+    assert [one for one in choices.split("/") if one not in words] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +16,19 @@ from site_agent.trainer.disk import write_whole
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
 STATISTICS: Final = "statistics"  # the folder of all runs' results in the state folder
+_REASONS: Final = "reasons.json"
 
 
 def results_folder(state: Path, run: str) -> Path:
     """Return the folder with the results of a run."""
     return state / STATISTICS / run
+
+
+def reasons_as_lines(folder: Path) -> Iterator[str]:
+    """Yield why this hospital did not answer an analysis, from the folder of a run's results."""
+    file = folder / _REASONS
+    for name, why in (json.loads(file.read_text()) if file.exists() else {}).items():
+        yield f"This hospital did not answer {name}. {why}"
 
 
 def write_results(hospital: Hospital, study: StatisticsStudy, run: str) -> None:
@@ -32,5 +41,6 @@ def write_results(hospital: Hospital, study: StatisticsStudy, run: str) -> None:
     content = results_as_json(study.plan, results)
     write_whole(folder / RESULTS_JSON, content)
     write_whole(folder / RESULTS_HTML, statistics_page(json.loads(content), study.own(), study.reasons).encode())
+    write_whole(folder / _REASONS, json.dumps(study.reasons, indent=2).encode())
     refused = sum("refused" in one for one in results)
     structlog.get_logger().info("statistics_written", run=run, analyses=len(results), refused=refused)

@@ -63,7 +63,7 @@ def concept_frame(concepts: Sequence[Concept], table: Table, site: str, smallest
     patients = np.arange(table.rows)
     if table.patients is not None:
         patients = np.unique(np.array(table.patients), return_inverse=True)[1].astype(np.int64)
-    return Frame(columns=columns, patients=patients, smallest_cell=smallest_cell)
+    return Frame(columns=columns, patients=patients, smallest_cell=smallest_cell, left_out=len(table.dropped))
 
 
 def mapped_concepts(concepts: Sequence[Concept], contract: Contract, site: str) -> list[tuple[Concept, Recorded]]:

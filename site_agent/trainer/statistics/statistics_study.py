@@ -30,7 +30,7 @@ from protos.plan.statistics_plan import StatisticsPlan
 from protos.statistics.announced_statistics import AnnouncedStatistics
 from protos.statistics.private_tables import PrivateTables
 from protos.wire.messages import MalformedMessage, Stage
-from site_agent.trainer.disk import SavedStudy
+from site_agent.trainer.disk import Json, SavedStudy
 from site_agent.trainer.prior.site_sums import summed_terms
 from site_agent.trainer.requests import Answer, Asked, Vector
 
@@ -96,15 +96,17 @@ class StatisticsStudy:
         return found
 
     def saved(self) -> SavedStudy:
-        """Return what the next round needs from earlier rounds: the digest of the sums that this site received."""
-        return SavedStudy(tensors={}, facts={"bytes": self._known[0], "digest": self._known[1]})
+        """Return what the next round needs: the digest of the sums that this site received, and its reasons so far."""
+        facts: dict[str, Json] = {"bytes": self._known[0], "digest": self._known[1], "reasons": {**self.reasons}}
+        return SavedStudy(tensors={}, facts=facts)
 
     def restore(self, saved: SavedStudy) -> None:
         """Continue from the state that `saved` returned, in this process or in another."""
-        length, digest = saved.facts["bytes"], saved.facts["digest"]
+        length, digest, reasons = (saved.facts[key] for key in ("bytes", "digest", "reasons"))
         assert isinstance(length, int)
         assert isinstance(digest, str)
-        self._known = length, digest
+        assert isinstance(reasons, dict)
+        self._known, self.reasons = (length, digest), {name: str(why) for name, why in reasons.items()}
 
     def _require_final(self, round_number: int, received: Vector) -> None:
         """Refuse sums that differ from those of an earlier round, and remember the sums of the rounds so far."""
