@@ -23,7 +23,7 @@ from host.log_lines import set_up_log
 from site_agent.commands.approval_commands import approve, fingerprints, review, withdraw
 from site_agent.commands.data_commands import data
 from site_agent.commands.init_command import init
-from site_agent.commands.model_commands import adopt, export, predict
+from site_agent.commands.model_commands import export, predict
 from site_agent.commands.site_doctor_command import doctor
 from site_agent.commands.site_options import config_option
 from site_agent.commands.site_page_commands import report, results
@@ -123,7 +123,7 @@ def check(path: Path) -> None:
 
 
 for command in (
-    adopt, audit, restored, predict, report, results, export,
+    audit, restored, predict, report, results, export,
     data, doctor, fingerprints, init, privacy, status, review, approve,
     withdraw,
 ):  # fmt: skip

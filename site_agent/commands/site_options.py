@@ -19,11 +19,6 @@ plan_option: Final = click.option(
     type=PATH,
     help="File of the plan. Without this option, use the plan that was last announced or approved at this site.",
 )
-run_option: Final = click.option(
-    "--run",
-    "run_name",
-    help="Name of the run whose model is used. If this site has adopted a model, the model must be from this run.",
-)
 
 
 def opened_log(hospital: Hospital) -> AuditLog:

@@ -1,4 +1,4 @@
-"""Predicts the rows of a new table with the model in use. The table and its predictions remain at the site.
+"""Predicts the rows of a new table with a model of a run. The table and its predictions remain at the site.
 
 The table is read with the contract and the preprocessing of the model's training, and predicted in the same way as in
 the model's own test. The rules:
@@ -25,9 +25,10 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import DataError, UsageError
+from site_agent.desk.comparison.gain import FEDERATED, title_of_model
+from site_agent.desk.new_rows import NewRows, read_new_rows, require_columns
 from site_agent.desk.result_files import check_place, write_result
-from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
-from site_agent.desk.use.new_rows import NewRows, read_new_rows, require_columns
+from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import BinaryTarget, Contract, RegressionTarget
@@ -52,12 +53,11 @@ class Predicted:
     abstained: int
     why: tuple[str, ...]
     model: str
-    notices: tuple[str, ...]
     meaning: str
 
 
-def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None) -> Predicted:
-    """Predict every row of a table of new patients with the model in use, and write a table of predictions.
+def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None, name: str = FEDERATED) -> Predicted:
+    """Predict every row of a table of new patients with a model of a run, and write a table of predictions.
 
     The output is CSV. The first column is the patient's identifier if the
     contract declares one and the table has it. Otherwise it is `row`, the row number as a spreadsheet counts it, like
@@ -68,24 +68,25 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
 
     Args:
         table: new rows, with or without the columns of target, patient and ignored.
-        run: the run whose model is used; None means the adopted model, or that of the latest run if there is none.
+        run: the run whose model is used; None means the latest one.
+        name: the model, as in the report.
 
     Raises:
         OperatorError: there is no such model, the table does not fit it, or the output cannot be written.
     """
     check_place(output, "--output", hospital, [table])
     _check_output(output)
-    used = model_in_use(hospital.state_path, run)
-    model = used.model
+    run = latest_run(hospital.state_path) if run is None else run
+    model = load_model(hospital.state_path, run, name)
     contract = model.preprocessing.contract
     new = read_new_rows(table, contract, model.profile, scratch=temporary_folder())
     require_columns(new)
     head = _head(contract, new)
-    lines = [head, *_lines(contract, new, _cells(contract, scores_of_new_rows(hospital, used, new)))]
+    lines = [head, *_lines(contract, new, _cells(contract, scores_of_new_rows(hospital, model, run, new)))]
     write_result(output, _as_text(lines))
     why = tuple(one.line for one in new.left_out)
     meaning = _meaning(contract)
-    return Predicted(new.table.rows, new.table.rows - len(new.usable), why, used.title, used.notices, meaning)
+    return Predicted(new.table.rows, new.table.rows - len(new.usable), why, title_of_model(name, run), meaning)
 
 
 def _check_output(output: Path) -> None:
@@ -98,9 +99,9 @@ def _check_output(output: Path) -> None:
         )
 
 
-def scores_of_new_rows(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[np.float64]:
+def scores_of_new_rows(hospital: Hospital, model: SavedModel, run: str, new: NewRows) -> npt.NDArray[np.float64]:
     """Return the scores: (usable rows,) or (usable rows, classes). Raises DataError if not finite."""
-    usable, model = new.usable, used.model
+    usable = new.usable
     if not len(usable):
         return np.empty((0, model.outputs) if model.outputs > 1 else (0,))
     features = model.encode(new.table, usable)
@@ -108,7 +109,7 @@ def scores_of_new_rows(hospital: Hospital, used: ModelInUse, new: NewRows) -> np
 
     from site_agent.desk.applied import AppliedModel
 
-    scores = AppliedModel(model, used.run, hospital.training).scores(features)
+    scores = AppliedModel(model, run, hospital.training).scores(features)
     failed = np.flatnonzero(~np.isfinite(scores.reshape(len(scores), -1)).all(axis=1))
     if failed.size:
         raise DataError(

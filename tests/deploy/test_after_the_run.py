@@ -91,8 +91,7 @@ def test_from_a_raw_table_to_a_report_and_a_prediction(tmp_path: Path) -> None:
 
     assert "st-mary: 400 rows of 400 patients. The check found 1 warning" in before["data check"]
     assert "accepted by A. Jones" in before["data check"]
-    assert list(said) == ["report", "adopt", "predict", "export"]
-    assert "A. Jones adopted the model trained alone of the run walkthrough-1." in said["adopt"]
+    assert list(said) == ["report", "predict", "export"]
     assert "federated" in said["report"]
     assert "<img" in (tmp_path / "report.html").read_text()
     assert (

@@ -53,7 +53,7 @@ def plan_with_a_receiver(rehearsal: Rehearsal, study: Any, identities: dict[str,
 def test_a_hospital_without_outcomes_receives_a_model_and_sends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gets the coefficients of the four others, and predicts, exports, adopts and later scores with them."""
+    """It gets the coefficients of the four others, and predicts and exports with them."""
     tables = tmp_path / "tables"
     tables.mkdir()
     monkeypatch.setattr(federation, "_plan", plan_with_a_receiver)
@@ -89,7 +89,6 @@ def test_a_hospital_without_outcomes_receives_a_model_and_sends_nothing(
     checked = command("site-agent", "check", "--config", config)
     reviewed = command("site-agent", "review", "--config", config)
     said = command("site-agent", "report", "--config", config)
-    command("site-agent", "adopt", "federated", "--config", config, "--by", "A. Jones")
     predicted, exported = tmp_path / "predicted.csv", tmp_path / "exported"
     command("site-agent", "predict", "--input", tables / f"{RECEIVER}.data", "--config", config, "--output", predicted)
     command("site-agent", "export", "--config", config, "--output", exported)

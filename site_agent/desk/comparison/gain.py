@@ -50,6 +50,11 @@ _PLACEBOS: Final = {
 }
 
 
+def title_of_model(model: str, run: str) -> str:
+    """Return the name of a run's model as sentences show it."""
+    return f"{MODEL_TITLES.get(model, model)} of the run {run}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Baselines:
     """Names the local model and the placebo (copies of this site) with which the federated model is compared.

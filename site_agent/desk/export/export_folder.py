@@ -28,13 +28,13 @@ from torch import nn
 
 from protos.errors import ConfigurationError, OperatorError, UsageError, to_install
 from site_agent.desk.applied import AppliedModel
+from site_agent.desk.comparison.gain import FEDERATED, title_of_model
 from site_agent.desk.export import loader
 from site_agent.desk.export.described_model import description_of
 from site_agent.desk.export.export_inputs import features_of, made_up_values, terms_of
 from site_agent.desk.export.scoring_module import ScoringModule
 from site_agent.desk.result_files import write_result
-from site_agent.desk.results.saved_model import SavedModel, load_model
-from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
+from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data import cell_rules
@@ -58,7 +58,7 @@ _RULES: Final = "# An export replaces this import by the text of the imported fi
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """The names of the exported files, their model, and remarks that a person should read.
+    """The names of the exported files, and their model.
 
     `difference` is the largest difference between the export's predictions and the model's, in probability, or in
     standard deviations of a regression's target. `tolerance` is the largest one with which files are written.
@@ -66,7 +66,6 @@ class Exported:
 
     files: tuple[str, ...]
     model: str
-    notices: tuple[str, ...]
     difference: float
     tolerance: float
 
@@ -76,14 +75,14 @@ def export_model(
     folder: Path,
     run: str | None,
     *,
-    name: str | None = None,
+    name: str = FEDERATED,
     record: Callable[[str, str, str], None] | None = None,
 ) -> Exported:
     """Export a model of a run into a new or empty folder.
 
     Args:
-        run: the run's name; None takes the run of the model in use.
-        name: the name of one of the run's models, as in the report; None takes the model in use.
+        run: the run's name; None takes the latest one.
+        name: the name of one of the run's models, as in the report.
         record: receives the run, the model's name and the digest of its file, before the first file is written.
 
     Raises:
@@ -92,27 +91,22 @@ def export_model(
     """
     _check_folder(folder)
     _check_packages()
-    if run is None or name is None:
-        used = model_in_use(hospital.state_path, run)
-    else:
-        model = load_model(hospital.state_path, run, name)
-        used = ModelInUse(run=run, name=name, model=model, adoption=None, notices=())
+    run = latest_run(hospital.state_path) if run is None else run
+    model = load_model(hospital.state_path, run, name)
     prepare_arithmetic(hospital.training.threads)
-    applied = AppliedModel(used.model, used.run, hospital.training)
+    applied = AppliedModel(model, run, hospital.training)
     onnx, difference, allowed = checked_onnx(applied)
     files = {
         "model.onnx": onnx,
-        "model.json": json.dumps(description_of(used.model, used.run), indent=1, allow_nan=False).encode(),
+        "model.json": json.dumps(description_of(model, run), indent=1, allow_nan=False).encode(),
         "loader.py": standalone_loader(),
     }
     if record is not None:
-        assert used.model.digest is not None  # it was read from a file
-        record(used.run, used.name, used.model.digest)
+        assert model.digest is not None  # it was read from a file
+        record(run, name, model.digest)
     for file, content in files.items():
         write_result(folder / file, content)
-    return Exported(
-        files=tuple(files), model=used.title, notices=used.notices, difference=difference, tolerance=allowed
-    )
+    return Exported(files=tuple(files), model=title_of_model(name, run), difference=difference, tolerance=allowed)
 
 
 def checked_onnx(applied: AppliedModel) -> tuple[bytes, float, float]:

@@ -29,8 +29,6 @@ from site_agent.desk.findings.curves import (
 from site_agent.desk.findings.subgroups import Subgroup, subgroups
 from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds, prevalence_of
 from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
-from site_agent.desk.use.adoption import find_adoption
-from site_agent.desk.use.model_in_use import NOBODY_ADOPTED, in_words
 from site_agent.hospital import Hospital
 from site_agent.state_folders import require_run_name
 from site_agent.trainer.arithmetic import prepare_arithmetic
@@ -93,8 +91,7 @@ def site_facts(
     facts["class_names"] = list(kept.test.classes)
     facts["unit"] = kept.test.unit
     facts["runs_tested_on_these_rows"] = runs_on_the_same_rows(hospital.state_path, kept.dataset)
-    facts["in_use"] = _in_use(hospital.state_path, name)
-    facts["shown_models"] = _shown_models(hospital.state_path, name, facts)
+    facts["shown_models"] = _shown_models(facts)
     prior = cast(Mapping[str, Json], facts.get("prior") or {})  # columns with a suspected unit, or swapped codes
     facts["warnings"] = [
         *(f"Look at {one}" for one in cast(Sequence[str], prior.get("suspicions") or ())),
@@ -120,14 +117,6 @@ def saved_facts(state: Path, run: str) -> dict[str, Json]:
 def prior_rounds(newton_rounds: int) -> int:
     """Return how many rounds a run of federated-prior made. A private run has one round and no Newton rounds."""
     return newton_rounds + 2 if newton_rounds else 1  # the others are for the statistics and for the guard
-
-
-def _in_use(state: Path, run: str) -> str:
-    adoption = find_adoption(state)
-    if adoption is None:
-        return NOBODY_ADOPTED
-    others = "" if adoption.run == run else " The models of this run are not in use until a person adopts one."
-    return f"{in_words(adoption)}{others}"
 
 
 def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows) -> TestPart | str:
@@ -190,12 +179,10 @@ def _at_thresholds(kept: ScoredRows, thresholds: Sequence[float]) -> dict[str, J
     }
 
 
-def _shown_models(state: Path, run: str, facts: Mapping[str, Json]) -> list[Json]:
-    """Return which models are shown at a threshold: the federated, best local and adopted model."""
-    adoption = find_adoption(state)
-    used = adoption.model if adoption is not None and adoption.run == run else None
+def _shown_models(facts: Mapping[str, Json]) -> list[Json]:
+    """Return which models are shown at a threshold: the federated and the best local model."""
     best = cast(Mapping[str, str | None], facts["gain"])["best_local"]
-    wanted = dict.fromkeys([FEDERATED, best, used])
+    wanted = dict.fromkeys([FEDERATED, best])
     known = cast(Mapping[str, Json], facts["at_thresholds"])
     return [name for name in wanted if name in known]
 
@@ -248,7 +235,7 @@ def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgr
     if (looks := cast(int, facts["runs_tested_on_these_rows"])) > 1:
         warnings.append(
             f"The same test rows have tested {looks} runs. The best figure of several looks is too good: test the model"
-            " in use on new patients."
+            " on new patients."
         )
     small = [f"{one.group} {one.value}" for one in found if one.is_small]
     if small:

@@ -45,7 +45,7 @@ _READING: Final = (
 _NEXT: Final = (
     "This model was not tested at this hospital, so its predictions are only a first guess. `site-agent predict` uses "
     "this model. When outcomes are known, compare its predictions with them before the model is "
-    "adopted."
+    "used."
 )
 
 
@@ -55,7 +55,6 @@ def report_page(facts: Facts) -> str:
     opening = [
         paragraph(facts["gain"]["sentence"], "lead"),
         *([paragraph(facts["prior"]["sentence"])] if "prior" in facts else []),
-        paragraph(facts["in_use"]),
         *(paragraph(text, "warning") for text in facts["warnings"]),
         paragraph(
             "Everything on this page was computed at this site and stays at this site. This is research software. It "
@@ -214,7 +213,6 @@ def report_lines(facts: Facts) -> Iterator[str]:
     yield f"{metric} on the test rows, with 95% intervals:"
     for name, one in models_of(facts).items():
         yield f"  {title_of(name):<34}{_figure(one['metrics'][metric], one['intervals'][metric])}"
-    yield facts["in_use"]
     yield kept_sentence(facts)
 
 

@@ -22,7 +22,7 @@ from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.prediction import predict_table
 from site_agent.desk.results.run_report import make_report
-from site_agent.desk.use.model_in_use import model_in_use
+from site_agent.desk.results.saved_model import latest_run, load_model
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.data import image_formats
 from site_agent.trainer.data.image_formats import pixels_of
@@ -85,7 +85,8 @@ def test_new_images_are_predicted_and_one_that_is_refused_is_named(
     trained: tuple[Hospital, Preprocessing], tmp_path: Path
 ) -> None:
     """Most new patients are recognised; a burnt-in name is a reason to abstain, and no other row changes."""
-    network = model_in_use(trained[0].state_path, None).model.plan.architecture.name
+    state = trained[0].state_path
+    network = load_model(state, latest_run(state)).plan.architecture.name
     new = put_images(tmp_path, 1000, with_outcome=False)
 
     predict_table(trained[0], new, tmp_path / "out.csv", None)

@@ -137,7 +137,6 @@ Other numbers
 What else the plan decides
   Every site sees the names of all columns that the network reads: age, chol, cp.
   Every site keeps the model with the lowest validation loss, summed over sites (checkpoint: global).
-  Training ends early when the validation loss over all sites has not fallen in the last 3 measurements.
   A report shows how much this site gained by joining. The report is not sent and stays at this site.
 In all
   This site sends 64 bytes of updates in each round of training. In the whole run this site sends at most \

@@ -31,8 +31,8 @@ from site_agent.desk.export.export_folder import (
 )
 from site_agent.desk.export.export_inputs import FIRST_DAY, features_of, input_names, made_up_values
 from site_agent.desk.export.loader import RowReader
+from site_agent.desk.new_rows import read_new_rows
 from site_agent.desk.results.saved_model import SavedModel
-from site_agent.desk.use.new_rows import read_new_rows
 from site_agent.hospital import Training
 from site_agent.trainer.data.cell_rules import canonical_code
 from site_agent.trainer.data.column_profile import profile_of

@@ -18,7 +18,7 @@ from sklearn.preprocessing import MaxAbsScaler
 
 from protos.errors import DataError
 from site_agent.desk.examination.examine import examine
-from site_agent.desk.use.new_rows import read_new_rows
+from site_agent.desk.new_rows import read_new_rows
 from site_agent.hospital import Split
 from site_agent.trainer.data import cells
 from site_agent.trainer.data.cell_rules import LONGEST_CELL, MISSING, MOST_ACCENTS, TOO_LONG, TOO_MANY_ACCENTS, Flaw
