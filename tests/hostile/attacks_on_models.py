@@ -1,0 +1,206 @@
+"""A coordinator or a researcher who reads one patient from models, curves and tables that everybody approved.
+
+The coordinator announces sums that it made up, and so chooses the coefficients at which hospitals answer. The
+researcher chooses columns, groups and analyses. The numbers are those of the hospitals' own trainers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from protos.plan.analyses import AnnouncedPart, Arithmetic, Frame, Unanswerable
+from protos.statistics import arithmetics, group_curves, table_one
+from protos.statistics.cox import CoxArithmetic
+from protos.statistics.design import Design
+from protos.statistics.regression import RegressionArithmetic
+from protos.statistics.risk_sets import WeightedRiskSets
+from tests.hostile.attack import Attack, in_copy, patched
+from tests.statistics.federations import frames_of, patients, statistics_plan
+
+OLDEST, FEW = 97.3, 3
+MODEL = {"family": "binomial", "outcome": "died", "terms": ["age"], "intercept": "common"}
+CURVE = {"time": "days", "event": "died", "by": "sex", "grid": 100.0, "to": 900.0}
+AGES = {"name": "model", "regression": MODEL}
+
+
+def _patients() -> pd.DataFrame:
+    """Four hospitals, one of which has the oldest patient, who is followed longest."""
+    table = patients(1).dropna().reset_index(drop=True)
+    table["age"] = table["age"].clip(40, 80)
+    table.loc[0, ["age", "days", "died"]] = OLDEST, 1000.0, "no"
+    return table
+
+
+def _begun(table: pd.DataFrame, *analyses: dict[str, Any]) -> tuple[tuple[Arithmetic, ...], list[Frame]]:
+    plan = statistics_plan(*analyses)
+    return plan.arithmetics, list(frames_of(plan, table).values())
+
+
+def _first(arithmetic: Arithmetic, frames: Sequence[Frame]) -> dict[str, float]:
+    """The sums of the first round by name; a void is not a number."""
+    values = sum(arithmetic.first_values(frame) for frame in frames)
+    return dict(zip((one.name for one in arithmetic.first), np.asarray(values).tolist(), strict=True))
+
+
+def _moved(arithmetic: Arithmetic, frames: Sequence[Frame], *scores: float, steps: int = 12) -> AnnouncedPart:
+    """Honest first sums, then sums that move the coefficients in one direction as far as steps may."""
+    first = np.asarray(sum(arithmetic.first_values(frame) for frame in frames))
+    information = np.eye(len(scores))[np.triu_indices(len(scores))]
+    return AnnouncedPart(first=first, newton=(np.array([0.0, *scores, *information]),) * steps)
+
+
+def _without_a_least_weight() -> AbstractContextManager[None]:
+    return patched(RegressionArithmetic, _fewest_rows=lambda *_: 1)
+
+
+def regression_at_one_patient(weakened: bool) -> bool:
+    """Move the coefficients until the oldest patient alone has a weight: the information is that patient's age."""
+    (model,), frames = _begun(_patients(), AGES)
+    assert isinstance(model, RegressionArithmetic)
+    standard = model._standard(_moved(model, frames))
+    mean, deviation = 120.0 * float(standard.means[0]), 120.0 * float(standard.deviations[0])
+    sums = _moved(model, frames, 1e6, -1e6 * (OLDEST - mean) / deviation)
+    with in_copy(weakened, _without_a_least_weight):
+        try:
+            *_, crossed, total = model.newton_values(frames[0], sums)
+        except Unanswerable:
+            return False
+    return abs(mean + deviation * crossed / total - OLDEST) < 0.1
+
+
+def _without_an_effective_number() -> AbstractContextManager[None]:
+    made = WeightedRiskSets.__init__
+    return patched(WeightedRiskSets, __init__=lambda self, sets, design, at, _: made(self, sets, design, at, 0))
+
+
+def cox_at_one_patient(weakened: bool) -> bool:
+    """Move the coefficient until every risk set is the oldest patient: the score is made of that patient's age."""
+    cox = {"name": "cox", "cox": {"time": "days", "event": "died", "terms": ["age"]}}
+    (model,), frames = _begun(_patients(), cox)
+    assert isinstance(model, CoxArithmetic)
+    sums = _moved(model, frames, 1e6, steps=8)
+    with in_copy(weakened, _without_an_effective_number):
+        try:
+            values = model.newton_values(frames[0], sums)
+        except Unanswerable:
+            return False
+    return float(values[2]) < 1e-3 * frames[0].rows
+
+
+def _without_a_rule_of_leverages() -> AbstractContextManager[None]:
+    fitted = RegressionArithmetic._fitted
+    return patched(
+        RegressionArithmetic,
+        _fitted=lambda self, rows, design, at, _, sums: fitted(self, rows, design, at, 1, sums),
+    )
+
+
+def firth_at_one_patient(weakened: bool) -> bool:
+    """Announce an information whose inverse has one direction, in which one patient is far from all others."""
+    rare = {"name": "model", "regression": MODEL | {"terms": ["lactate"], "firth": True}}
+    table = _patients()
+    table["lactate"] = np.where(table.index == 0, 29.0, 2.0 + 0.001 * table["age"])
+    table.loc[table.groupby("site").head(20).index[1:], "lactate"] = 2.5
+    (model,), frames = _begun(table, rare)
+    first = np.asarray(sum(model.first_values(frame) for frame in frames))
+    forged = np.zeros(len(model.newton))
+    forged[3:] = 1e-6, 0.0, 1e6
+    with in_copy(weakened, _without_a_rule_of_leverages):
+        try:
+            values = model.newton_values(frames[0], AnnouncedPart(first=first, newton=(forged,)))
+        except Unanswerable:
+            return False
+    return bool(np.isfinite(values).all())
+
+
+@contextmanager
+def _with_rare_codes() -> Any:
+    first = Design.first_values
+
+    def lenient(self: Design, complete: Any, *, adds: bool = True) -> Any:
+        with patched(type(self.size), __setattr__=object.__setattr__):
+            part, self.size.smallest_part = self.size.smallest_part, 1  # type: ignore[misc]
+            try:
+                return first(self, complete, adds=adds)
+            finally:
+                self.size.smallest_part = part  # type: ignore[misc]
+
+    with patched(Design, first_values=lenient):
+        yield
+
+
+def product_with_a_rare_code(weakened: bool) -> bool:
+    """Ask for the product of age and a code that one patient has: its sum is that patient's age."""
+    table = _patients()
+    table.loc[table["stage"] == "III", "stage"] = "I"
+    table.loc[0, "stage"] = "III"
+    (model,), frames = _begun(table, {"name": "model", "regression": MODEL | {"terms": ["age", "stage", "age:stage"]}})
+    with in_copy(weakened, _with_rare_codes):
+        found = _first(model, frames)
+    return abs(found["sum age:stage=III"] * 120.0 - OLDEST) < 1e-6
+
+
+@contextmanager
+def _with_single_voids() -> Any:
+    def alone(rows: Sequence[int], is_small: Any) -> frozenset[int]:
+        return frozenset(place for place, number in enumerate(rows) if number and is_small([place]))
+
+    with ExitStack() as stack:
+        for module in (table_one, group_curves):
+            stack.enter_context(patched(module, void_groups=alone))
+        yield
+
+
+def _few_men() -> pd.DataFrame:
+    table = _patients().assign(sex="female")
+    table.loc[table.index[:FEW], "sex"] = "male"
+    return table
+
+
+def group_as_the_rest_of_a_total(weakened: bool) -> bool:
+    """Subtract the women of a Table 1 from a model's rows: the rest are the three men, whose cell is void."""
+    table = {"name": "t", "table_one": {"columns": ["age"], "by": "sex"}}
+    (described, model), frames = _begun(_few_men(), table, AGES)
+    with in_copy(weakened, _with_single_voids):
+        women = _first(described, frames)["rows with a value age of sex=female"]
+    return _first(model, frames)["rows"] - women == FEW
+
+
+def curve_as_the_rest_of_a_total(weakened: bool) -> bool:
+    """Subtract the curve of the women from all events: the rest are those of three men."""
+    (curves, model), frames = _begun(_few_men(), {"name": "c", "curve": CURVE}, AGES)
+    with in_copy(weakened, _with_single_voids):
+        found = _first(curves, frames)
+    women = sum(value for name, value in found.items() if "sex=female" in name and not name.startswith("sites"))
+    return _first(model, frames)["rows"] - women == FEW
+
+
+def cell_in_two_analyses(weakened: bool) -> bool:
+    """Ask for the same cell twice: void in a Table 1, and the events of a curve."""
+    table = {"name": "t", "table_one": {"columns": ["died"], "by": "sex"}}
+    with in_copy(weakened, lambda: patched(arithmetics, Counter=lambda _: {})):
+        try:
+            (_, curves), frames = _begun(_patients(), table, {"name": "c", "curve": CURVE})
+        except ValueError:
+            return False
+        return _first(curves, frames)["sites sex=male"] == len(frames)
+
+
+def _attack(name: str, run: Any, without: str) -> Attack:
+    return Attack(name=name, tries=str(run.__doc__).splitlines()[0].rstrip("."), without=without, run=run)
+
+
+ATTACKS = (
+    _attack("regression-at-one-patient", regression_at_one_patient, "the least number of rows with a weight"),
+    _attack("cox-at-one-patient", cox_at_one_patient, "the least number of rows in a risk set's weight"),
+    _attack("firth-at-one-patient", firth_at_one_patient, "the least number of rows with a leverage"),
+    _attack("regression-product-with-a-rare-code", product_with_a_rare_code, "the rows beside a column's usual value"),
+    _attack("table-group-as-the-rest", group_as_the_rest_of_a_total, "the further groups of a void"),
+    _attack("curve-group-as-the-rest", curve_as_the_rest_of_a_total, "the further groups of a void"),
+    _attack("statistics-cell-twice", cell_in_two_analyses, "the check that concepts are counted together once"),
+)
