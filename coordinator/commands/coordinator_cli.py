@@ -20,7 +20,7 @@ import click
 
 from coordinator.commands.configuration import read_configuration, read_plans
 from coordinator.commands.coordinator_doctor import config_option, doctor
-from coordinator.network.control_socket import ask, status_path, tell
+from coordinator.network.control_socket import ask, status_path, stop_run
 from coordinator.storage.history import known_runs, store_path
 from host.audit_log import AuditLog
 from host.command_line import account, by_option, finish, json_option, person
@@ -187,26 +187,6 @@ def results(path: Path, name: str | None) -> None:
 
 @cli.command()
 @config_option
-def pause(path: Path) -> None:
-    """Pause the run after its current round, until `coordinator resume`. A restart does not end the pause.
-
-    Example: coordinator pause --config coordinator.yaml
-    """
-    click.echo(f"{asyncio.run(tell(Path(read_configuration(path).state), 'pause'))} is paused.")
-
-
-@cli.command()
-@config_option
-def resume(path: Path) -> None:
-    """Continue a paused run.
-
-    Example: coordinator resume --config coordinator.yaml
-    """
-    click.echo(f"{asyncio.run(tell(Path(read_configuration(path).state), 'resume'))} continues.")
-
-
-@cli.command()
-@config_option
 @click.confirmation_option(prompt="A run that is stopped is never taken up again. Stop it?")
 def stop(path: Path) -> None:
     """End the run permanently and keep its results. To interrupt a run only for a time, stop
@@ -214,7 +194,7 @@ def stop(path: Path) -> None:
 
     Example: coordinator stop --config coordinator.yaml --yes
     """
-    click.echo(f"{asyncio.run(tell(Path(read_configuration(path).state), 'stop'))} has ended.")
+    click.echo(f"{asyncio.run(stop_run(Path(read_configuration(path).state)))} has ended.")
 
 
 def _source_of(path: Path) -> LogSource:

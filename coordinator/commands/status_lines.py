@@ -42,8 +42,7 @@ def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _run_lines(run: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[str]:
-    phase = "paused" if answer.get("paused") else run["phase"]
-    yield f"{run['run']} ({run['method']}): round {run['rounds_made']} of {run['rounds']}, {phase}"
+    yield f"{run['run']} ({run['method']}): round {run['rounds_made']} of {run['rounds']}, {run['phase']}"
     if promise := run.get("privacy"):
         yield f"Privacy: {promise}"
     if pace := answer.get("pace"):

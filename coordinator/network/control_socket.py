@@ -1,4 +1,4 @@
-"""Opens the control socket, through which a person pauses, resumes or stops a running coordinator.
+"""Opens the control socket, through which a person ends the run of a coordinator.
 
 A person's command sends one word over a Unix socket in the state directory, which only the coordinator's own user can
 open. The reply is one line of JSON. Any other word changes nothing; the reply is then the current state. Linux allows
@@ -11,14 +11,13 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from coordinator.rounds.engine import Engine
 from host.durable import full_disk, short_path
 from host.secret_files import not_answering
 from protos.errors import ConfigurationError, UsageError
 
-Word: TypeAlias = Literal["pause", "resume", "stop"]
 _LONGEST: Final = 64
 _PATIENCE_SECONDS: Final = 5.0
 _REPLY_SECONDS: Final = 8.0
@@ -30,12 +29,12 @@ def status_path(state: Path) -> Path:
 
 
 def control_path(state: Path) -> Path:
-    """Return the path of the Unix socket through which a person pauses, resumes or ends a run."""
+    """Return the path of the Unix socket through which a person ends a run."""
     return state / "control.socket"
 
 
 async def control_server(engine: Engine, state: Path) -> asyncio.Server:
-    """Open the Unix socket for the commands pause, resume and stop. Raises ConfigurationError if this fails."""
+    """Open the Unix socket for the command stop. Raises ConfigurationError if this fails."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -74,25 +73,21 @@ async def unix_server(
 
 
 def _obey(engine: Engine, word: str) -> dict[str, object]:
-    run, has_changed = engine.status()["run"], False
-    if word in ("pause", "resume"):
-        has_changed = engine.pause(pauses=word == "pause")
-    elif word == "stop":
-        has_changed = engine.end_run()
-    return {"run": run["run"] if run else None, "changed": has_changed}
+    run = engine.status()["run"]
+    return {"run": run["run"] if run else None, "changed": word == "stop" and engine.end_run()}
 
 
-async def tell(state: Path, word: Word) -> str:
-    """Send pause, resume or stop to the coordinator that uses this state directory. Return the name of the run.
+async def stop_run(state: Path) -> str:
+    """End the run of the coordinator that uses this state directory. Return the name of the run.
 
     Raises:
         UnavailableError: no coordinator is running.
-        UsageError: there is no run, or it is already in this state.
+        UsageError: there is no run.
     """
-    answer = json.loads(await ask(control_path(state), word))
+    answer = json.loads(await ask(control_path(state), "stop"))
     if not answer["changed"]:
         raise UsageError(
-            what=f"`coordinator {word}` has no effect: {answer['run'] or 'every run'} has ended or is in this state.",
+            what="`coordinator stop` has no effect: every run has ended.",
             consequence="Nothing was changed.",
             remedy="`coordinator status` shows the state of the run.",
         )

@@ -46,7 +46,6 @@ from coordinator.rounds.phases import (
     TimePassed,
     TookResult,
     VoidRound,
-    WasResumed,
     WasStopped,
     WentBack,
     Working,
@@ -227,20 +226,6 @@ class Engine:
             self._log.warning("site_taken_out", site=site, run=run.name)
         self._decline(site, SiteReason.REVOKED)
 
-    def pause(self, *, pauses: bool) -> bool:
-        """Pause the run after its current round, or resume the paused run. Return whether anything changed."""
-        run, store = self._run, self._store
-        if run is None or store is None or run.terms.is_paused == pauses:
-            return False
-        run.terms = replace(run.terms, is_paused=pauses)
-        event = "run_paused" if pauses else "run_resumed"
-        store.note(event)
-        self._guarded(store.commit)
-        self._log.info(event, run=run.name)
-        if not pauses:
-            self._happened(WasResumed())
-        return True
-
     def end_run(self) -> bool:
         """End the current run permanently because a person ordered this. Return whether there was a run."""
         if self._run is None or self._store is None:
@@ -308,7 +293,6 @@ class Engine:
             return
         store.note("run_taken_up")
         store.commit()
-        run.terms = replace(terms, is_paused=history.is_paused)
         run.state = _interrupted_state(run, store, self._clock())
         self._log.info("run_taken_up", run=run.name, round=max(history.past) + 1, snapshots=store.rounds)
 
@@ -393,7 +377,7 @@ class Engine:
             over = self._perform_all(run, store, effects)
             if over is not None:
                 self._end(run, store, over)
-            elif isinstance(run.state, Interrupted) and run.state.returns and not run.terms.is_paused:
+            elif isinstance(run.state, Interrupted) and run.state.returns:
                 self._happened(_go_back(run, store, self._joined))
         except OperatorError as failure:
             self._fail(failure)

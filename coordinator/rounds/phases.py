@@ -29,7 +29,6 @@ class Terms:
         is_masked: the sites first agree on the keys of a key session.
         past: the last attempt at each round that must be repeated, because the run returned to an earlier round. The
             repetition is a later attempt.
-        is_paused: a person has paused the run, so no further round begins.
         first_attempt: the number of the first attempt at a round; above 0 after a restore, because lower numbers may
             have been used.
         first_key_session: the last key session of an earlier process that ended before it offered the first round.
@@ -42,7 +41,6 @@ class Terms:
     is_masked: bool
     deadlines: Timing
     past: Mapping[int, int] = field(default_factory=dict)
-    is_paused: bool = False
     first_attempt: int = 0
     first_key_session: int = 0
     receivers: Sites = frozenset()
@@ -101,7 +99,7 @@ class Collecting:
 
 @dataclass(frozen=True, kw_only=True)
 class Interrupted:
-    """No round is offered until every site is connected and the run is not paused. This has no end.
+    """No round is offered until every site is connected. This has no end.
 
     `returns`: this program or a site lost its memory. So the run first returns to a round that all of them have on
     disk.
@@ -220,11 +218,6 @@ class WentBack:
 
 
 @dataclass(frozen=True)
-class WasResumed:
-    """A person has resumed the run."""
-
-
-@dataclass(frozen=True)
 class WasStopped:
     """A person has ended the run."""
 
@@ -245,7 +238,6 @@ Event: TypeAlias = (
     | TookResult
     | Declined
     | WentBack
-    | WasResumed
     | WasStopped
     | TimePassed
 )

@@ -51,7 +51,6 @@ from coordinator.rounds.phases import (
     Terms,
     TookResult,
     VoidRound,
-    WasResumed,
     WasStopped,
     WentBack,
     Working,
@@ -101,7 +100,7 @@ def _gather(terms: Terms, state: Gathering, event: Event, now: float) -> Outcome
     if state.joined < terms.sites:
         return state, ()
     attempt = Attempt(round=0, number=terms.first_attempt, present=terms.sites, key_session=terms.first_key_session)
-    return (Interrupted(attempt=attempt), ()) if terms.is_paused else _begin_attempt(terms, attempt, now)
+    return _begin_attempt(terms, attempt, now)
 
 
 def _begin_attempt(terms: Terms, attempt: Attempt, now: float) -> Outcome:
@@ -147,8 +146,6 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
             # A site that reconnected may have lost the keys that all sites had agreed on.
             again = replace(state.attempt, round=number, number=last + 1, has_keys=False, corruptions=0)
             return _begin_attempt(terms, again, now)
-        case WasResumed() if isinstance(state, Interrupted):
-            return _go_on(terms, state, now)
         case _:
             return _check_deadline(terms, state, now)
 
@@ -203,9 +200,9 @@ def _agree_again(terms: Terms, state: Agreeing | Collecting, now: float, *, retu
 
 
 def _go_on(terms: Terms, state: Interrupted, now: float) -> Outcome:
-    """Offer the round again, unless the run is paused, must first go back, or a site is missing."""
+    """Offer the round again, unless the run must first go back, or a site is missing."""
     attempt = state.attempt
-    if state.returns or terms.is_paused or not terms.sites <= attempt.present:
+    if state.returns or not terms.sites <= attempt.present:
         return state, ()
     return _begin_attempt(terms, replace(attempt, number=attempt.number + 1, has_keys=False), now)
 
@@ -229,8 +226,6 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
     again = terms.past.get(number, terms.first_attempt - 1) + 1
     following = replace(attempt, round=number, number=again, corruptions=0)
     if number < terms.rounds:
-        if terms.is_paused:  # one attempt number is skipped, because the continued run adds 1
-            return Interrupted(attempt=following), (close,)
         return _after((close,), _begin_attempt(terms, following, now))
     deadline = now + terms.deadlines.contribute_seconds
     result = SendResult((terms.sites & following.present) | terms.receivers)

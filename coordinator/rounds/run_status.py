@@ -63,7 +63,6 @@ def status_facts(
             }
             for name in (run.plan.listed_names if run else sorted({*around.connected, *around.unaware}))
         },
-        "paused": run.terms.is_paused if run else False,
         "waits_for": sorted(waited_for(run.state, run.terms)) if run else [],
         "pace": pace_facts(run, around.now, is_whole=_is_whole(run)) if run else None,
         "concluding": concluding_facts(run.state, run.terms) if run else None,
@@ -128,14 +127,14 @@ def _is_whole(run: Run) -> bool:
 def pace_facts(run: Run, now: datetime, *, is_whole: bool = True) -> dict[str, float | str | None] | None:
     """Return the speed of the newest rounds and the expected end of the run. Return None before the first round.
 
-    No end is reported while the run is interrupted or paused, or while a contributor is missing (not `is_whole`). For a
+    No end is reported while the run is interrupted, or while a contributor is missing (not `is_whole`). For a
     plan that can end early it is the latest possible end.
     """
     if (seconds := run.times.median) is None:
         return None
     left = (run.terms.rounds - run.rounds_made) * seconds
     left = max(0.0, left - min(run.times.under_way, seconds))
-    moves = isinstance(run.state, Agreeing | Collecting) and not run.terms.is_paused and is_whole
+    moves = isinstance(run.state, Agreeing | Collecting) and is_whole
     try:
         ends = (now + timedelta(seconds=left)).isoformat(timespec="seconds") if moves else None
     except OverflowError:  # beyond the year 9999

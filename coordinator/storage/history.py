@@ -18,7 +18,7 @@ from host.audit_log import RESTORED, AuditLog, Facts
 
 # The records that an operator may need later. All other events are the normal course of a run.
 _HAPPENINGS: Final = (
-    "round_void", "run_back", "run_paused", "run_resumed", "run_stopped", "site_left", "site_state_refused",
+    "round_void", "run_back", "run_stopped", "site_left", "site_state_refused",
     "run_withdrawn", "run_revoked", "run_ahead", RESTORED,
 )  # fmt: skip
 _MOST_HAPPENINGS: Final = 200
@@ -45,7 +45,6 @@ class History:
         done: sites that have loaded the result.
         withdrawn: sites that their own persons have withdrawn and that have not joined again.
         revoked: sites that the federation office has removed and that have not joined again.
-        is_paused: a person has paused the run.
         over: how the run ended.
         began: the time of the first record, in UTC.
         counts: how often each event was recorded.
@@ -60,7 +59,6 @@ class History:
         self.done: set[str] = set()
         self.withdrawn: set[str] = set()
         self.revoked: set[str] = set()
-        self.is_paused = False
         self.over: Facts | None = None
         self.began = ""
         self.counts: Counter[str] = Counter()
@@ -82,7 +80,7 @@ class History:
         if self.over is not None:
             how = "voided" if self.is_void else "ended"
             return "complete" if self.over["complete"] else f"{how}: {self.over['reason']}"
-        return "paused" if self.is_paused else "under way" if self.has_begun else "gathering"
+        return "under way" if self.has_begun else "gathering"
 
     @property
     def has_begun(self) -> bool:
@@ -120,8 +118,6 @@ class History:
                 self.done.clear()
             case "result_taken":
                 self.done.add(record["site"])
-            case "run_paused" | "run_resumed":
-                self.is_paused = event == "run_paused"
             case "run_announced":
                 self.over = None
             case "run_over":

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.network.control_socket import control_server, tell
+from coordinator.network.control_socket import control_server, stop_run
 from coordinator.storage.history import known_runs, store_path
 from host.record_store import StoreDamaged
 from protos.errors import OperatorError, UnavailableError, UsageError
@@ -34,29 +34,6 @@ def connected(stage: Stage) -> list[BehavingSite]:
     for site in sites:
         stage.connect(site)
     return sites
-
-
-async def test_a_paused_run_closes_its_round_and_begins_no_other(tmp_path: Path) -> None:
-    """Nothing is offered until it is resumed, also by a program that was started meanwhile. Then it ends as usual."""
-    plan = plan_with(IDENTITIES, rounds=3)
-
-    stage = Stage(tmp_path, plan)
-    stage.engine.start()
-    sites = connected(stage)
-    for stream in list(stage.streams):
-        stage._deliver_one(stream)
-    assert stage.engine.pause(pauses=True)
-    assert not stage.engine.pause(pauses=True)
-    stage.deliver()
-
-    assert [offer.round for offer in sites[0].offers] == [0]
-    assert standing_in(tmp_path) == "paused"
-    assert stage.engine.pause(pauses=False)
-    stage.deliver()
-    assert [offer.round for offer in sites[0].offers] == [0, 1, 2]
-    np.testing.assert_array_equal(stage.vector(plan), np.full(10, 3 * MEAN, np.float32))
-    (run,) = known_runs(tmp_path).values()
-    assert (run.standing, run.rounds_made) == ("complete", 3)
 
 
 @for_each("seed", range(12))
@@ -96,24 +73,20 @@ def test_what_is_damaged_is_refused_or_gone_back_behind(tmp_path: Path, seed: in
     play(scene())
 
 
-def test_words_over_the_socket_do_what_they_say(tmp_path: Path) -> None:
-    """Pause, resume and stop reach the run; twice the same is reported, and so is a coordinator that is not there."""
+def test_a_run_is_ended_over_the_socket(tmp_path: Path) -> None:
+    """`stop` reaches the run; a coordinator without one is reported, and so is one that is not there."""
 
     async def scene() -> None:
         stage = Stage(tmp_path, plan_with(IDENTITIES))
         with pytest.raises(UnavailableError):
-            await tell(tmp_path, "pause")
+            await stop_run(tmp_path)
         server = await control_server(stage.engine, tmp_path)
         with pytest.raises(UsageError, match="`coordinator stop` has no effect"):
-            await tell(tmp_path, "stop")
+            await stop_run(tmp_path)
         stage.engine.start()
         connected(stage)
 
-        assert (await tell(tmp_path, "pause")).startswith("study-v1-")
-        with pytest.raises(UsageError, match="`coordinator pause` has no effect"):
-            await tell(tmp_path, "pause")
-        await tell(tmp_path, "resume")
-        await tell(tmp_path, "stop")
+        assert (await stop_run(tmp_path)).startswith("study-v1-")
 
         (record,) = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/record.json")]
         assert record["reason"] == "it was stopped by a person"

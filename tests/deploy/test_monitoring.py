@@ -32,7 +32,6 @@ SITE = {
 STATUS = {
     "run": {"run": "r", "phase": "collecting", "rounds_made": 1, "rounds": 9, "median_round_seconds": 2.0},
     "sites": {"a": {"connected": True, "joined": True}, "b": {"connected": False, "joined": True}},
-    "paused": False,
     "runs_over": 0,
     "runs_waiting": 0,
 }

@@ -44,7 +44,6 @@ from coordinator.rounds.phases import (
     TimePassed,
     TookResult,
     VoidRound,
-    WasResumed,
     WasStopped,
     WentBack,
 )
@@ -92,10 +91,7 @@ def acted(rules: Terms, script: list[str]) -> list[str]:
             rules = replace(rules, past={**rules.past, number: attempt})
         elif rest == "rounds in all":  # what the engine does while it performs the closing
             rules = replace(rules, rounds=int(count))
-        elif rest == "pauses":
-            rules = replace(rules, is_paused=True)
         else:
-            rules = replace(rules, is_paused=False) if rest == "goes on" else rules
             for event in _events(words.strip()):
                 state, wanted = advance(rules, state, event, float(time))
                 effects += wanted
@@ -104,7 +100,6 @@ def acted(rules: Terms, script: list[str]) -> list[str]:
 
 
 _SIMPLE: Final[dict[str, Event]] = {
-    "somebody goes on": WasResumed(),
     "somebody stops": WasStopped(),
     "time passes": TimePassed(),
     "sums do not add up": FoundCorrupted(),
