@@ -6,13 +6,11 @@ from the audit log, which is the evidence.
 
 from __future__ import annotations
 
-import statistics
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, TypeAlias
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
 
 from protos.errors import OperatorError
 from protos.wire.messages import Bind, Farewell, Finish, Offer, SiteReason
@@ -21,10 +19,6 @@ Phase: TypeAlias = Literal[
     "starting", "enrolling", "connecting", "connected", "awaiting approval", "joined", "training", "ready", "sending",
     "concluding", "finished",
 ]  # fmt: skip
-
-# The pace is estimated from this number of newest rounds. An end is reported at most ten years ahead.
-_NEWEST: Final = 20
-_LONGEST: Final = 3653 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -50,8 +44,6 @@ class Standing:
         self.address: str | None = None
         self.connected_since: datetime | None = None
         self.heard_at: datetime | None = None
-        self._offered: tuple[int, datetime] | None = None  # the newest offer, unless the stream was interrupted since
-        self._seconds: deque[float] = deque(maxlen=_NEWEST)
         self.concluding_since: datetime | None = None
         self.contributed_at: datetime | None = None
         self.mishap: Mishap | None = None
@@ -60,10 +52,8 @@ class Standing:
 
     def began_run(self, run: str, rounds: int) -> None:
         """Record that this site has prepared a study and takes part in its run."""
-        if run != self.run:
-            self._seconds.clear()
         self.phase, self.run, self.rounds, self.round = "joined", run, rounds, None
-        self._offered = self.concluding_since = None
+        self.concluding_since = None
 
     def await_approval(self) -> None:
         """Record that this site waits, because persons here have not approved the announced plan yet."""
@@ -82,7 +72,7 @@ class Standing:
 
     def parted(self) -> None:
         """Record that this site is no longer connected to the coordinator, for any reason."""
-        self.connected_since = self._offered = None  # the following time belongs to no round
+        self.connected_since = None
         self.phase = "finished" if self.phase == "finished" else "connecting"
 
     def failed(self, error: OperatorError) -> None:
@@ -94,36 +84,13 @@ class Standing:
         match item:
             case Offer(round=number):
                 self.phase, self.round = "training", number
-                self._take_offer(number)
             case Bind(round=number):
                 self.phase, self.round, self.contributed_at = "sending", number, self._now()
             case Finish():
-                self.phase, self._offered = "concluding", None
+                self.phase = "concluding"
                 self.concluding_since = self.concluding_since or self._now()
             case Farewell():
                 self.phase = "finished" if item.reason.is_final else self.phase
-
-    def _take_offer(self, number: int) -> None:
-        at = self._now()
-        # A round lasts from its offer to the next round's offer. A repeated offer was interrupted, so it is not
-        # measured.
-        if self._offered is not None and number == self._offered[0] + 1 and at >= self._offered[1]:
-            self._seconds.append((at - self._offered[1]).total_seconds())
-        self._offered = (number, at)
-
-    @property
-    def seconds_a_round(self) -> float | None:
-        """Return the median number of seconds from one round to the next. Return None before the second round."""
-        return statistics.median(self._seconds) if self._seconds else None
-
-    def _ends(self) -> datetime | None:
-        """Return the expected end of the last round at this pace. It is never in the past."""
-        pace, offered = self.seconds_a_round, self._offered
-        if pace is None or offered is None or self.rounds is None or self.connected_since is None:
-            return None
-        now = self._now()
-        under_way = min(max(0.0, (now - offered[1]).total_seconds()), pace)
-        return now + timedelta(seconds=min(pace * max(0, self.rounds - offered[0]) - under_way, _LONGEST))
 
     def built(self, void: SiteReason | None) -> None:
         """Record that this site's contribution to the current round is ready. `void` is why it has no numbers."""
@@ -162,8 +129,6 @@ class Standing:
             "coordinator": self.address,
             "connected_since": _iso(self.connected_since),
             "last_contact": _iso(self.heard_at),
-            "seconds_a_round": self.seconds_a_round,
-            "ends": _iso(self._ends()),
             "concluding_since": _iso(self.concluding_since) if self.phase == "concluding" else None,
             "contributed_at": _iso(self.contributed_at),
             "trainer": self.trainer,

@@ -59,7 +59,7 @@ def _table(facts: dict[str, Any]) -> Table:
     table = Table(show_header=False, box=None)
     days, rounds, error = facts["certificate_days_left"], facts["rounds"], facts["last_error"]
     at = "none" if facts["round"] is None else f"{facts['round']} of {rounds}"
-    left, audit, pace = facts["left"], facts["audit"], facts.get("seconds_a_round")
+    left, audit = facts["left"], facts["audit"]
     for name, value in (
         ("site", facts["site"]),
         ("phase", _phase(facts)),
@@ -68,8 +68,6 @@ def _table(facts: dict[str, Any]) -> Table:
         ("coordinator", facts["coordinator"] or "not called yet"),
         ("connected since", facts["connected_since"] or "not connected"),
         ("last contact", _ago(facts.get("last_contact"))),
-        ("pace", "not known yet" if pace is None else f"{pace:.3g} seconds a round"),
-        ("ends about", facts.get("ends") or "not known"),
         ("trainer", facts["trainer"]),
         ("patients", _SEPARATION[facts.get("agent_may_read_patients")]),
         ("certificate", "none yet" if days is None else f"{days:.0f} days left"),
