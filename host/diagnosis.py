@@ -35,7 +35,6 @@ _SUBJECTS: Final = {
     "D410": "TLS",
     "D411": "membership",
     "D412": "table",
-    "D413": "threads",
     "D414": "trainer's isolation",
     "D416": "policy",
     "D417": "invitation",
@@ -44,7 +43,6 @@ _SUBJECTS: Final = {
     "D420": "authority",
     "D421": "plans",
     "D422": "audit log",
-    "D423": "device",
 }
 
 FEW_BYTES: Final = 1 << 30

@@ -19,10 +19,9 @@ from typing import Final
 
 import click
 
-from host.audit_log import AuditLog
+from host.audit_log import AuditLog, Facts
 from host.command_line import PATH
 from host.durable import new_file
-from host.log_report import Facts, line
 from host.record_store import StoreError
 from protos.errors import ConfigurationError, UsageError
 from protos.wire.log_chain import BrokenChain, LogHead, checked
@@ -31,6 +30,7 @@ from protos.wire.upkeep_messages import KeptHead
 _READING: Final = "The log proves nothing after that place. Nothing was changed."
 _LARGEST_HEADS_BYTES: Final = 4 << 20
 _LARGEST_LINE_BYTES: Final = 16 << 20  # a longer line is an incomplete record
+_SHOWN_APART: Final = ("event", "time", "software")
 
 
 @dataclass(frozen=True)
@@ -193,6 +193,37 @@ class LogProgram:
         return self.source_of(path) if path is not None else LogSource(Path(str(copy)), site, is_export=True)
 
 
+def in_words(facts: Facts) -> str:
+    """Return a record as one sentence: the event, and its facts by name."""
+    name, shown = str(facts.get("event", "record")).replace("_", " "), _from_one(facts)
+    rest = ", ".join(f"{key.replace('_', ' ')} {_shown(shown[key])}" for key in shown if key not in _SHOWN_APART)
+    return f"{name[:1].upper()}{name[1:]}{': ' if rest else ''}{rest}."
+
+
+def _from_one(facts: Facts) -> Facts:
+    """Return the facts of a record for people, with rounds counted from 1. The log counts rounds from 0."""
+    number = facts.get("round")
+    return {**facts, "round": number + 1} if isinstance(number, int) else facts
+
+
+def _line(number: int, facts: Facts) -> str:
+    """Return one line about a record for a terminal. Replace control characters in texts from other programs."""
+    text = f"{number:>7}  {facts.get('time', ''):<29}  {in_words(facts)}"
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _shown(value: object) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case list():
+            return ", ".join(map(str, value)) or "none"
+        case dict():
+            return json.dumps(value, sort_keys=True)
+        case _:
+            return str(value)
+
+
 def _verify(program: LogProgram) -> click.Command:
     @click.command(
         help="Check all records of the log, and compare the log with the head that the other program kept."
@@ -229,7 +260,7 @@ def _show(program: LogProgram) -> click.Command:
             if event not in (None, facts.get("event")) or run not in (None, facts.get("run")):
                 continue
             if first is None or _moment(str(facts["time"])) >= first:
-                click.echo(json.dumps({"record": number, **facts}) if as_json else line(number, facts))
+                click.echo(json.dumps({"record": number, **facts}) if as_json else _line(number, facts))
 
     return show
 

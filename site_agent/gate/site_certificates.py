@@ -14,12 +14,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from host.audit_log import AuditLog
 from host.durable import replace_file
-from pki.certificate_chain import ShownCertificates, certificates_in
-from pki.certificates import certificate_sha256
-from pki.names import Address
+from pki import enrolment_decisions
+from pki.certificate_chain import ShownCertificates, certificates_in, checked_leaf, sha256_of_chain
+from pki.certificates import certificate_sha256, requested_key
+from pki.names import Address, SiteName, federation_name
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, UnavailableError
 from protos.plan.documents import Document
+from protos.wire.upkeep_messages import RenewalAnswered, RenewalAsked
 from site_agent.framed_messages import packed
 from site_agent.gate.mishaps import of_certificate
 from site_agent.gate_socket import (
@@ -163,6 +168,39 @@ class SiteCertificates:
             self.remember(shown.federation(), shown.root)
         self.shown = shown
         return shown
+
+
+async def renewal_of(certificates: SiteCertificates, site: str, identity_key: Ed25519PrivateKey) -> RenewalAsked:
+    """Return a request for this site's next certificate, with a new key. The site's identity key signs it."""
+    federation = federation_name(certificates.shown.federation())
+    request = await certificates.make("next")
+    return enrolment_decisions.renewal_request(federation, SiteName(site), request, identity_key)
+
+
+def write_request(audit: AuditLog, shown: ShownCertificates) -> None:
+    """Record a request for a certificate in the audit log, before this request is sent."""
+    audit.write("renewal_requested", certificate_sha256=sha256_of_chain(shown.chain), ends=shown.expiry().isoformat())
+
+
+async def install_renewed(
+    certificates: SiteCertificates,
+    asked: RenewalAsked,
+    answer: RenewalAnswered,
+    site: str,
+    now: datetime,
+    audit: AuditLog,
+) -> None:
+    """Start to use a renewed certificate, after the audit log has recorded it.
+
+    Raises:
+        RefusedError: the certificate is not for this site's key.
+        StoreError: the change cannot be recorded; key and certificate are unchanged.
+    """
+    shown, key = certificates.shown, requested_key(asked.signing_request)
+    federation = shown.federation()
+    checked_leaf(answer.chain, shown.root, key, site=SiteName(site), federation=federation, now=now)
+    audit.write("certificate_renewed", certificate_sha256=sha256_of_chain(answer.chain))
+    await certificates.install("next", answer.chain, shown.root, site=site, federation=federation)
 
 
 def _fingerprint(root: bytes) -> str:

@@ -17,8 +17,7 @@ from host.audit_log import AuditLog, HeadRefused, refused_words
 from protos.errors import RefusedError, UnavailableError
 from protos.wire.messages import MalformedMessage
 from protos.wire.upkeep_messages import KeptHead, LogHeads, RenewalAnswered, RenewalAsked, Upkeep
-from site_agent.gate.certificate_renewal import install_renewed, renewal_of, write_request
-from site_agent.gate.site_certificates import SiteCertificates
+from site_agent.gate.site_certificates import SiteCertificates, install_renewed, renewal_of, write_request
 
 PULSE_SECONDS: Final = 1.0
 COORDINATOR: Final = "coordinator"  # as the owner of a log

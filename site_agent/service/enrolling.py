@@ -32,8 +32,7 @@ from protos.plan.documents import Document
 from protos.wire.codec import decode_enrolment, encode_enrolment
 from protos.wire.messages import MalformedMessage
 from protos.wire.upkeep_messages import EnrolmentReply, RenewalAnswered
-from site_agent.gate.certificate_renewal import install_renewed, renewal_of, write_request
-from site_agent.gate.site_certificates import SiteCertificates
+from site_agent.gate.site_certificates import SiteCertificates, install_renewed, renewal_of, write_request
 from site_agent.hospital import Hospital
 from site_agent.state_folders import gate_folder
 

@@ -17,7 +17,7 @@ from pki.register import MOST_EACH_DAY, Register
 from protos.plan.manifest import manifest_of
 from protos.wire.messages import PROTOCOL_VERSION, Hello, Join, Refusal, SiteReason
 from protos.wire.upkeep_messages import LogHeads, RenewalAsked
-from site_agent.gate.certificate_renewal import renewal_of
+from site_agent.gate.site_certificates import renewal_of
 from tests.coordinator.greetings import announced_to
 from tests.rehearsal.federation import Office, as_channel, calling, eventually, serving, utc_now
 from tests.rehearsal.relayed_stream import certificates_in_process

@@ -8,15 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import torch
 
 from host.diagnosis import Finding, Severity, judge_clock, judge_directory, judge_disk, judge_secrets, judge_validity
 from pki import key_checks
 from pki.enrolment_decisions import invite_site
 from pki.names import SiteName
 from pki.register import Register
-from site_agent.desk import trainer_doctor
-from site_agent.hospital import Training
 from tests.rehearsal.federation import Office
 
 NOW = datetime.now(UTC) + timedelta(hours=1)  # the certificates here are made after this line is run
@@ -132,28 +129,3 @@ def test_an_authority(office: Office, tmp_path: Path) -> None:
     assert {finding.severity for finding in after} == {FINE}
     assert {finding.severity for finding in late} == {FINE, WARNING}
     assert key_checks.judge_authority(tmp_path, NOW)[0].severity is FAILURE
-
-
-@pytest.mark.parametrize("device", [None, "/dev/nvidia0", "/dev/kfd", "/dev/dri/renderD128"])
-def test_the_processor_is_named_and_an_unused_card_too(device: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A card of any maker is found by its device, and it is no fault to have one or none."""
-    monkeypatch.setattr(Path, "exists", lambda path: str(path) == device)
-
-    found = trainer_doctor._device(Training())
-
-    assert (found.identifier, found.severity.name) == ("D423", "FINE")
-    assert "on the processor (device: cpu)" in found.line
-    assert ("has a graphics card, which is not used" in found.line) is (device is not None)
-
-
-def test_a_card_in_use_is_named_and_a_missing_one_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With device: cuda the doctor checks for the device that training will use."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    missing = trainer_doctor._device(Training(device="cuda"))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some Card 100")
-    found = trainer_doctor._device(Training(device="cuda"))
-
-    assert (missing.identifier, missing.severity.name) == ("D423", "FAILURE")
-    assert "hospital.yaml sets device: cuda" in missing.line
-    assert (found.severity.name, "Some Card 100" in found.line) == ("FINE", True)

@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager
 import pki.register
 from coordinator.network.enrolment_calls import Membership
 from pki.register import MOST_EACH_DAY, Register
-from site_agent.gate.certificate_renewal import renewal_of
-from site_agent.gate.site_certificates import SiteCertificates
+from site_agent.gate.site_certificates import SiteCertificates, renewal_of
 from tests.hostile.attack import Attack, in_copy, patched, scratch
 from tests.rehearsal.federation import Office, utc_now
 from tests.rehearsal.relayed_stream import certificates_in_process

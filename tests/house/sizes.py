@@ -60,7 +60,7 @@ SKIPPED: Final = {
         "site_agent.gate.remedies", "site_agent.gate.waiting",
     ),
     "messages without numbers": (
-        "site_agent.gate.site_upkeep", "site_agent.gate.site_certificates", "site_agent.gate.certificate_renewal",
+        "site_agent.gate.site_upkeep", "site_agent.gate.site_certificates",
     ),
     "status and metrics": (
         "site_agent.service.gate_doctor", "site_agent.service.neighbours",

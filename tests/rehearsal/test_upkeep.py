@@ -27,8 +27,7 @@ from protos.wire.codec import decode_enrolment, encode_enrolment
 from protos.wire.messages import PROTOCOL_VERSION, CoordinatorMessage, Farewell, Hello, MalformedMessage
 from protos.wire.upkeep_messages import LogHeads, RenewalAnswered, RenewalAsked, Upkeep
 from site_agent.gate import site_upkeep
-from site_agent.gate.certificate_renewal import install_renewed, renewal_of
-from site_agent.gate.site_certificates import SiteCertificates
+from site_agent.gate.site_certificates import SiteCertificates, install_renewed, renewal_of
 from site_agent.gate.site_upkeep import SiteUpkeep
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, as_channel, calling, serving, utc_now

@@ -16,7 +16,7 @@ import pytest
 import structlog
 import yaml
 
-from host.log_report import in_words
+from host.log_commands import in_words
 from host.record_store import StoreDamaged
 from protos.plan.plan import Plan
 from site_agent.approvals import find_approval, keep_plan, why_not

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from coordinator.commands.status_lines import status_lines
 from global_layers.one_process import Collection
-from host import log_report
+from host import log_commands
 from host.audit_log import AuditLog
 from protos.plan.manifest import manifest_of
 from site_agent.commands.state_commands import _table
@@ -69,7 +69,7 @@ def test_a_payment_is_in_the_audit_log_and_in_the_site_s_status(tmp_path: Path) 
     log.close()
 
     assert (record["epsilon"], record["delta"], record["run"]) == (2.0, 1e-5, PLAN.run_name)
-    assert "delta 1e-05, epsilon 2.0" in log_report.in_words(record)
+    assert "delta 1e-05, epsilon 2.0" in log_commands.in_words(record)
     assert "epsilon 2; see `site-agent privacy`" in _shown([2.0])
     assert "nothing" in _shown([])
 
