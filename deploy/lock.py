@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 TREE: Final = Path(__file__).parents[1]
-SITE: Final = ("site", "imaging")
+SITE: Final = ("site", "imaging", "formats", "databases")
 OTHERS: Final = ("onnx", "benchmarks", "development")
 UNLOCKED: Final = ("torch==", "triton==", "nvidia-", "cuda-")
 _HEAD: Final = "# Written by deploy/lock.py, which explains it. Installed with pip's --require-hashes.\n"

@@ -21,7 +21,7 @@ from typing import Final
 
 TREE: Final = Path(__file__).parents[2]
 HOME: Final = "usr/lib/global-layers"
-SITE: Final = "site,imaging,torchvision"
+SITE: Final = "site,imaging,formats,databases,torchvision"
 PYTHON: Final = "/usr/bin/python3.11"
 # A fifth of the libraries' bytes, which only a compiler or a library's own tests read; so are folders named tests.
 UNUSED: Final = ("torch/test", "torch/include", "torch/share", "pyarrow/include", "pyarrow/src")

@@ -1,8 +1,8 @@
 """Reads from a database the rows of the contract's query, without permission to change the database.
 
 The trainer has no network and gets none for a database. So the database is a file (SQLite), or a server behind a Unix
-socket on this machine (PostgreSQL). If it runs on another machine, its operator must forward it to such a socket. The
-rules:
+socket on this machine (PostgreSQL, MariaDB, MySQL). If it runs on another machine, its operator must forward it to such
+a socket. duck_database.py reads DuckDB. The rules:
 
 * the URL is in a file of its own, which only the trainer's user may read, because it may have a password;
 * no word of a driver's error is shown, because it may quote the URL or a patient; its code selects a sentence of ours;
@@ -17,14 +17,15 @@ import re
 import sqlite3
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from protos.errors import ConfigurationError, OperatorError, UnavailableError
+from protos.errors import ConfigurationError, OperatorError, UnavailableError, to_install
+from site_agent.trainer.data import duck_database
 from site_agent.trainer.data.contract import SqlFormat
 from site_agent.trainer.data.mistakes import unusable
 from site_agent.trainer.data.table_sources import Row
@@ -39,8 +40,8 @@ _ROWS_AT_ONCE: Final = 5000
 _LARGEST_URL_BYTES: Final = 4096
 _LOCK_SECONDS: Final = 15.0
 # The password may have any character, also @ : / # and %, as it is or written %XX.
-_POSTGRES_URL: Final = re.compile(
-    r"postgres(?:ql)?(?:\+psycopg)?://(?:(?P<user>[^:@/?]*)(?::(?P<password>.*))?@)?(?P<host>[^@:/?]*)(?::(?P<port>\d+))?"
+_SERVER_URL: Final = re.compile(
+    r"(?:postgres(?:ql)?(?:\+psycopg)?|(?P<maria>mysql|mariadb))://(?:(?P<user>[^:@/?]*)(?::(?P<password>.*))?@)?(?P<host>[^@:/?]*)(?::(?P<port>\d+))?"
     r"(?:/(?P<database>[^?@/]*))?(?:\?(?P<query>[^@]*))?"
 )
 # Types whose values Python holds without a loss. All others stay the text that the server writes.
@@ -50,6 +51,23 @@ _NOTHING: Final = "Nothing was read or changed and nothing was sent."
 _BY_HAND: Final = "Run the contract's query by hand, and correct the query or the database."
 # The first codes of an SQLSTATE, or the name of SQLite's error: what happened, and what to do.
 _REJECTIONS: Final = {
+    "1045": ("The database rejects the user or the password.", "Correct the URL in the table's file."),
+    **dict.fromkeys(
+        ("1044", "1049"),
+        ("The server has no such database, or its user may not use it.", "Correct the URL in the table's file."),
+    ),
+    "1146": ("The query names a table that the database does not have.", _BY_HAND),
+    "1054": ("The query names a column that the database does not have.", _BY_HAND),
+    "1060": ("The query gives two columns the same name.", _BY_HAND),
+    "1064": ("The query has a mistake in its syntax, or writes a file.", _BY_HAND),
+    **dict.fromkeys(
+        ("1142", "1143", "1370"),
+        (
+            "The database's user may not read what the query names.",
+            "Ask the database's administrator for the right to read it.",
+        ),
+    ),
+    "1792": ("The query writes, and it may only read.", "Let the contract's query only read."),
     "42P01": ("The query names a table that the database does not have.", _BY_HAND),
     "42703": ("The query names a column that the database does not have.", _BY_HAND),
     "42601": ("The query has a mistake in its syntax.", _BY_HAND),
@@ -77,7 +95,24 @@ _REJECTIONS: Final = {
     "SQLITE_ERROR": ("The query names a table or column that the file does not have, or has a mistake.", _BY_HAND),
 }
 # The database may answer the same query later: its server starts, ends, is full, or another program holds a lock.
-_LATER: Final = ("08", "40", "53", "55", "57P", "58", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL")
+_LATER: Final = (
+    "08",
+    "40",
+    "53",
+    "55",
+    "57P",
+    "58",
+    "1205",
+    "1213",
+    "1053",
+    "1040",
+    "2006",
+    "2013",
+    "SQLITE_BUSY",
+    "SQLITE_LOCKED",
+    "SQLITE_IOERR",
+    "SQLITE_FULL",
+)
 
 
 def query_records(path: Path, form: SqlFormat) -> Generator[Row, None, None]:
@@ -92,8 +127,11 @@ def query_records(path: Path, form: SqlFormat) -> Generator[Row, None, None]:
     """
     with path.open("rb") as file:
         start = file.read(_LARGEST_URL_BYTES)
+    if duck_database.reads(path, start):
+        yield from duck_database.duck_records(path, form, start)
+        return
     is_wal = start.startswith(_SQLITE) and start[18:20] == _WAL_VERSIONS
-    engine = _sqlite(path) if start.startswith(_SQLITE) else _postgres(start)
+    engine = _sqlite(path) if start.startswith(_SQLITE) else _server(start)
     is_connected = False
     try:
         with engine.connect() as connection:
@@ -118,10 +156,18 @@ def lacks_its_log(path: Path) -> bool:
 
 
 def _rows(connection: Connection, form: SqlFormat) -> Generator[Row, None, None]:
-    query = text(form.query.strip().removesuffix(";").replace(":", r"\:"))
+    words = form.query.strip().removesuffix(";").replace(":", r"\:")
+    # Inside another query, MariaDB and MySQL refuse INTO OUTFILE, which a transaction that can only read does not.
+    inside = f"SELECT * FROM ({words}\n) AS result"  # noqa: S608  # the contract's own query
+    is_maria = connection.dialect.name == "mysql"
+    query = text(inside if is_maria else words)
     result = connection.execution_options(stream_results=True, yield_per=_ROWS_AT_ONCE).execute(query)
     yield 1, list(result.keys())
     yield from enumerate(result, start=2)
+    # MariaDB and MySQL read an 'x' as 0 and 1/0 as NULL, and only warn.
+    if is_maria and any(warning[0] != "Note" for warning in connection.exec_driver_sql("SHOW WARNINGS")):
+        what, remedy = _REJECTIONS["22"]
+        raise unusable(what=what, remedy=remedy)
     connection.rollback()
 
 
@@ -134,28 +180,60 @@ def _sqlite(path: Path) -> Engine:
     return engine
 
 
-def _postgres(line: bytes) -> Engine:
+def _server(line: bytes) -> Engine:
     try:
-        found = _POSTGRES_URL.fullmatch(line.decode("utf-8").strip())
+        found = _SERVER_URL.fullmatch(line.decode("utf-8").strip())
     except UnicodeDecodeError:
         found = None
     if found is None:
         raise ConfigurationError(
-            what="The contract declares a query, but the table is not an SQLite file and has no PostgreSQL URL.",
+            what="The contract declares a query, but the table is neither an SQLite or DuckDB file nor a server's URL.",
             consequence="Nothing was read and nothing was sent.",
-            remedy="Write one line such as postgresql:///hospital?host=/run/postgresql into a file, and name this file "
-            "as the table.",
+            remedy="Write one line such as postgresql:///hospital?host=/run/postgresql, or "
+            "mysql:///hospital?unix_socket=/run/mysqld/mysqld.sock, into a file, and name this file as the table. "
+            "Export the rows of other databases, such as SQL Server and Oracle, as Parquet or CSV.",
         )
     user, password, host, database = (
         None if part is None else unquote(part) or None for part in found.group("user", "password", "host", "database")
     )
     query = dict(parse_qsl(found["query"] or ""))
+    if found["maria"]:
+        return _maria(user, password, host, database, query)
     query["options"] = f"{query.get('options', '')} {_SPELLINGS}".strip()
     port = int(found["port"]) if found["port"] else None
     engine = create_engine(
         URL.create("postgresql+psycopg", user, password, host, port, database, query=query), poolclass=NullPool
     )
     event.listen(engine, "connect", lambda handle, _: _keep_texts(handle.adapters))
+    return engine
+
+
+def _maria(
+    user: str | None, password: str | None, host: str | None, database: str | None, query: dict[str, str]
+) -> Engine:
+    """MariaDB or MySQL. All types but numbers stay the text that the server writes, also days such as 0000-00-00."""
+    try:
+        from pymysql.constants import FIELD_TYPE
+        from pymysql.converters import decoders, encoders
+    except ImportError as cause:
+        raise ConfigurationError(
+            what="The package pymysql is not installed, but it is needed to read from MariaDB and MySQL.",
+            consequence="Nothing was read and nothing was sent.",
+            remedy=to_install("site,databases"),
+        ) from cause
+    kinds = ("TINY", "SHORT", "INT24", "LONG", "LONGLONG", "YEAR", "FLOAT", "DOUBLE", "DECIMAL", "NEWDECIMAL")
+    numbers = {kind: decoders[kind] for kind in (getattr(FIELD_TYPE, name) for name in kinds)}
+    engine = create_engine(
+        URL.create("mysql+pymysql", user, password, host, database=database, query=query),
+        poolclass=NullPool,
+        connect_args={"conv": {**encoders, **numbers}, "local_infile": False},
+    )
+
+    def only_read(handle: Any, _: object) -> None:
+        with handle.cursor() as cursor:
+            cursor.execute("SET SESSION TRANSACTION READ ONLY")
+
+    event.listen(engine, "connect", only_read)
     return engine
 
 
@@ -175,7 +253,8 @@ def _keep_texts(adapters: AdaptersMap) -> None:
 
 
 def _failure_of(error: BaseException | None, is_lost: bool, *, is_connected: bool, is_wal: bool) -> OperatorError:
-    code = str(getattr(error, "sqlstate", None) or getattr(error, "sqlite_errorname", ""))
+    numbered = error.args[0] if error is not None and error.args and isinstance(error.args[0], int) else ""
+    code = str(numbered or getattr(error, "sqlstate", None) or getattr(error, "sqlite_errorname", ""))
     if code.startswith(_LATER) or (is_lost and not code):  # a server that crashes sends no code
         return UnavailableError(
             what="The database is busy: it starts or ends, it is full, or another program has locked it.",

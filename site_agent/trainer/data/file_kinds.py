@@ -80,7 +80,7 @@ def kind_of(path: Path, start: bytes) -> FileKind | None:
         return _WORKBOOK if any(part in start for part in _WORKBOOK_PARTS) else FileKind(_PACKED, None, _UNPACK)
     text = start.removeprefix(b"\xef\xbb\xbf")
     if _FHIR.match(text):
-        return FileKind("a file of FHIR resources", "fhir", "Declare `kind: fhir` with its fields in the format.")
+        return FileKind("a file of FHIR resources", "sql", f"{_QUERY} The examples have contract-fhir.yaml.")
     if _MARKUP.match(text):
         return FileKind("a page or a file in XML, also if its name ends in xls", None, _SAVE)
     if _JSON.match(text):

@@ -193,7 +193,7 @@ def test_a_query_that_writes_changes_nothing(tmp_path: Path) -> None:
 def test_only_known_databases_are_opened(tmp_path: Path) -> None:
     """A URL of another kind is refused, and neither it nor a password in it is repeated."""
     path = tmp_path / "database.url"
-    path.write_text("mysql://user:Zebra@somewhere/hospital\n")
+    path.write_text("oracle://user:Zebra@somewhere/hospital\n")
 
     with pytest.raises(ConfigurationError) as error:
         read_table(path, _with_format('{kind: sql, query: "SELECT 1"}'))
@@ -221,7 +221,7 @@ def test_a_password_may_have_any_character(scheme: str, password: str) -> None:
     """As it is or written %XX, before the last @ of the line."""
     line = f"{scheme}://reader:{password}@/hospital?host=/run/postgresql\n"
 
-    url = database._postgres(line.encode()).url
+    url = database._server(line.encode()).url
 
     assert (url.username, url.password or "", url.database) == ("reader", unquote(password), "hospital")
     assert url.query["host"] == "/run/postgresql"

@@ -1,0 +1,137 @@
+"""Reads the rows of a query to a DuckDB file, or to files of FHIR resources (NDJSON) or Parquet files in one folder.
+
+Each file of such a folder is a table with its name up to the first point: `Observation.000.ndjson` and
+`Observation.001.ndjson` are the table Observation, with one JSON value in each row of its column `r`. The rules:
+
+* DuckDB reads these files and no others, and writes nowhere, not even temporary files;
+* its own types that Python cannot hold, such as a day without end, are read as the text that DuckDB writes;
+* a line that is no JSON is an error. No word of DuckDB is shown; the kind of its error selects a sentence of ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from protos.errors import ConfigurationError, OperatorError, UnavailableError, to_install
+from site_agent.trainer.data.contract import SqlFormat
+from site_agent.trainer.data.mistakes import unusable
+from site_agent.trainer.data.table_sources import Row
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_MARK: Final = b"DUCK"  # from byte 8
+_READERS: Final = {".ndjson": "SELECT json AS r FROM read_ndjson_objects", ".parquet": "SELECT * FROM read_parquet"}
+_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_ROWS_AT_ONCE: Final = 5000
+_MOST_MEMORY: Final = "4GB"
+_CLOSED: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "python_enable_replacements": False,
+    "autoload_known_extensions": False,
+    "autoinstall_known_extensions": False,
+    "temp_directory": "",
+    "memory_limit": _MOST_MEMORY,
+}
+_EXACT: Final = re.compile(r"BOOLEAN|U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL\(\d+,\d+\)|VARCHAR")
+_BY_HAND: Final = "Run the contract's query by hand, and correct the query or the file."
+_COPY: Final = "Copy the file again, or write it with the version of DuckDB that is installed here."
+_FAILURES: Final = {
+    "CatalogException": ("The query names a table or a function that is not there.", _BY_HAND),
+    "BinderException": ("The query names a column that is not there, or compares what cannot be compared.", _BY_HAND),
+    "ParserException": ("The query has a mistake in its syntax.", _BY_HAND),
+    "ConversionException": ("The query converts a value to a type that it does not fit.", _BY_HAND),
+    "InvalidInputException": ("A file has a line that is not JSON, or a value that its type cannot have.", _BY_HAND),
+    "PermissionException": ("The query reads or writes outside the files of the table.", "Let it only read them."),
+    "OutOfMemoryException": (f"The query needs more than {_MOST_MEMORY} of memory.", "Let it select fewer rows first."),
+    "SerializationException": ("The DuckDB file is damaged or of another version.", _COPY),
+}
+
+
+def reads(path: Path, start: bytes) -> bool:
+    """Return whether a table of `kind: sql` with these first bytes is a DuckDB file, or one of a folder of files."""
+    return start[8:12] == _MARK or path.suffix.lower() in _READERS
+
+
+def duck_records(path: Path, form: SqlFormat, start: bytes) -> Generator[Row, None, None]:
+    """Yield the query's column names as row 1, and then the rows of its result, numbered from 2.
+
+    Raises:
+        DataError: DuckDB rejects the query, or a file is damaged.
+        UnavailableError: another program has the file open for writing.
+        ConfigurationError: duckdb is not installed.
+    """
+    try:
+        import duckdb
+    except ImportError as cause:
+        raise ConfigurationError(
+            what="The package duckdb is not installed, but it is needed to read this table.",
+            consequence="The table was not used and nothing was sent.",
+            remedy=to_install("site,databases"),
+        ) from cause
+    is_file = start[8:12] == _MARK
+    failure: OperatorError
+    try:
+        with duckdb.connect(str(path) if is_file else ":memory:", read_only=is_file, config=_CLOSED) as connection:
+            _close(connection, {} if is_file else _tables(path.parent))
+            yield from _rows(connection, form.query.strip().removesuffix(";"))
+        return
+    except duckdb.Error as error:  # its text can quote a value
+        failure = _failure_of(type(error).__name__, is_file=is_file)
+    raise failure
+
+
+def _tables(folder: Path) -> dict[str, list[str]]:
+    """Return the files of each table in a folder, by the reader and the table's name."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for file in sorted(folder.iterdir()):
+        name, suffix = file.name.partition(".")[0], file.suffix.lower()
+        if suffix in _READERS and _NAME.fullmatch(name) and file.is_file() and not file.is_symlink():
+            found[f'CREATE VIEW "{name}" AS {_READERS[suffix]}'].append(str(file.resolve()))
+    return found
+
+
+def _close(connection: DuckDBPyConnection, tables: dict[str, list[str]]) -> None:
+    """Let a connection read the files of these tables, and then nothing else."""
+    places = {
+        view: "[" + ", ".join("'" + one.replace("'", "''") + "'" for one in some) + "]" for view, some in tables.items()
+    }
+    if tables:
+        everything = ", ".join(place[1:-1] for place in places.values())
+        connection.execute(f"SET allowed_paths = [{everything}]")
+    connection.execute("SET enable_external_access = false")
+    for view, some in places.items():
+        connection.execute(f"{view}({some})")  # the names of files and tables are quoted above
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET lock_configuration = true")
+
+
+def _rows(connection: DuckDBPyConnection, query: str) -> Generator[Row, None, None]:
+    described = connection.execute(f"DESCRIBE {query}").fetchall()
+    names = [str(one[0]) for one in described]
+    yield 1, names
+    kept = ", ".join(
+        f"#{place}" if _EXACT.fullmatch(str(one[1])) else f"regexp_replace(CAST(#{place} AS VARCHAR), ' 00:00:00$', '')"
+        for place, one in enumerate(described, start=1)
+    )
+    result = connection.execute(f"SELECT {kept} FROM ({query}\n)")  # noqa: S608  # the contract's own query
+    first = 2
+    while some := result.fetchmany(_ROWS_AT_ONCE):
+        yield from enumerate(some, start=first)
+        first += len(some)
+
+
+def _failure_of(kind: str, *, is_file: bool) -> OperatorError:
+    if kind in _FAILURES:
+        what, remedy = _FAILURES[kind]
+        return unusable(what=what, remedy=remedy)
+    if kind == "IOException" and is_file:  # also a file that is too short
+        return UnavailableError(
+            what="The DuckDB file is open in another program, or it cannot be read.",
+            consequence="The table was not used and nothing was sent.",
+            remedy=f"A service tries again by itself. Otherwise close the other program. {_COPY}",
+        )
+    return unusable(what="DuckDB cannot run the query in the contract.", remedy=_BY_HAND)

@@ -1,0 +1,176 @@
+"""DuckDB, FHIR resources and MariaDB: values are read as they are, and nothing else can be read or written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from protos.errors import DataError, OperatorError, UnavailableError
+from site_agent.trainer.data.contract import SqlFormat, read_contract
+from site_agent.trainer.data.database import query_records
+from site_agent.trainer.data.table_sources import cell_of
+from site_agent.trainer.data.tables import read_table, survey_table
+
+from .conftest import REPOSITORY
+
+duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed: it is in the extra `databases`")
+EXAMPLE: Final = REPOSITORY / "deploy" / "examples" / "contract-fhir.yaml"
+
+
+def _texts(path: Path, query: str) -> list[list[object]]:
+    rows = query_records(path, SqlFormat(kind="sql", query=query))
+    next(rows)
+    return [[cell_of(cell) for cell in cells] for _, cells in rows]
+
+
+def test_types_of_duckdb_are_read_without_a_loss(tmp_path: Path) -> None:
+    """Its Python library would read a day without end as the last day of the year 9999."""
+    path = tmp_path / "table.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(
+            "CREATE TABLE visits AS SELECT date 'infinity' AS a, 1.50::DECIMAL(9, 2) AS b, 2::HUGEINT ** 100 AS c, "
+            "timestamp '2020-02-29' AS d, NULL AS e, 0.1 AS f, true AS g, timestamptz '2020-01-01 00:00:00+01' AS h"
+        )
+    wanted = ["infinity", "1.50", str(2.0**100), "2020-02-29", "", "0.1", "true", "2019-12-31 23:00:00+00"]
+
+    assert _texts(path, "WITH a AS (SELECT * FROM visits) SELECT * FROM a ORDER BY 1;") == [wanted]
+    for query in ("SELECT * FROM nowhere", "SELECT nothing FROM visits", "SELECT FROM", "SELECT CAST('x' AS INT)"):
+        with pytest.raises(DataError):
+            _texts(path, query)
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(UnavailableError):
+        _texts(path, "SELECT 1")
+
+
+def _resource(kind: str, patient: int, **more: Any) -> str:
+    return json.dumps({"resourceType": kind, "subject": {"reference": f"Patient/{patient}"}, **more}) + "\n"
+
+
+def _result(patient: int, value: str, day: str, unit: str = "mg/L", **more: Any) -> str:
+    code = {"coding": [{"system": "http://loinc.org", "code": "1988-5"}]}
+    quantity = {"value": float(value.lstrip("<")), "code": unit} | ({"comparator": "<"} if "<" in value else {})
+    found = {"status": "final", "code": code, "effectiveDateTime": day, "valueQuantity": quantity}
+    return _resource("Observation", patient, **(found | more))
+
+
+def test_fhir_resources_become_one_row_of_each_patient(tmp_path: Path) -> None:
+    """The last valid result before a day; results that no rule covers are errors of their row and not missing."""
+    people = [{"id": str(row), "birthDate": f"19{40 + row}-03-01", "gender": "female"} for row in range(20)]
+    for row in range(0, 20, 3):
+        people[row]["deceasedDateTime"] = "2024-01-01"
+    (tmp_path / "Patient.ndjson").write_text(
+        "".join(json.dumps({"resourceType": "Patient"} | one) + "\n" for one in people)
+    )
+    (tmp_path / "Observation.000.ndjson").write_text(
+        _result(0, "5.10", "2020-01-02") + _result(0, "7", "2020-01-03", status="entered-in-error")
+    )
+    (tmp_path / "Observation.001.ndjson").write_text(
+        _result(0, "4", "2019-12-31T10:00:00Z") + _result(0, "9", "2025-06-01") + _result(1, "0.5", "2020-01-01")
+    )
+    diabetes = {"code": {"coding": [{"code": "E11.9"}]}}
+    (tmp_path / "Condition.ndjson").write_text(_resource("Condition", 2, **diabetes))
+    contract = read_contract(EXAMPLE)
+
+    table = read_table(tmp_path / "Patient.ndjson", contract)
+
+    assert table.patients is not None
+    crp = dict(zip(table.patients, table.features["crp"], strict=True))
+    assert (crp["0"], crp["1"]) == (5.1, 0.5)
+    assert np.isnan(crp["2"])
+    assert dict(zip(table.patients, table.features["diabetes"], strict=True))["2"] == 1
+    assert table.target is not None
+    assert table.target.sum() == 7
+    for flaw in (_result(1, "<5", "2020-02-01"), _result(1, "5", "2020-02-01", "mg/dL"), _result(1, "5", "2020")):
+        (tmp_path / "Observation.002.ndjson").write_text(flaw)
+        assert [one.count for one in survey_table(tmp_path / "Patient.ndjson", contract).mistakes] == [1]
+    (tmp_path / "Observation.002.ndjson").write_text("{broken\n")
+    with pytest.raises(DataError):
+        read_table(tmp_path / "Patient.ndjson", contract)
+
+
+def test_a_query_reads_no_other_file(tmp_path: Path) -> None:
+    """Also not beside the table, and not through a link."""
+    (tmp_path / "Patient.ndjson").write_text('{"id": "1"}\n')
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "Link.ndjson").symlink_to("/etc/passwd")
+    other, copy = tmp_path / "other.csv", tmp_path / "copy.csv"
+    for query in (
+        f"SELECT * FROM read_csv('{other}')", f"SELECT * FROM '{other}'", "SELECT * FROM Link",
+        "SELECT * FROM glob('/etc/*')", f"WITH a AS (SELECT 1) COPY (SELECT 1) TO '{copy}'",
+        "SELECT 1) TO 'x' --", "SELECT getenv('HOME')",
+    ):  # fmt: skip
+        with pytest.raises(DataError):
+            _texts(tmp_path / "Patient.ndjson", query)
+    assert not copy.exists()
+
+
+@pytest.fixture(scope="session")
+def maria() -> Iterator[Callable[[str], Path]]:
+    """Runs statements in a MariaDB server of its own, and returns the file with its URL."""
+    pytest.importorskip("pymysql", reason="pymysql is not installed: it is in the extra `databases`")
+    if shutil.which("mariadbd") is None or os.geteuid() != 0:
+        pytest.skip("no MariaDB server is installed (Debian: apt install mariadb-server), or this is not root")
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        options = ["--no-defaults", f"--datadir={folder / 'data'}", "--user=root"]
+        subprocess.run(["mariadb-install-db", *options], check=True, capture_output=True)
+        server = [*options, f"--socket={folder / 's'}", "--skip-networking", f"--pid-file={folder / 'pid'}"]
+        with subprocess.Popen(["mariadbd", *server], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            words = ["mariadb", "--no-defaults", f"--socket={folder / 's'}", "--user=root"]
+            while subprocess.run([*words, "-e", "SELECT 1"], capture_output=True, check=False).returncode:
+                assert process.poll() is None
+                time.sleep(0.2)
+
+            def run(statements: str) -> Path:
+                subprocess.run(words, input=statements.encode(), check=True, capture_output=True)
+                (folder / "url").write_text(f"mariadb://reader:p@s/:%#@/clinic?unix_socket={folder / 's'}\n")
+                return folder / "url"
+
+            try:
+                yield run
+            finally:
+                process.terminate()
+
+
+def test_a_mariadb_is_read_as_it_writes(maria: Callable[[str], Path], tmp_path: Path) -> None:
+    """Days that do not exist stay texts; nothing can be written, also no file; a lost value is an error."""
+    path = maria(
+        "CREATE DATABASE clinic; USE clinic; SET sql_mode = ''; CREATE USER reader@localhost IDENTIFIED BY 'p@s/:%#';"
+        "GRANT ALL ON clinic.* TO reader@localhost; GRANT FILE ON *.* TO reader@localhost;"
+        "CREATE TABLE visits (born DATE, at DATETIME, dose DECIMAL(9, 3), stay TIME, name TEXT CHARSET utf8mb4);"
+        "INSERT INTO visits VALUES ('0000-00-00', '2020-01-01', 1.5, '25:00:00', 'M\u00fcller'),"
+        "(NULL, NULL, 0, NULL, '')"
+    )
+
+    wanted = [["0000-00-00", "2020-01-01 00:00:00", "1.500", "25:00:00", "M\u00fcller"], ["", "", "0.000", "", ""]]
+    assert _texts(path, "WITH a AS (SELECT * FROM visits) SELECT * FROM a ORDER BY dose DESC;") == wanted
+    refused = (
+        "nothing FROM visits",
+        "* FROM nowhere",
+        "FROM",
+        "1 AS a, 2 AS a",
+        "CAST('x' AS INT)",
+        "* FROM mysql.user",
+    )
+    for query in (*refused, f"1 INTO OUTFILE '{path.parent / 'out'}'"):
+        with pytest.raises(DataError):
+            _texts(path, f"SELECT {query}")
+    assert not (path.parent / "out").exists()
+    for change in ("p@s", "clinic"):
+        (tmp_path / "url").write_text(path.read_text().replace(change, "other"))
+        with pytest.raises(DataError):
+            _texts(tmp_path / "url", "SELECT 1")
+    (tmp_path / "url").write_text("mysql:///clinic?unix_socket=/nowhere")
+    with pytest.raises(OperatorError):
+        _texts(tmp_path / "url", "SELECT 1")
