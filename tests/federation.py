@@ -385,9 +385,11 @@ class StreamEnd(QueuedStream):
         super().send(message)
         self._queued()
 
-    def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
+    def send_parameters(
+        self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int, first_chunk: int = 0
+    ) -> None:
         """Queue the vector."""
-        super().send_parameters(parameters, round_number, attempt)
+        super().send_parameters(parameters, round_number, attempt, first_chunk)
         self._queued()
 
     def carry_one(self) -> None:

@@ -139,11 +139,12 @@ class Stream:
                 yield Join(run, self._plan.digest, manifest_of(self._plan).digest, key_session=0)
             case Offer(round=number, stage=stage, layers=layers):
                 self._announced, self._exchange = message, self._exchanges.of(number, stage, layers)
-                self._missing = self._exchange.down_numbers
+                self._missing = 0 if message.first_chunk else self._exchange.down_numbers
                 yield from self._arrived(0)
             case Finish(layers=layers):
                 self._announced = message
-                self._missing = sum(tensor.number_count for tensor in self._exchanges.result(layers))
+                numbers = sum(tensor.number_count for tensor in self._exchanges.result(layers))
+                self._missing = 0 if message.first_chunk else numbers
                 yield from self._arrived(0)
             case Chunk(body=body):
                 yield from self._arrived(len(body) // 4)

@@ -69,6 +69,8 @@ def check(path: Path) -> None:
 
     Example: coordinator check --config coordinator.yaml
     """
+    from coordinator.commands.status_lines import line_of_a_round
+
     configuration = read_configuration(path)
     for plan in read_plans(configuration):
         manifest = manifest_of(plan)
@@ -83,6 +85,7 @@ def check(path: Path) -> None:
         click.echo(
             f"  manifest  {manifest.digest.hex()} ({len(manifest.tensors)} tensors, {manifest.parameters} numbers)"
         )
+        click.echo(f"  line      {line_of_a_round(plan, manifest)}")
         click.echo(f"  sites     {_registered(Path(configuration.authority), plan)}")
 
 

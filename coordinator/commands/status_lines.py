@@ -1,4 +1,7 @@
-"""Prints `coordinator status` as text: the run, its speed, the sites that the run waits for, and each site."""
+"""Prints `coordinator status` as text: the run, its speed, the sites that the run waits for, and each site.
+
+For `coordinator check` it says what a plan asks of the lines of sites.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,15 @@ from typing import Any, Final
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
+
+from coordinator.network.outgoing import STALLED_SECONDS
+from coordinator.rounds.run import terms_of
+from protos.numbers.chunk_layout import CHUNK_PARAMETERS
+from protos.plan.announcing_plan import AnnouncingPlan
+from protos.plan.manifest import Manifest, most_bytes
+from protos.plan.network_plan import NetworkPlan
+from protos.plan.plan import Plan
+from protos.wire.positions import DOWN_CHUNK_PARAMETERS
 
 _FEW_DAYS: Final = 7.0
 _OTHER_COLUMNS: Final = 80  # characters besides the names
@@ -52,6 +64,7 @@ def _run_lines(run: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[st
         yield f"All rounds are complete. {concluding['have_result']} of {concluding['sites']} sites have the result."
     if waits := answer.get("waits_for"):
         yield f"Waits for: {', '.join(waits)}"
+        yield from filter(None, (_line(name, answer["sites"].get(name, {}).get("line")) for name in waits))
     happened = answer.get("happened")
     if happened and (happened["void_attempts"] or happened["returns_to_an_earlier_round"]):
         void, back = happened["void_attempts"], happened["returns_to_an_earlier_round"]
@@ -62,6 +75,31 @@ def _run_lines(run: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[st
     if run["best_round"] is not None:
         lowest = f"{run['best_validation_loss']:.6g}"
         yield f"Lowest mean validation loss: {lowest}, of the model after round {run['best_round']}"
+
+
+def _line(site: str, line: Mapping[str, Any] | None) -> str | None:
+    """Return how far the bytes of a round are on a site's line, or None if none are under way."""
+    if line is None:
+        return None
+    does = "receives the parameters" if line["way"] == "down" else "sends its contribution"
+    left = "" if line["seconds_left"] is None else f", {span(line['seconds_left'])} left"
+    done, whole = line["bytes"] / 1e6, line["of_bytes"] / 1e6
+    return f"{site} {does}: {done:.1f} of {whole:.1f} MB, {line['kilobits_per_second']:g} kbit/s{left}"
+
+
+def line_of_a_round(plan: Plan, manifest: Manifest) -> str:
+    """Return the bytes of a round for one site, and the slowest line on which no attempt becomes void."""
+    has_controls = plan.ingredients.has_controls if isinstance(plan, NetworkPlan) else False
+    numbers = plan.tensor.number_count if isinstance(plan, AnnouncingPlan) else manifest.parameters * (1 + has_controls)
+    down, up = 4 * numbers, most_bytes(plan, manifest) // plan.rounds
+    kilobits = 8 * max(
+        min(down, 4 * DOWN_CHUNK_PARAMETERS) / STALLED_SECONDS,
+        min(up, 4 * CHUNK_PARAMETERS) / terms_of(plan, manifest.parameters).seconds,
+    ) / 1000  # fmt: skip
+    return (
+        f"a round has {down / 1e6:.3g} MB to each site and {up / 1e6:.3g} MB back, {span((down + up) * 8e-7)} at "
+        f"10 Mbit/s; the slowest line has {max(0.1, kilobits):.2g} kbit/s"
+    )
 
 
 def _table(sites: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -87,21 +87,35 @@ class Vectors:
         return newest
 
 
-_Item: TypeAlias = bytes | _Vector | None
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """The chunks of a vector from `first` on."""
+
+    vector: _Vector
+    first: int
+
+
+_Item: TypeAlias = bytes | _Rest | None
 
 
 class StreamPeer:
     """Sends messages on one site's stream."""
 
     def __init__(
-        self, context: Writing, caller: Caller, turn: Turn | None = None, vectors: Vectors | None = None
+        self,
+        context: Writing,
+        caller: Caller,
+        turn: Turn | None = None,
+        vectors: Vectors | None = None,
+        moved: Callable[[int, int], None] = lambda *_: None,
     ) -> None:
         """Create the queue. Each chunk of parameters waits for `turn`; without `turn` for no other stream.
 
-        Streams with the same `vectors` send the same encoded chunks.
+        Streams with the same `vectors` send the same encoded chunks. After each chunk of many, `moved` gets the number
+        of bytes of the vector that the line has taken, and that of all its bytes.
         """
         self.caller, self._context, self._turn = caller, context, turn or Turns().of_one_stream()
-        self._of_all = vectors or Vectors()
+        self._of_all, self._moved = vectors or Vectors(), moved
         self._queue: asyncio.Queue[_Item] = asyncio.Queue()
         self._bytes = self._vectors = 0
         self.ending = asyncio.Event()
@@ -117,9 +131,11 @@ class StreamPeer:
         """Add a message to the messages that wait to be sent to this site."""
         self._put(encode_coordinator_message(message))
 
-    def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
+    def send_parameters(
+        self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int, first_chunk: int = 0
+    ) -> None:
         """Queue a vector, float32 of shape (parameters,), as chunks. The vector is read when the chunks are sent."""
-        self._put(self._of_all.of(parameters, round_number, attempt))
+        self._put(_Rest(self._of_all.of(parameters, round_number, attempt), first_chunk))
 
     def end(self, reason: CoordinatorReason, detail: str) -> None:
         """Send the site the reason why the coordinator ends the connection, then end the connection."""
@@ -151,9 +167,11 @@ class StreamPeer:
             if isinstance(item, bytes):
                 await self._hand_over(item)
             else:
-                for index in range(down_chunks(item.parameters.size)):
+                size, whole = item.vector.parameters.size, item.vector.parameters.nbytes
+                for index in range(item.first, down_chunks(size)):
                     async with self._turn:  # wait before the chunk is made
-                        await self._hand_over(item.message(index))
+                        await self._hand_over(item.vector.message(index))
+                    self._moved(min(whole, 4 * down_slice(index).stop), whole)
             item = await self._queue.get()
 
     async def _write_together(self, first: bytes) -> _Item:
@@ -173,8 +191,8 @@ class StreamPeer:
 
     def _small(self, item: _Item) -> bytes | None:
         """Return the item as a message that can be sent with others, or None. A small vector is one chunk."""
-        if isinstance(item, _Vector) and self.reads_together and 0 < item.parameters.nbytes <= _SMALL_BYTES:
-            return item.message(0)
+        if isinstance(item, _Rest) and self.reads_together and 0 < item.vector.parameters.nbytes <= _SMALL_BYTES:
+            return item.vector.message(0)
         return item if isinstance(item, bytes) and len(item) <= MOST_TOGETHER_BYTES else None
 
     async def _hand_over(self, message: bytes) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 # All certificates use ECDSA, so a TLS 1.2 peer cannot agree on this one suite. TLS 1.3 has suites of its own. gRPC has
@@ -126,7 +127,8 @@ class FederationService:
     async def participate(self, _: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         """Exchange messages with one site, from the beginning of its stream to the end."""
         caller = await self._authenticate(context)
-        peer = StreamPeer(context, caller, self._downwards.of_one_stream(), self._vectors)
+        moved = partial(self._engine.sent, caller.site)
+        peer = StreamPeer(context, caller, self._downwards.of_one_stream(), self._vectors, moved)
         # Added before any `await`, because revocation and the limit of streams must include this peer.
         self._peers.add(peer)
         try:

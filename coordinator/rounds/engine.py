@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
+from coordinator.rounds.admission import refuse_identity, refuse_join
 from coordinator.rounds.course import news
 from coordinator.rounds.phases import (
     Attempt,
@@ -36,6 +37,7 @@ from coordinator.rounds.phases import (
     Interrupted,
     Joined,
     Left,
+    Moved,
     OfferRound,
     OpenKeySession,
     Over,
@@ -51,15 +53,16 @@ from coordinator.rounds.phases import (
     Working,
 )
 from coordinator.rounds.round import advance
-from coordinator.rounds.run import Run, awaits_chunk, hear_chunk, hear_of_keys, new_run, terms_of
+from coordinator.rounds.run import Run, awaits_chunk, hear_chunk, hear_of_keys, new_run, terms_of, uploaded
 from coordinator.rounds.run_status import Around, status_facts
+from coordinator.rounds.transfers import Transfers
 from coordinator.storage.ending import Ending
 from coordinator.storage.history import history_of
 from coordinator.storage.run_record import write_record
 from coordinator.storage.run_store import RunStore
 from host.audit_log import AuditLog
 from protos.errors import OperatorError
-from protos.plan.manifest import Manifest, Starts, manifest_of
+from protos.plan.manifest import Starts, manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import (
     Announcement,
@@ -68,6 +71,7 @@ from protos.wire.messages import (
     CoordinatorMessage,
     CoordinatorReason,
     Done,
+    Finish,
     Hello,
     Join,
     KeyAdvert,
@@ -76,11 +80,13 @@ from protos.wire.messages import (
     KeySessionRoster,
     KeySessionSeal,
     MalformedMessage,
+    Offer,
     Ready,
     Refusal,
     SiteMessage,
     SiteReason,
 )
+from protos.wire.positions import down_chunks, received_position
 
 
 class Peer(Protocol):
@@ -89,8 +95,10 @@ class Peer(Protocol):
     def send(self, message: CoordinatorMessage) -> None:
         """Add a message to the queue of this site's messages."""
 
-    def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
-        """Send parameters to the site in chunks. Each chunk is read from the vector just before it is sent."""
+    def send_parameters(
+        self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int, first_chunk: int
+    ) -> None:
+        """Send parameters in chunks, from `first_chunk` on. Each is read from the vector just before it is sent."""
 
     def end(self, reason: CoordinatorReason, detail: str) -> None:
         """Send the site the reason for the end of the connection, then end the connection."""
@@ -128,6 +136,7 @@ class Engine:
         self._store: RunStore | None = None
         self._held: dict[str, Join] = {}
         self.ending, self._contacts = Ending(log, identity_of, revoked), dict[str, float]()
+        self._transfers = Transfers(clock)
         self._outbox: list[Callable[[], None]] = []  # messages that are sent after the decisions are on disk
         self.failure: OperatorError | None = None
         self.outcomes: list[Over] = []
@@ -162,6 +171,11 @@ class Engine:
         """Record the time at which a site last sent a message."""
         self._contacts[site] = self._clock()
 
+    def sent(self, site: str, taken: int, of: int) -> None:
+        """Handle that a site's line has taken so many bytes of its parameters, whose number is `of`."""
+        self._transfers.moved(site, "down", taken, of)
+        self._happened(Moved(site))
+
     def disconnected(self, site: str, peer: Peer) -> None:
         """Handle the end of a site's connection, whatever the reason is."""
         if self._peers.get(site) is peer:
@@ -182,7 +196,9 @@ class Engine:
             raise MalformedMessage("a contribution of a site that only receives")
         match message:
             case Chunk():
-                self._happened(hear_chunk(run, self._member(site), message))
+                if (event := hear_chunk(run, self._member(site), message)) is not None:
+                    self._transfers.moved(site, "up", *uploaded(run, site))
+                    self._happened(event)
             case Join():
                 self._join(run, site, message)
             case Ready():
@@ -209,7 +225,7 @@ class Engine:
         """Return the coordinator's status for operators, as values for JSON."""
         seconds, now = self._clock(), self._audit.now()
         around = Around(self._peers, self._joined, self._contacts, seconds, now, self.ending.unaware)
-        facts = status_facts(self._run, self._store, around)
+        facts = status_facts(self._run, self._store, around, self._transfers)
         return facts | {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting)}
 
     def recheck(self) -> None:
@@ -260,7 +276,8 @@ class Engine:
             self._log.info("run_is_over_already", run=plan.run_name, standing=history.standing)
             self._next_run()
             return
-        run = new_run(plan, terms_of(plan), Gathering(), manifest_of(plan, self._starts(plan)))
+        manifest = manifest_of(plan, self._starts(plan))
+        run = new_run(plan, terms_of(plan, manifest.parameters), Gathering(), manifest)
         folder = self._runs / plan.run_name / "snapshots"
         store = RunStore(self._audit, folder, run, history, clock=self._clock, aside=self._aside)
         self._run, self._store = run, store
@@ -322,6 +339,7 @@ class Engine:
             self._refuse(self._store, "run_ahead", site, why)
             return
         self._store.joined(site, join)
+        self._transfers.joined(site, join)
         is_current = _has_what_it_needs(run, self._store, site, join)
         if not is_current and not self._store.can_return(site):
             why = "the coordinator and this site have no saved state of this run in common"
@@ -429,8 +447,7 @@ class Engine:
                 self._void(run, store, effect)
             case SendResult(sites=sites):
                 finish, values = run.result()
-                self._send(sites, finish)
-                self._send_parameters(sites, values, run.rounds_made, 0)
+                self._send_parameters(run, sites, finish, values, 0)
             case EndRun():
                 raise ValueError("ended by the caller")
             case _:
@@ -441,8 +458,7 @@ class Engine:
         run.times.offered(offer.round, effect.attempt)
         if not effect.resumes:
             run.begin_sum(offer.round, run.plan.site_names)
-        self._send(sites, offer)
-        self._send_parameters(sites, run.offered(offer.round).values, offer.round, effect.attempt)
+        self._send_parameters(run, sites, offer, run.offered(offer.round).values, effect.attempt)
         arrived = run.running_sum.arrived
         for first, some in groupby(sorted(sites, key=arrived), arrived):  # usually one message for all
             self._send(frozenset(some), Bind(offer.round, effect.attempt, run.plan.site_names, first))
@@ -469,9 +485,18 @@ class Engine:
     def _send(self, sites: Sites, message: CoordinatorMessage) -> None:
         self._outbox += [partial(self._peers[site].send, message) for site in sorted(sites & self._joined)]
 
-    def _send_parameters(self, sites: Sites, values: npt.NDArray[np.float32], number: int, attempt: int) -> None:
-        for site in sorted(sites & self._joined):
-            self._outbox.append(partial(self._peers[site].send_parameters, values, number, attempt))
+    def _send_parameters(
+        self, run: Run, sites: Sites, message: Offer | Finish, values: npt.NDArray[np.float32], attempt: int
+    ) -> None:
+        """Send a message and the chunks of its parameters that each site lacks."""
+        position, chunks = received_position(run.name, message), down_chunks(values.size)
+        first = {site: self._transfers.queue(site, position, chunks) for site in sorted(sites & self._joined)}
+        for chunk, some in groupby(sorted(first, key=first.__getitem__), first.__getitem__):
+            self._send(frozenset(some), replace(message, first_chunk=chunk) if chunk else message)
+        for site, chunk in first.items():
+            if chunk < chunks:
+                send = self._peers[site].send_parameters
+                self._outbox.append(partial(send, values, message.round, attempt, chunk))
 
     def _hear_held(self, run: Run) -> None:
         """When the round is over, add sites again that sent a whole contribution and then reconnected."""
@@ -520,29 +545,6 @@ class Engine:
     def _time_passed(self) -> None:
         self._scheduled = math.inf
         self._happened(TimePassed())
-
-
-def refuse_identity(plan: Plan, site: str, identity_fingerprint: str | None) -> str | None:
-    """Return why a site may not take part in the run of a plan. Return None if the site may take part.
-
-    A certificate alone is not enough: the plan lists each site by the fingerprint of its identity key, and the register
-    must have that key under the site's name.
-    """
-    listed = {entry.name: entry.identity for entry in plan.sites}
-    if site not in listed:
-        return f"the plan {plan.study} does not list {site}"
-    if listed[site] != identity_fingerprint:
-        return f"the plan {plan.study} lists {site} with another identity key"
-    return None
-
-
-def refuse_join(plan: Plan, manifest: Manifest, join: Join) -> str | None:
-    """Return why the agreement that a site sent does not match the plan. Return None if the agreement matches."""
-    if join.plan_digest != plan.digest:
-        return "the site agreed to another plan"
-    if join.manifest_digest != manifest.digest:
-        return "the tensors that the site would send differ from the plan"
-    return None
 
 
 def _has_what_it_needs(run: Run, store: RunStore, site: str, join: Join) -> bool:

@@ -25,7 +25,8 @@ class Terms:
         rounds: the number of rounds, as far as it is known. The end of a round can reduce this number. But the run
             always finishes a round that was offered before.
         sites: all of them contribute to every sum.
-        seconds: the longest time for training and sending together.
+        seconds: the longest time for training and sending together, counted again from each chunk that moves. So a
+            line that is slow makes no attempt void.
         is_masked: the sites first agree on the keys of a key session.
         past: the last attempt at each round that must be repeated, because the run returned to an earlier round. The
             repetition is a later attempt.
@@ -178,6 +179,13 @@ class Acknowledged:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """A chunk of parameters was taken by a site's line, or a chunk of its contribution was added."""
+
+    site: str
+
+
+@dataclass(frozen=True)
 class Completed:
     """A site's last chunk was added."""
 
@@ -232,6 +240,7 @@ Event: TypeAlias = (
     | Left
     | Advertised
     | Acknowledged
+    | Moved
     | Completed
     | FoundCorrupted
     | FoundVoid

@@ -12,7 +12,8 @@ The rules:
   again after each attempt that failed;
 * a lost site is waited for, without end. Only all rounds, a person, a site that reports that it can never continue, or
   numbers that do not add up, or a void end a run;
-* a site that has sent its whole contribution may be away until the next round needs it.
+* a site that has sent its whole contribution may be away until the next round needs it;
+* time counts against an attempt only while no chunk moves.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from coordinator.rounds.phases import (
     Interrupted,
     Joined,
     Left,
+    Moved,
     OfferRound,
     OpenKeySession,
     Outcome,
@@ -135,6 +137,9 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
             return _lose(terms, state, event, now)
         case Advertised() | Acknowledged() if isinstance(state, Agreeing):
             return _agree(terms, state, event, now)
+        case Moved() if isinstance(state, Collecting):
+            latest, is_whole = now + terms.seconds, terms.sites <= state.attempt.present | state.complete
+            return replace(state, latest=latest, deadline=latest if is_whole else state.deadline), ()
         case Completed(site=site) if isinstance(state, Collecting):
             return _complete(terms, replace(state, complete=state.complete | {site}), now)
         case FoundCorrupted() if isinstance(state, Collecting):
@@ -250,6 +255,8 @@ def _finish(terms: Terms, state: Finishing, event: Event, now: float) -> Outcome
     match event:
         case TookResult(site=site):
             state = replace(state, done=state.done | {site})
+        case Moved():
+            return replace(state, deadline=max(state.deadline, now + terms.deadlines.contribute_seconds)), ()
         case Joined(site=site):
             return state, (SendResult(frozenset({site})),)
         case Declined(site=site):  # the site will not load the result, so the run does not wait for the site

@@ -37,11 +37,13 @@ from coordinator.rounds.phases import (
     FoundVoid,
     Gathering,
     Interrupted,
+    Moved,
     Over,
     State,
     Terms,
 )
 from coordinator.rounds.round_times import RoundTimes
+from coordinator.rounds.transfers import seconds_of_a_chunk
 from coordinator.storage.snapshots import Snapshot
 from protos.numbers.fixed_point import FixedPoint
 from protos.numbers.round_sums import Sums
@@ -293,14 +295,14 @@ def _phase(state: State) -> str:
     return type(state).__name__.lower()
 
 
-def terms_of(plan: Plan) -> Terms:
-    """Return the parts of a plan that decide how its run proceeds."""
+def terms_of(plan: Plan, parameters: int = 0) -> Terms:
+    """Return the parts of a plan that decide how its run proceeds. Its model has so many parameters."""
     is_quick = isinstance(plan, NetworkPlan) and plan.schedule.aggregate == "every-batch"
     return Terms(
         sites=frozenset(plan.site_names),
         receivers=plan.receiving_sites,
         rounds=plan.rounds,
-        seconds=plan.timing.contribute_seconds * (1 if is_quick else 2),
+        seconds=plan.timing.contribute_seconds * (1 if is_quick else 2) + seconds_of_a_chunk(parameters),
         is_masked=plan.masking.required,
         deadlines=plan.timing,
     )
@@ -329,6 +331,13 @@ def awaits_chunk(run: Run, site: str) -> bool:
     return isinstance(run.state, Collecting) and run.running_sum.awaits(site)
 
 
+def uploaded(run: Run, site: str) -> tuple[int, int]:
+    """Return how many bytes of a site's contribution have arrived in the current attempt, and how many it has."""
+    assert run._offered is not None
+    layout = run._offered.exchange.layout
+    return min(layout.total_bytes, run.running_sum.arrived(site) * layout.chunk_bytes(0)), layout.total_bytes
+
+
 def hear_chunk(run: Run, site: str, chunk: Chunk) -> Event | None:
     """Add a chunk of a site's contribution to the sum of the current attempt at the round.
 
@@ -345,7 +354,7 @@ def hear_chunk(run: Run, site: str, chunk: Chunk) -> Event | None:
             return None  # the chunk belongs to an attempt that became void before the chunk arrived
         raise MalformedMessage("a chunk of a round that is not collecting")
     if not run.running_sum.add(site, chunk.index, chunk.body):
-        return None
+        return Moved(site)
     if not run.running_sum.is_complete or run.is_consistent:
         return Completed(site)
     return FoundVoid() if run.running_sum.is_void else FoundCorrupted()

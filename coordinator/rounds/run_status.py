@@ -19,6 +19,7 @@ from coordinator.rounds.phases import (
     Terms,
 )
 from coordinator.rounds.run import Run
+from coordinator.rounds.transfers import Transfers
 from coordinator.storage.history import History
 from coordinator.storage.run_store import RunStore
 
@@ -45,7 +46,7 @@ class Around:
 
 
 def status_facts(
-    run: Run | None, store: RunStore | None, around: Around
+    run: Run | None, store: RunStore | None, around: Around, transfers: Transfers
 ) -> dict[str, Any]:  # Any: every type that JSON has
     """Return the status of a run for operators, as values for JSON."""
     history = store.history if store else History()
@@ -58,6 +59,7 @@ def status_facts(
                 "connected": name in around.connected,
                 "joined": name in around.joined,
                 "last_contact_seconds": ages.get(name),
+                "line": transfers.facts(name),
                 "withdrawn": name in history.withdrawn,
                 "revoked": name in history.revoked,
             }

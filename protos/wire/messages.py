@@ -21,7 +21,7 @@ RENEW: Final = "/global_layers.v1.Enrolment/Renew"  # the same, for a site whose
 COORDINATOR_TIME: Final = "coordinator-time"
 
 
-PROTOCOL_VERSION: Final = 5  # of messages and masks
+PROTOCOL_VERSION: Final = 6  # of messages and masks
 LARGEST_MESSAGE_BYTES: Final = 2 << 20
 MOST_TOGETHER: Final = 16  # messages of the coordinator in one
 MOST_TOGETHER_BYTES: Final = 64 << 10  # the largest size of all of them together; a larger message is sent alone
@@ -132,6 +132,8 @@ class Join:
         key_session: the key session whose masking keys it has, 0 for none.
         next_round: the round with which the training in its memory continues; None if that was lost.
         saved: the rounds before which its state is on its disk, in their order.
+        received: the position of the newest parameters that the site was sent, or empty. It has `received_chunks` of
+            their chunks.
     """
 
     run: str
@@ -140,9 +142,12 @@ class Join:
     key_session: int
     next_round: int | None = 0
     saved: tuple[int, ...] = ()
+    received: bytes = b""
+    received_chunks: int = 0
 
     def __post_init__(self) -> None:
         _require_name(self.run, "run")
+        require(len(self.received) in (0, 32) and 0 <= self.received_chunks < 1 << 20, "received parameters")
         require(0 <= self.key_session < _MOST_KEY_SESSIONS, "key_session")
         _require_digest(self.plan_digest, "plan digest")
         _require_digest(self.manifest_digest, "manifest digest")
@@ -161,6 +166,7 @@ class Offer:
         layers: the manifest's layers that take part, one bit each; empty for all.
         best_round: the round whose received model had the lowest validation loss over all sites so far,
             None if no round was measured.
+        first_chunk: the site has the chunks of parameters before this one, so they do not follow.
         saves: whether every contributor saves its state after training, before it sends anything of the round.
         oldest: the oldest round to which this run may still return; a site deletes earlier states.
     """
@@ -171,11 +177,12 @@ class Offer:
     stage: Stage = Stage.TRAINING
     layers: bytes = b""
     best_round: int | None = None
+    first_chunk: int = 0
     saves: bool = False
     oldest: int = 0
 
     def __post_init__(self) -> None:
-        require(0 <= self.oldest <= self.round, "oldest round")
+        require(0 <= self.oldest <= self.round and 0 <= self.first_chunk < 1 << 20, "oldest round or first chunk")
         _require_position(self.round, self.attempt)
         _require_digest(self.parameters_digest, "parameters digest")
         require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a round")
@@ -230,9 +237,11 @@ class Finish:
     parameters_digest: bytes
     layers: bytes = b""
     best_round: int | None = None
+    first_chunk: int = 0
 
     def __post_init__(self) -> None:
         _require_position(self.round, 0)
+        require(0 <= self.first_chunk < 1 << 20, "first chunk")
         _require_digest(self.parameters_digest, "parameters digest")
         require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a result")
         require(self.best_round is None or 0 <= self.best_round < self.round, "best round")

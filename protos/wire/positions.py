@@ -15,7 +15,7 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from protos.plan.canonical import digest, pack
-from protos.wire.messages import Offer
+from protos.wire.messages import Finish, Offer
 
 DOWN_CHUNK_PARAMETERS: Final = 1 << 17  # 512 KiB, the fastest size between 256 KiB and 1 MiB in measurements
 
@@ -38,6 +38,14 @@ def position(run: str, offer: Offer) -> bytes:
     """Return the SHA-256 (32 bytes) of the run and of each part of an offer that decides a site's contribution."""
     best = 0 if offer.best_round is None else 1 + offer.best_round
     return digest("position", run, offer.round, offer.parameters_digest, offer.stage, offer.layers, best)
+
+
+def received_position(run: str, message: Offer | Finish) -> bytes:
+    """Return the SHA-256 (32 bytes) that names the parameters of an offer or of a result, and what they are for."""
+    if isinstance(message, Offer):
+        return position(run, message)
+    best = 0 if message.best_round is None else 1 + message.best_round
+    return digest("result", run, message.round, message.parameters_digest, message.layers, best)
 
 
 def down_chunks(parameters: int) -> int:

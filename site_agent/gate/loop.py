@@ -292,7 +292,8 @@ class SiteGate:
                 return
         rounds = self._rounds
         digests = (plan.digest, rounds.manifest.digest)
-        await self._send(Join(message.run, *digests, rounds.key_session, rounds.next_round, rounds.saved))
+        session, number, saved = rounds.key_session, rounds.next_round, rounds.saved
+        await self._send(Join(message.run, *digests, session, number, saved, *rounds.received))
         self._has_joined = True
 
     async def _ask(self, message: Prepare | Train | Conclude, largest_payload: int = 0) -> TrainerMessage:

@@ -40,7 +40,7 @@ from protos.wire.messages import (
     Ready,
     SiteReason,
 )
-from protos.wire.positions import DOWN_CHUNK_PARAMETERS, down_chunks, down_slice, position
+from protos.wire.positions import DOWN_CHUNK_PARAMETERS, down_chunks, down_slice, position, received_position
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Contribution, Gate, payload_bytes, unexpected_answer
 from site_agent.gate.itinerary import Itinerary
@@ -99,31 +99,36 @@ class Surroundings:
 class Download:
     """One vector of parameters that the coordinator has announced. It is accepted only if its digest is correct.
 
-    Memory is reserved for the numbers of such a round under the approved plan, whatever is announced.
+    Memory is reserved for the numbers of such a round under the approved plan, whatever is announced. A download that
+    a broken stream interrupted continues if the same parameters are announced for the same purpose.
+
+    Attributes:
+        position: see received_position.
+        arrived: the number of its chunks that have arrived.
     """
 
-    def __init__(self, announced: Offer | Finish, numbers: int) -> None:
-        self.announced = announced
+    def __init__(self, announced: Offer | Finish, position: bytes, numbers: int) -> None:
+        self.announced, self.position, self.arrived = announced, position, 0
         self.vector: npt.NDArray[np.float32] = np.frombuffer(bytearray(4 * numbers), "<f4")
         self._hash = blake3()
-        self._next = 0
 
     @property
     def is_complete(self) -> bool:
         """Return whether all chunks of the announced parameters have arrived."""
-        return self._next == down_chunks(self.vector.size)
+        return self.arrived == down_chunks(self.vector.size)
 
     def add(self, chunk: Chunk) -> None:
         """Add the next chunk of parameters. Raises MalformedMessage: the chunk is not the next, or has a wrong size."""
         attempt = self.announced.attempt if isinstance(self.announced, Offer) else 0
-        if (chunk.round, chunk.attempt, chunk.index) != (self.announced.round, attempt, self._next) or self.is_complete:
+        wanted = (self.announced.round, attempt, self.arrived)
+        if (chunk.round, chunk.attempt, chunk.index) != wanted or self.is_complete:
             raise MalformedMessage("a chunk out of order")
         part = self.vector[down_slice(chunk.index)]
         if len(chunk.body) != 4 * part.size or part.size > DOWN_CHUNK_PARAMETERS:
             raise MalformedMessage("a chunk of the wrong size")
         part[...] = np.frombuffer(chunk.body, "<f4")
         self._hash.update(chunk.body)
-        self._next += 1
+        self.arrived += 1
 
     def check(self) -> None:
         """Check that the complete parameters have the announced digest. Raises MalformedMessage if they do not."""
@@ -163,6 +168,8 @@ class Rounds:
         door = partial(Gate, run, plan, manifest, audit=audit, masking=masking)
         self._gate = None if self._receives else door(allowance=self._allowance, consent=consent)
         self._download: Download | None = None
+        self._interrupted: Download | None = None  # of an earlier stream
+        self._received = (b"", 0)  # the position of the newest complete download, and the number of its chunks
         self._offer: Offer | None = None
         self._bind: Bind | None = None
         self._conclusion: asyncio.Task[None] | None = None
@@ -186,6 +193,12 @@ class Rounds:
         return self.plan.tier_of(self._site) == "receiving"
 
     @property
+    def received(self) -> tuple[bytes, int]:
+        """Return the position of the newest parameters that this site was sent, and how many chunks it has of them."""
+        newest = self._download or self._interrupted
+        return (newest.position, newest.arrived) if newest else self._received
+
+    @property
     def saved(self) -> tuple[int, ...]:
         """Return the rounds whose training states are on the trainer's disk, or only the newest if there are many."""
         return tuple(sorted(self._saved)[-MOST_SAVED:])
@@ -203,6 +216,7 @@ class Rounds:
         self._saved = set(saved)
         self.next_round = None if saved else 0
         self._position, self._contribution, self._training = b"", None, None
+        self._received = b"", 0
 
     def end(self) -> None:
         """Delete the masking keys of this run, because another run starts."""
@@ -212,8 +226,9 @@ class Rounds:
             self._masking.forget()
 
     def stream_ended(self) -> None:
-        """Delete the data about the closed stream. Finished training and contributions remain."""
+        """Delete the data about the closed stream. Chunks, finished training and contributions remain."""
         self._stop_upload()
+        self._interrupted = self._download or self._interrupted
         self._download, self._offer, self._bind = None, None, None
 
     def is_repetition(self, message: RoundMessage) -> bool:
@@ -274,7 +289,16 @@ class Rounds:
         else:
             numbers = sum(tensor.number_count for tensor in self._itinerary.accept_result(message))
             self._offer, self._bind = None, None  # no round is open any more
-        self._download = Download(message, numbers)
+        here, begun = received_position(self.run, message), self.received
+        if message.first_chunk and begun != (here, message.first_chunk):
+            raise MalformedMessage("parameters behind chunks that this site has not received")
+        newest = self._download or self._interrupted
+        self._download = self._interrupted = None
+        if message.first_chunk and newest is None:
+            await self._apply(message, here, None)
+            return
+        self._download = newest if message.first_chunk and newest else Download(message, here, numbers)
+        self._download.announced = message
         if isinstance(message, Offer) and down_chunks(numbers) > 1:
             self._prepare_masks(message)
         await self._end_download(self._download)
@@ -296,15 +320,18 @@ class Rounds:
         if not download.is_complete:
             return
         download.check()
-        self._download = None
-        message = download.announced
+        self._download, self._received = None, (download.position, download.arrived)
+        await self._apply(download.announced, download.position, download.vector)
+
+    async def _apply(self, message: Offer | Finish, here: bytes, vector: npt.NDArray[np.float32] | None) -> None:
+        """Begin what the complete parameters are for. Without a vector this has begun on an earlier stream."""
         if isinstance(message, Finish):
-            await self._take_result(message, download.vector)
-            return
-        here = position(self.run, message)
-        if here != self._position:
+            await self._take_result(message, vector)
+        elif here != self._position:
+            if vector is None:
+                raise MalformedMessage("a round whose parameters this site has no more")
             self._position, self._contribution = here, None
-            self._train(message, download.vector)
+            self._train(message, vector)
             await asyncio.sleep(0)  # so the trainer begins before the gate handles the contributors
 
     def _accept_offer(self, offer: Offer) -> Exchange:
@@ -410,10 +437,10 @@ class Rounds:
         number = bind.round + 1  # for people the first round is 1
         self._log.info("contribution_released", round=number, attempt=bind.attempt, bytes=len(contribution.buffer))
 
-    async def _take_result(self, message: Finish, vector: npt.NDArray[np.float32]) -> None:
+    async def _take_result(self, message: Finish, vector: npt.NDArray[np.float32] | None) -> None:
         if self.is_concluded:
             await self._around.send(Done(self.run))
-        elif self._conclusion is None or self._conclusion.done():  # while the trainer loads a result, it gets no other
+        elif vector is not None and (self._conclusion is None or self._conclusion.done()):  # the trainer loads only one
             best = -1 if message.best_round is None else message.best_round
             self._result_sha256 = hashlib.sha256(vector.view(np.uint8).data).hexdigest()
             payload = self._with_own_sums(vector, None)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.rounds.engine import refuse_identity, refuse_join
+from coordinator.rounds.admission import refuse_identity, refuse_join
 from protos.plan.manifest import manifest_of
 from protos.wire.messages import Join
 from tests.protos.examples import listed, plan_with

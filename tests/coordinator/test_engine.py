@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coordinator.rounds.transfers import seconds_of_a_chunk
 from coordinator.storage.run_record import sha256_of
 from protos.plan.manifest import manifest_of
-from protos.wire.messages import Announcement, CoordinatorMessage, CoordinatorReason, Farewell, Join, SiteMessage
+from protos.wire.messages import Announcement, Chunk, CoordinatorMessage, CoordinatorReason, Farewell, Join, SiteMessage
 from tests.coordinator.in_memory import IDENTITIES, Stage, a_whole_run
-from tests.rehearsal.study import MEAN, THREE_CHUNKS, BehavingSite, plan_with
+from tests.rehearsal.study import MEAN, THREE_CHUNKS, BehavingSite, contribution, plan_with
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 7])
@@ -97,6 +98,29 @@ async def test_a_broken_upload_goes_on_behind_what_has_arrived(tmp_path: Path, a
     np.testing.assert_array_equal(stage.vector(plan), np.full(THREE_CHUNKS, 2 * MEAN, np.float32))
 
 
+@pytest.mark.parametrize("arrived", [0, 1, 4, 5])
+async def test_parameters_are_sent_once(tmp_path: Path, arrived: int) -> None:
+    """A site that returns gets only the chunks that it lacks. After a void attempt the others get none again."""
+    plan = plan_with(IDENTITIES, parameters=THREE_CHUNKS, rounds=1, changes={"timing": {"grace_seconds": 10.0}})
+
+    stage = Stage(tmp_path, plan)
+    stage.engine.start()
+    broken, other = stage.connect(BehavingSite("c")), stage.connect(BehavingSite("b", stops_after=0))
+    stage.connect(BehavingSite("a"))
+    while not broken.site._received or len(broken.site._arrived) < arrived:
+        assert sum(stage._deliver_one(stream) for stream in stage.streams)
+    stage.cut(broken)
+    stage.deliver()
+    await asyncio.sleep(11)  # the attempt is void
+    stage.connect(broken.site)
+    stage.deliver()
+
+    attempts = [(offer.attempt, offer.first_chunk) for offer in broken.site.offers]
+    assert attempts == [(0, 0)] * (arrived == 5) + [(1, arrived)]
+    assert [(offer.attempt, offer.first_chunk) for offer in other.site.offers] == [(0, 0), (1, 5)]
+    np.testing.assert_array_equal(stage.vector(plan), np.full(THREE_CHUNKS, MEAN, np.float32))
+
+
 @pytest.mark.parametrize("keeps", ["its memory", "the state after the round", "the state before the round"])
 async def test_a_site_that_has_sent_everything_needs_the_state_after_the_round(tmp_path: Path, keeps: str) -> None:
     """A trainer that lost the training of this round would train the next round from the wrong state."""
@@ -166,7 +190,7 @@ async def test_a_site_that_misses_the_deadline_is_cut_off_and_may_come_back(tmp_
     stage.connect(BehavingSite("b"))
     silent = stage.connect(BehavingSite("c", stops_after=1))
     stage.deliver()
-    await asyncio.sleep(60)  # as long to train and as long to send
+    await asyncio.sleep(60 + seconds_of_a_chunk(THREE_CHUNKS))  # as long to train and as long to send
     stage.deliver()
     assert not silent.is_ending
     await asyncio.sleep(41)
@@ -182,6 +206,28 @@ async def test_a_site_that_misses_the_deadline_is_cut_off_and_may_come_back(tmp_
 
     assert [(bind.round, bind.attempt, bind.first_chunk) for bind in returned.binds] == [(0, 1, 0), (1, 0, 0)]
     np.testing.assert_array_equal(stage.vector(plan), np.full(THREE_CHUNKS, 2 * MEAN, np.float32))
+
+
+async def test_data_that_flow_extend_the_deadline(tmp_path: Path) -> None:
+    """A line that needs nearly the whole time for each chunk makes no attempt void; one that stops does."""
+    plan = plan_with(IDENTITIES, parameters=THREE_CHUNKS, rounds=2, changes={"timing": {"contribute_seconds": 50.0}})
+
+    stage = Stage(tmp_path, plan)
+    stage.engine.start()
+    stage.connect(BehavingSite("a"))
+    stage.connect(BehavingSite("b"))
+    slow = stage.connect(BehavingSite("c", stops_after=0))
+    stage.deliver()
+    lines = []
+    for index, body in enumerate(contribution(plan, slow.site.number)):
+        await asyncio.sleep(90)
+        stage.engine.received("c", Chunk(0, 0, index, body))
+        lines.append(stage.engine.status()["sites"]["c"]["line"])
+    stage.deliver()
+
+    assert [outcome.is_complete for outcome in stage.engine.outcomes] == [True]
+    assert stage.records()[0]["void_attempts"] == 0
+    assert [line and (line["way"], line["seconds_left"]) for line in lines] == [("up", None), ("up", 26.0), None]
 
 
 async def test_a_site_that_is_lost_for_weeks_goes_on_where_it_was(tmp_path: Path) -> None:

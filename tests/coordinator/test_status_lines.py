@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from coordinator.commands.status_lines import print_status, span
+from coordinator.commands.status_lines import line_of_a_round, print_status, span
 from coordinator.rounds.round_times import RoundTimes
 from coordinator.rounds.run_status import pace_facts
+from protos.plan.manifest import manifest_of
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with
@@ -74,6 +75,31 @@ def test_status_answers_what_is_asked_at_night(tmp_path: Path) -> None:
     assert "3.2 days left" in text
     assert text.count("2 min ago") == 3
     assert ("no time left" in text, "20 days left" in text, "40 days left" in text) == (True, True, True)
+
+
+@pytest.mark.parametrize(("way", "left", "words"), [("down", None, "1.0 of 4.0 MB"), ("up", 96.0, "2 min left")])
+def test_it_tells_whose_line_is_slow(tmp_path: Path, way: str, left: float | None, words: str) -> None:
+    """Only for a site that the run waits for, because others may be as slow as they like."""
+    line = {"way": way, "bytes": 1e6, "of_bytes": 4e6, "kilobits_per_second": 250.0, "seconds_left": left}
+    answer = status_in_round(tmp_path, 4)
+    for site in answer["sites"].values():
+        site["line"] = line
+
+    told = [text for text in printed(answer).splitlines() if "250 kbit/s" in text]
+
+    assert [text.partition(" ")[0] for text in told] == answer["waits_for"] == ["b"]
+    assert words in told[0]
+
+
+@pytest.mark.parametrize(("parameters", "kilobits"), [(1000, "0.27"), (5_000_000, "35")])
+def test_a_check_tells_the_bytes_of_a_round_and_the_slowest_line(parameters: int, kilobits: str) -> None:
+    """A chunk of parameters has two minutes, and one of a contribution the time of the plan."""
+    plan = plan_with(IDENTITIES, parameters=parameters)
+
+    told = line_of_a_round(plan, manifest_of(plan))
+
+    assert told.startswith(f"a round has {4e-6 * parameters:.3g} MB to each site and ")
+    assert told.endswith(f"{kilobits} kbit/s")
 
 
 def test_after_the_end_it_tells_who_has_not_heard() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from protos.wire.messages import (
     SiteReason,
     Stage,
 )
-from protos.wire.positions import parameters_digest
+from protos.wire.positions import parameters_digest, position
 from site_agent.trainer_socket import Failed, Train
 from tests.federation import clear_plan
 from tests.rehearsal.study import THREE_CHUNKS, offer, parameter_chunks
@@ -128,6 +129,7 @@ AFTER_JOINING: dict[str, Sequence[Step]] = {
     "a result before any round": finish(3, zeros()),
     "garbage": [b"\x01garbage"],
     "a chunk that was not announced": [GOOD[0]],
+    "a round behind chunks that never came": [replace(OFFER, first_chunk=5)],
     "a round the plan does not have": [Offer(3, 0, DIGEST)],
     "other parameters than the digest says": [OFFER, *parameter_chunks(zeros(value=1.0), 0)],
     "chunks in another order": [OFFER, GOOD[1]],
@@ -155,6 +157,8 @@ AFTER_AN_OFFER: dict[str, Sequence[Step]] = {
         encode_coordinator_message(BIND).replace(b"\x1a\x01a\x1a\x01b", b"\x1a\x01b\x1a\x01a")
     ],
     "other parameters for the same round": offer(zeros(value=9.0), 0, 1),
+    "the same parameters from the middle": [replace(OFFER, attempt=1, first_chunk=4)],
+    "the parameters of this round for the next one": [Offer(1, 0, DIGEST, first_chunk=5)],
 }
 ROUND_LIES: dict[str, Callable[[Plan], list[Step]]] = {
     **{f"{name} before a run": lambda plan, lie=lie: [*lie] for name, lie in BEFORE_A_RUN.items()},
@@ -206,14 +210,34 @@ def test_what_was_built_for_one_round_never_leaves_in_another(tmp_path: Path, pl
     assert isinstance(site.error, ProtocolError)
 
 
-def test_a_download_that_broke_off_may_start_again(tmp_path: Path, plan: Plan) -> None:
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_download_that_broke_off_may_start_again_or_go_on(tmp_path: Path, plan: Plan, first: int) -> None:
     """A stream that broke between an offer and its last chunk is no lie: the same step is offered again."""
-    go_on = [*begun(plan), *offered(plan, 1), Bind(1, 0, ALL, 0), *CHUNKS, OVER]
+    announced, *chunks = offered(plan, 1, attempt=1)
+    assert isinstance(announced, Offer)
+    rest = [replace(announced, first_chunk=first), *chunks[first:]]
+    go_on = [*begun(plan), *rest, Bind(1, 1, ALL, 0), *CHUNKS, OVER]
 
     site = scripted(tmp_path, breaks_off(plan), go_on, approved=(plan,))
 
     assert isinstance(site.error, RefusedError)  # all is over, it says, in the middle of the run
     assert [chunk.round for chunk in site.chunks] == [0, 0, 0, 1, 1, 1]
+    joined = [message for message in site.said if isinstance(message, Join)]
+    assert [message.received_chunks for message in joined] == [0, 1]
+    assert joined[1].received == position(plan.run_name, announced)
+
+
+def test_parameters_that_a_site_has_are_not_loaded_again(tmp_path: Path, plan: Plan) -> None:
+    """A repeated attempt without any chunk gets the contribution of the one training, and so does a new stream."""
+    whole = replace(OFFER, first_chunk=5)
+    begin = [*begun(plan), *offered(plan), replace(whole, attempt=1), Bind(0, 1, ALL, 0), *CHUNKS, COME_AGAIN]
+    go_on = [*begun(plan), replace(whole, attempt=2), Bind(0, 2, ALL, 0), *CHUNKS, OVER]
+
+    site = scripted(tmp_path, begin, go_on, approved=(plan,))
+
+    assert isinstance(site.error, RefusedError)
+    assert [chunk.attempt for chunk in site.chunks] == [1, 1, 1, 2, 2, 2]
+    assert trainings(site) == 1
 
 
 def test_what_is_sent_again_is_the_same_to_the_byte(tmp_path: Path, plan: Plan) -> None:

@@ -24,10 +24,13 @@ class QueuedStream:
         if not self.is_ending:
             self._queue.append(message)
 
-    def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
+    def send_parameters(
+        self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int, first_chunk: int = 0
+    ) -> None:
         """Queue the vector; it is read when it is sent."""
         if not self.is_ending:
-            self._queue.append(chunk for chunk in parameter_chunks(parameters, round_number, attempt))
+            chunks = (chunk for chunk in parameter_chunks(parameters, round_number, attempt))
+            self._queue.append(chunk for chunk in chunks if chunk.index >= first_chunk)
 
     def end(self, reason: CoordinatorReason, detail: str) -> None:
         """Say why and end."""

@@ -35,7 +35,7 @@ from protos.wire.messages import (
     SiteMessage,
     Stage,
 )
-from protos.wire.positions import down_chunks, down_slice, parameters_digest
+from protos.wire.positions import down_chunks, down_slice, parameters_digest, received_position
 from protos.wire.upkeep_messages import LogHeads
 from tests.plan_changes import changed
 
@@ -153,6 +153,7 @@ class BehavingSite:
         self._scalars = scalars
         self._announced: Offer | Finish | None = None
         self._arrived: list[bytes] = []
+        self._received = b""  # what the chunks belong to
         self._run = self._run_before = ""
 
     def answer(self, message: CoordinatorMessage) -> list[SiteMessage]:
@@ -167,9 +168,13 @@ class BehavingSite:
                 # Its contribution depends on no earlier round, so it can go on from any round of this run.
                 saved = tuple(number for number in sorted({0, *range(following + 1)})[-MOST_SAVED:])
                 digests = (self.plan.digest, manifest_of(self.plan).digest)
-                return [Join(run, *digests, key_session=0, next_round=following, saved=saved if following else ())]
+                received = self._received, len(self._arrived)
+                return [Join(run, *digests, 0, following, saved if following else (), *received)]
             case Offer() | Finish():
-                self._announced, self._arrived = message, []
+                here = received_position(self._run, message)
+                assert message.first_chunk in (0, len(self._arrived) if here == self._received else 0)
+                self._announced, self._received = message, here
+                self._arrived = self._arrived if message.first_chunk else []
                 return self._take_vector()
             case Chunk(body=body):
                 self._arrived.append(body)

@@ -73,20 +73,24 @@ class Announcement(_message.Message):
     def __init__(self, run: _Optional[str] = ..., plan: _Optional[bytes] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("run", "plan_digest", "manifest_digest", "key_session", "next_round", "saved")
+    __slots__ = ("run", "plan_digest", "manifest_digest", "key_session", "next_round", "saved", "received", "received_chunks")
     RUN_FIELD_NUMBER: _ClassVar[int]
     PLAN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
     KEY_SESSION_FIELD_NUMBER: _ClassVar[int]
     NEXT_ROUND_FIELD_NUMBER: _ClassVar[int]
     SAVED_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_CHUNKS_FIELD_NUMBER: _ClassVar[int]
     run: str
     plan_digest: bytes
     manifest_digest: bytes
     key_session: int
     next_round: int
     saved: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., manifest_digest: _Optional[bytes] = ..., key_session: _Optional[int] = ..., next_round: _Optional[int] = ..., saved: _Optional[_Iterable[int]] = ...) -> None: ...
+    received: bytes
+    received_chunks: int
+    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., manifest_digest: _Optional[bytes] = ..., key_session: _Optional[int] = ..., next_round: _Optional[int] = ..., saved: _Optional[_Iterable[int]] = ..., received: _Optional[bytes] = ..., received_chunks: _Optional[int] = ...) -> None: ...
 
 class KeySessionOpen(_message.Message):
     __slots__ = ("key_session", "sites")
@@ -141,9 +145,10 @@ class KeySessionSeal(_message.Message):
     def __init__(self, key_session: _Optional[int] = ..., acknowledgements: _Optional[_Iterable[_Union[KeySessionAcknowledgement, _Mapping]]] = ...) -> None: ...
 
 class Offer(_message.Message):
-    __slots__ = ("round", "attempt", "parameters_digest", "stage", "layers", "best_round", "saves", "oldest")
+    __slots__ = ("round", "attempt", "first_chunk", "parameters_digest", "stage", "layers", "best_round", "saves", "oldest")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
@@ -152,13 +157,14 @@ class Offer(_message.Message):
     OLDEST_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
+    first_chunk: int
     parameters_digest: bytes
     stage: int
     layers: bytes
     best_round: int
     saves: bool
     oldest: int
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., stage: _Optional[int] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ..., saves: _Optional[bool] = ..., oldest: _Optional[int] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., first_chunk: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., stage: _Optional[int] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ..., saves: _Optional[bool] = ..., oldest: _Optional[int] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("round", "attempt")
@@ -193,16 +199,18 @@ class Chunk(_message.Message):
     def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., index: _Optional[int] = ..., body: _Optional[bytes] = ...) -> None: ...
 
 class Finish(_message.Message):
-    __slots__ = ("round", "parameters_digest", "layers", "best_round")
+    __slots__ = ("round", "parameters_digest", "layers", "best_round", "first_chunk")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     BEST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
     round: int
     parameters_digest: bytes
     layers: bytes
     best_round: int
-    def __init__(self, round: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ...) -> None: ...
+    first_chunk: int
+    def __init__(self, round: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ..., first_chunk: _Optional[int] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ("run",)

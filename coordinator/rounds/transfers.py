@@ -1,0 +1,82 @@
+"""Records which parameters each site has, and how fast the bytes of the current round move on each site's line.
+
+What was queued on a stream arrives before everything that is queued later. So a site has all parameters that were
+queued on its stream, until the stream breaks. Then the site reports which chunks it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from protos.numbers.chunk_layout import CHUNK_PARAMETERS
+from protos.wire.messages import Join
+
+_SLOWEST_BYTES_PER_SECOND: Final = 16_000  # on a line of 128 kbit/s each chunk is in time for every plan
+
+
+def seconds_of_a_chunk(parameters: int) -> float:
+    """Return the time of one chunk on the slowest line, because progress is seen only when a chunk is complete."""
+    return 4 * min(parameters, CHUNK_PARAMETERS) / _SLOWEST_BYTES_PER_SECOND
+
+
+@dataclass
+class _Transfer:
+    """Bytes that move on one line in one direction.
+
+    Attributes:
+        way: `down` for parameters, `up` for a contribution.
+        before: the bytes that had arrived when the measurement began.
+    """
+
+    way: str
+    began: float
+    before: int
+    arrived: int
+    of: int
+
+
+class Transfers:
+    """Follows the lines of all sites during a run."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Start without a site. `clock` returns monotonic seconds."""
+        self._clock = clock
+        self._received: dict[str, tuple[bytes, int]] = {}
+        self._under_way: dict[str, _Transfer] = {}
+
+    def joined(self, site: str, join: Join) -> None:
+        """Record what a site has received on its earlier streams."""
+        self._received[site] = join.received, join.received_chunks
+        self._under_way.pop(site, None)
+
+    def queue(self, site: str, position: bytes, chunks: int) -> int:
+        """Return the first chunk of these parameters that a site lacks. All of them are queued on its stream now."""
+        known, arrived = self._received.get(site, (b"", 0))
+        self._received[site] = position, chunks
+        return min(arrived, chunks) if known == position else 0
+
+    def moved(self, site: str, way: str, arrived: int, of: int) -> None:
+        """Record that so many bytes of a transfer have arrived, or were taken by the line."""
+        known = self._under_way.get(site)
+        if known is None or (known.way, known.of) != (way, of) or arrived < known.arrived:
+            self._under_way[site] = _Transfer(way, self._clock(), arrived, arrived, of)
+        else:
+            known.arrived = arrived
+
+    def facts(self, site: str) -> dict[str, Any] | None:
+        """Return how far an unfinished transfer of a site is and how fast, as values for JSON. Return None if none."""
+        known = self._under_way.get(site)
+        if known is None or known.arrived >= known.of:
+            return None
+        seconds = self._clock() - known.began
+        rate = (known.arrived - known.before) / seconds if seconds > 0 else 0.0
+        left = round((known.of - known.arrived) / rate, 1) if rate else None
+        return {
+            "way": known.way,
+            "bytes": known.arrived,
+            "of_bytes": known.of,
+            "kilobits_per_second": round(rate * 8 / 1000, 1),
+            "seconds_left": left,
+        }
