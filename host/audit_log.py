@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import structlog
 
-from host.record_store import Store, append_only
+from host.record_store import Store, StoreError, append_only
 from protos.errors import ConfigurationError
 from protos.wire.log_chain import BrokenChain, LogHead, append, checked, head_of
 from protos.wire.upkeep_messages import KeptHead
@@ -58,7 +58,11 @@ class HeadRefused(ValueError):  # the caller turns it into a message
 
 
 class AuditLog:
-    """One program's log, in its store. Several processes can write, one at a time."""
+    """One program's log, in its store. Several processes can write, one at a time.
+
+    Attributes:
+        failure: why the newest records could not be written, for example because the disk is full; otherwise None.
+    """
 
     def __init__(self, path: Path, *, site: str | None, now: Callable[[], datetime], exists: bool = False) -> None:
         """Open the store and check the newest records.
@@ -73,6 +77,7 @@ class AuditLog:
         consequence = _OF_A_READER if exists else OF_THE_COORDINATOR if site is None else OF_A_SITE
         self._every = {"software": version("global-layers")} | ({} if site is None else {"site": site})
         self._now, self._journal = now, structlog.get_logger()
+        self.failure: StoreError | None = None
         try:
             self.store = Store(path, consequence=consequence, exists=exists)
         except FileNotFoundError as cause:
@@ -100,16 +105,24 @@ class AuditLog:
 
     def write_all(self, records: Sequence[Mapping[str, object]], *, syncs: bool = True) -> None:
         """Append either all these records or no record. See `write`. Without `syncs`, the caller calls `sync` later."""
+        try:
+            with self.store.transaction(syncs=syncs):
+                self._append(records)
+        except StoreError as failure:
+            self.failure = failure
+            raise
+        self.failure = None
+
+    def _append(self, records: Sequence[Mapping[str, object]]) -> None:
         time, is_service = self.time(), structlog.is_configured()  # a command prints no journal
-        with self.store.transaction(syncs=syncs):
-            head = self.head
-            for facts in records:
-                number = head.count
-                head, line = append(head, {"time": time} | self._every | dict(facts), secrets.token_bytes(16))
-                text = line[:-1].decode()
-                self.store.write("INSERT INTO records (number, line) VALUES (?, ?)", number, text)
-                if is_service:
-                    self.store.after(partial(self._journal.info, "audit_record", line=text))
+        head = self.head
+        for facts in records:
+            number = head.count
+            head, line = append(head, {"time": time} | self._every | dict(facts), secrets.token_bytes(16))
+            text = line[:-1].decode()
+            self.store.write("INSERT INTO records (number, line) VALUES (?, ?)", number, text)
+            if is_service:
+                self.store.after(partial(self._journal.info, "audit_record", line=text))
 
     def write_after(self, event: str, **facts: object) -> None:
         """Append one record of a past event. The next record or `sync` also syncs it to disk.

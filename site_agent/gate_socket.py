@@ -31,6 +31,7 @@ STATUSES: Final = (
     "certificate_expired", "certificate_not_yet_valid", "certificate_unproven", "proxy_refuses",
 )  # fmt: skip
 REFUSALS: Final = ("permission_denied", "unauthenticated")
+COORDINATOR_UNABLE: Final = "failed_precondition"  # the coordinator cannot write to its disk, for example
 EXIT_STATUSES: Final = (1, 77, 78)
 KEYS: Final = ("first", "next")
 CALLS: Final = ("enrol", "renew")

@@ -52,6 +52,7 @@ class CoordinatorCollector(Collector):
             ("sites_listed", "Sites that the plan lists.", len(sites)),
             ("sites_connected", "Sites with an open stream.", sum(site["connected"] for site in sites.values())),
             ("sites_joined", "Sites that take part.", sum(site["joined"] for site in sites.values())),
+            ("cannot_write", "1 while the audit log cannot be written.", status.get("trouble") is not None),
             ("runs_over", "Runs that are over.", status["runs_over"]),
             ("runs_waiting", "Plans that wait for their turn.", status["runs_waiting"]),
             ("rounds_made", "Rounds of the run that were closed.", run.get("rounds_made")),

@@ -226,10 +226,12 @@ async def _watch(parts: _Parts, collector: CoordinatorCollector, notifier: sdnot
             parts.service.recheck()
         parts.upkeep.tick()
         parts.membership.tick()
-        run = parts.engine.status()["run"]
+        status = parts.engine.status()
+        run = status["run"]
         text = f"{run['run']}: round {run['rounds_made']} of {run['rounds']}, {run['phase']}" if run else "idle"
         if unaware := parts.engine.ending.unaware:
             text = f"all studies are over, not informed yet: {', '.join(unaware)}"
+        text = status["trouble"] or text
         notifier.notify(f"WATCHDOG=1\nSTATUS={text}")
 
 

@@ -43,6 +43,8 @@ def print_wide(table: Table, widest: int, console: Console) -> None:
 def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines about the run that `coordinator status` prints above the table of sites."""
     run = answer["run"]
+    if trouble := answer.get("trouble"):
+        yield f"The coordinator accepts no site and decides nothing: {trouble} `coordinator doctor` shows the remedy."
     if run is None:
         yield f"No run is active. {answer['runs_over']} runs are over, {answer['runs_waiting']} runs wait."
         if unaware := answer.get("yet_to_hear_of_the_end"):

@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 # All certificates use ECDSA, so a TLS 1.2 peer cannot agree on this one suite. TLS 1.3 has suites of its own. gRPC has
 # no other way to require TLS 1.3. It reads the variable when it is imported.
@@ -126,7 +126,10 @@ class FederationService:
 
     async def participate(self, _: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         """Exchange messages with one site, from the beginning of its stream to the end."""
-        caller = await self._authenticate(context)
+        try:
+            caller = await self._authenticate(context)
+        except OperatorError as failure:
+            await _unable(context, failure)
         moved = partial(self._engine.sent, caller.site)
         peer = StreamPeer(context, caller, self._downwards.of_one_stream(), self._vectors, moved)
         # Added before any `await`, because revocation and the limit of streams must include this peer.
@@ -140,6 +143,7 @@ class FederationService:
         writing = asyncio.create_task(peer.write())
         reading = asyncio.create_task(self._read(context, peer))
         ending = asyncio.create_task(self._end_in_time(peer))
+        fault: OperatorError | None = None
         try:
             await asyncio.wait({writing, reading, ending}, return_when=asyncio.FIRST_COMPLETED)
             if reading.done() and peer.ending.is_set():
@@ -151,12 +155,14 @@ class FederationService:
             for result in await asyncio.gather(*tasks, return_exceptions=True):
                 # If a connection breaks during a write, gRPC raises InternalError. This is no defect of the program.
                 if isinstance(result, Exception) and not isinstance(result, grpc.RpcError | grpc.aio.InternalError):
-                    self._log.error("stream_failed", site=caller.site, what=explained(result).what)
+                    fault = explained(result)
             if peer.does_not_read:
                 self._log.warning("site_does_not_read", site=caller.site)
             self._peers.discard(peer)
             self._upkeep.gone(peer)
             self._engine.disconnected(caller.site, peer)
+        if fault is not None:
+            await _unable(context, fault)
 
     def recheck(self) -> None:
         """End the connections of sites that the register of sites no longer accepts."""
@@ -271,6 +277,13 @@ class FederationService:
         await asyncio.sleep(FAREWELL_SECONDS)
 
 
+async def _unable(context: grpc.aio.ServicerContext[bytes, bytes], failure: OperatorError) -> NoReturn:
+    """Log what this program cannot do, usually because its disk is full. End the call in words without blame."""
+    structlog.get_logger().error("call_failed", what=failure.what, remedy=failure.remedy)
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the coordinator cannot work; come again later")
+    raise AssertionError
+
+
 def refuse_hello(hello: Hello) -> str | None:
     """Return why the coordinator refuses a site's connection, or None if it accepts the connection."""
     if hello.protocol != PROTOCOL_VERSION:
@@ -315,7 +328,10 @@ def enrolment_server(enrol: Answer, renew: Answer, fetch: Callable[[], Credentia
         async def answer(raw: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
             if not limit.allows(_address_of(context.peer()), time.monotonic()):
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests; come again later")
-            return answered(raw)
+            try:
+                return answered(raw)
+            except OperatorError as failure:
+                await _unable(context, failure)
 
         return grpc.unary_unary_rpc_method_handler(answer)
 

@@ -226,7 +226,8 @@ class Engine:
         seconds, now = self._clock(), self._audit.now()
         around = Around(self._peers, self._joined, self._contacts, seconds, now, self.ending.unaware)
         facts = status_facts(self._run, self._store, around, self._transfers)
-        return facts | {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting)}
+        trouble = self._audit.failure.what if self._audit.failure else None
+        return facts | {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting), "trouble": trouble}
 
     def recheck(self) -> None:
         """Stop waiting for revoked sites, after the register of sites has changed."""

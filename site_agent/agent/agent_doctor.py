@@ -34,7 +34,7 @@ from pki.site_keys import SiteKeys
 from protos.errors import OperatorError
 from site_agent.agent.connection import CallEnded, Connection, Credentials
 from site_agent.agent.kept_certificates import ADDRESSES, proxy_with_login
-from site_agent.gate_socket import REFUSALS
+from site_agent.gate_socket import COORDINATOR_UNABLE, REFUSALS
 from site_agent.hospital import Hospital
 from site_agent.state_folders import agent_folder
 
@@ -163,12 +163,14 @@ async def _membership(
         case CallEnded(status=status) if status in REFUSALS:
             says = "The coordinator refuses this site's certificate, because the register does not have it."
             return failure("D411", says, remedy), None
-        case CallEnded():
+        case CallEnded(status="unavailable"):
             return _closed_at_once(leaf, datetime.now(UTC)), None
+        case CallEnded(status=status) if status == COORDINATOR_UNABLE:
+            says = "The coordinator cannot write its records, usually because its disk is full. Nothing here is wrong."
+            remedy = "Tell the federation office. `coordinator doctor` there shows the cause."
+            return failure("D411", says, remedy), None
+        case CallEnded(status=status):
+            says = f"The coordinator did not accept a connection now ({status})."
         case _:
             says = "The coordinator did not report whether it accepts this site."
-            return warning(
-                "D411",
-                says,
-                "Check whether the agent can join.",
-            ), None
+    return warning("D411", says, "Check whether the agent can join."), None

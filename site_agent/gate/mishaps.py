@@ -9,7 +9,7 @@ from host.clock_words import COMPARE_CLOCK, SET_CLOCK, at
 from protos.errors import OperatorError, ProtocolError, RefusedError, UnavailableError
 from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.wire.messages import CoordinatorReason, Farewell, MalformedMessage, SiteReason
-from site_agent.gate_socket import REFUSALS
+from site_agent.gate_socket import COORDINATOR_UNABLE, REFUSALS
 from site_agent.trainer_socket import Failed
 
 
@@ -154,6 +154,9 @@ def stream_ended(address: str, status: str) -> OperatorError:
             "invitation, replace the file that `invitation` in hospital.yaml names, and start the site agent again.",
             code="E021",
         )
+    if status == COORDINATOR_UNABLE:
+        what = f"The coordinator{at} cannot write its records, usually because its disk is full."
+        return _reconnects(what, "Tell the federation office. This site tries again by itself.")
     told = "the stream ended" if status == "ended" else status
     remedy = "You need not do anything. This site tries again by itself. `site-agent doctor` shows the cause."
     return _reconnects(f"The coordinator{at} cannot be reached ({told}).", remedy)

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
+from coordinator.commands.status_lines import status_lines
 from coordinator.network import pace, service
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.pace import WITHOUT_LIMIT, Allowance, RateLimit
+from host.record_store import StoreError
 from pki.register import MOST_EACH_DAY, Register
+from protos.errors import UnavailableError
 from protos.plan.manifest import manifest_of
 from protos.wire.messages import PROTOCOL_VERSION, Hello, Join, Refusal, SiteReason
 from protos.wire.upkeep_messages import LogHeads, RenewalAsked
+from site_agent.gate.mishaps import stream_ended
 from site_agent.gate.site_certificates import renewal_of
+from site_agent.gate_socket import COORDINATOR_UNABLE
 from tests.coordinator.greetings import announced_to
 from tests.rehearsal.federation import Office, as_channel, calling, eventually, serving, utc_now
 from tests.rehearsal.relayed_stream import certificates_in_process
@@ -121,3 +128,32 @@ def test_a_renewal_is_recorded_once_and_a_site_receives_so_many_in_a_day(tmp_pat
         assert desk.renew(asked) == first  # what was issued before is still answered
         day[0] += timedelta(days=1, seconds=1)
         assert desk.renew(over).refusal == ""
+
+
+def test_a_coordinator_that_cannot_write_says_so_and_sites_blame_nobody(tmp_path: Path) -> None:
+    """On a full disk no site is accepted. Status and the site's error name the disk; then everything goes on."""
+    office = Office.found(tmp_path / "office")
+    plan = plan_with(office.identities)
+
+    async def status_of_a_call(address: str) -> grpc.StatusCode:
+        async with calling(address, as_channel(office.credentials("a"))) as caller:
+            await caller.send(Hello(PROTOCOL_VERSION, "test"))
+            return grpc.StatusCode.OK if await caller.receive() else await caller.status()
+
+    async def scene() -> tuple[grpc.StatusCode, dict[str, Any], grpc.StatusCode, dict[str, Any]]:
+        async with serving(office, plan, tmp_path / "state") as running:
+            running.log.store._connection.execute("PRAGMA max_page_count=1")  # SQLite takes it for a full disk
+            while not running.log.failure:
+                with suppress(StoreError):
+                    running.log.write("x")
+            full, told = await status_of_a_call(running.address), running.engine.status()
+            running.log.store._connection.execute("PRAGMA max_page_count=100000")
+            return full, told, await status_of_a_call(running.address), running.engine.status()
+
+    full, told, freed, then = asyncio.run(scene())
+
+    assert (full.name.lower(), freed) == (COORDINATOR_UNABLE, grpc.StatusCode.OK)
+    assert isinstance(stream_ended("office:8443", COORDINATOR_UNABLE), UnavailableError)
+    assert "disk is full" in told["trouble"]
+    assert "disk is full" in next(status_lines(told))
+    assert then["trouble"] is None
