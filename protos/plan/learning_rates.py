@@ -20,14 +20,6 @@ class ConstantRate(Document):
     name: Literal["constant"]
 
 
-class StepRate(Document):
-    """The learning rate is multiplied by `factor` after every `every_epochs` epochs, as in PyTorch's StepLR."""
-
-    name: Literal["step"]
-    every_epochs: int = Field(ge=1, le=100_000)
-    factor: float = Field(gt=0, le=1)
-
-
 class CosineRate(Document):
     """Cosine schedule without restarts, down to `floor` times the learning rate. Loshchilov and Hutter 2017, eq. 5."""
 
@@ -35,28 +27,25 @@ class CosineRate(Document):
     floor: float = Field(default=0.0, ge=0, le=1)
 
 
-RateSchedule: TypeAlias = Annotated[ConstantRate | StepRate | CosineRate, Field(discriminator="name")]
+RateSchedule: TypeAlias = Annotated[ConstantRate | CosineRate, Field(discriminator="name")]
 
 
-def rate_factor(schedule: RateSchedule, step: int, steps: int, batches_per_epoch: int) -> float:
+def rate_factor(schedule: RateSchedule, step: int, steps: int) -> float:
     """Return the factor of the learning rate at one step.
 
     Args:
         step: the number of the next step, from 0; from `steps` on the factor no longer changes.
         steps: of the whole run, at least 1.
-        batches_per_epoch: steps in an epoch, at least 1.
 
     Returns:
         from 0 to 1. The cosine would reach its floor one step after the last.
     """
-    if step < 0 or steps < 1 or batches_per_epoch < 1:
-        raise ValueError("a step from 0, and at least one step and one batch")
+    if step < 0 or steps < 1:
+        raise ValueError("a step from 0, and at least one step")
     step = min(step, steps)
     match schedule:
         case ConstantRate():
             return 1.0
-        case StepRate(every_epochs=every, factor=factor):
-            return float(factor ** (step // (every * batches_per_epoch)))
         case CosineRate(floor=floor):
             return floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
         case _:

@@ -28,7 +28,6 @@ from protos.plan.ingredients import (
     SensitivePrefix,
     federated_tensors,
 )
-from protos.plan.learning_rates import StepRate
 from protos.plan.losses import Loss, TaskDefault
 from protos.plan.methods import MethodChoice, method_names
 from protos.plan.optimisers import Optimiser
@@ -43,7 +42,7 @@ from protos.plan.partly_recorded import (
 from protos.plan.patient_privacy import TrainingPrivacy, why_not_private
 from protos.plan.plan_head import MOST_SITES, ListedSite, PlanHead, Stages, why_not_listed
 from protos.plan.private_training import UNPAID, PrivateTraining, why_no_private_network, why_no_private_steps
-from protos.plan.schedules import EpochSchedule, Schedule
+from protos.plan.schedules import Schedule
 from protos.plan.weighting import RowWeights, Weighting
 from protos.wire.messages import Stage
 
@@ -105,7 +104,7 @@ class NetworkPlan(PlanHead):
     checkpoint: Literal["latest", "local", "global"] = "local"
 
     def _reasons(self) -> Iterator[str]:
-        checks = (self._of_evaluation, self._of_weighting, self._of_sizes, self._of_rates, self._of_start)
+        checks = (self._of_evaluation, self._of_weighting, self._of_sizes, self._of_start)
         for check in checks:
             yield from check()
         yield from why_not_listed(self.concepts, self.site_names)
@@ -142,10 +141,6 @@ class NetworkPlan(PlanHead):
             yield "with start: own, the method may differ from fedavg only in the choice of shared parameters"
         if self.start.name == "own" and self.has_probe:
             yield "with start: own, the sites start differently, so the method cannot measure the layers"
-
-    def _of_rates(self) -> Iterator[str]:
-        if not isinstance(self.schedule, EpochSchedule) and isinstance(self.optimiser.rate_schedule, StepRate):
-            yield "with aggregate: every-steps, epochs differ between sites, so rate_schedule cannot use epochs"
 
     def _of_weighting(self) -> Iterator[str]:
         if not isinstance(self.weighting, RowWeights) or not self.weighting.exact:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from protos.plan.learning_rates import ConstantRate, CosineRate, RateSchedule, StepRate, rate_factor
+from protos.plan.learning_rates import ConstantRate, CosineRate, RateSchedule, rate_factor
 from protos.plan.losses import Focal, Loss, TaskDefault
 from protos.plan.optimisers import Optimiser
 
@@ -96,21 +96,17 @@ def test_losses_that_nobody_can_compute_are_refused(keys: dict[str, Any]) -> Non
 
 
 SCHEDULES: TypeAdapter[RateSchedule] = TypeAdapter(RateSchedule)
-FACTORS = st.floats(1e-300, 1.0)
 ANY = st.one_of(
     st.builds(ConstantRate, name=st.just("constant")),
-    st.builds(StepRate, name=st.just("step"), every_epochs=st.integers(1, 4), factor=FACTORS),
     st.builds(CosineRate, name=st.just("cosine"), floor=st.floats(0.0, 1.0)),
 )
 
 
 @settings(max_examples=200)
-@given(schedule=ANY, epochs=st.integers(1, 9), batches=st.integers(1, 5))
-def test_the_rate_never_rises(schedule: RateSchedule, epochs: int, batches: int) -> None:
+@given(schedule=ANY, steps=st.integers(1, 45))
+def test_the_rate_never_rises(schedule: RateSchedule, steps: int) -> None:
     """It begins at 1, then does not rise, and nothing is outside 0 to 1."""
-    steps = epochs * batches
-
-    factors = [rate_factor(schedule, step, steps, batches) for step in range(steps)]
+    factors = [rate_factor(schedule, step, steps) for step in range(steps)]
 
     assert factors[0] == 1.0
     assert all(later <= earlier for earlier, later in pairwise(factors))
@@ -121,7 +117,6 @@ def test_the_rate_never_rises(schedule: RateSchedule, epochs: int, batches: int)
     ("schedule", "expected"),
     [
         (ConstantRate(name="constant"), [1.0] * 8),
-        (StepRate(name="step", every_epochs=2, factor=0.5), [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5]),
         (
             CosineRate(name="cosine", floor=0.2),
             [1, *(0.2 + 0.4 * (1 + math.cos(math.pi * step / 8)) for step in range(1, 8))],
@@ -130,8 +125,8 @@ def test_the_rate_never_rises(schedule: RateSchedule, epochs: int, batches: int)
     ids=str,
 )
 def test_the_factors_are_those_of_the_formula(schedule: RateSchedule, expected: list[float]) -> None:
-    """By hand, for four epochs of two batches."""
-    found = [rate_factor(schedule, step, 8, 2) for step in range(8)]
+    """By hand, for eight steps."""
+    found = [rate_factor(schedule, step, 8) for step in range(8)]
 
     assert found == pytest.approx(expected, rel=1e-12)
 
@@ -142,15 +137,12 @@ def test_the_factors_are_those_of_the_formula(schedule: RateSchedule, expected: 
         {"name": "linear"},
         {"name": "constant", "factor": 0.5},
         {"name": "constant", "warm_up_epochs": 1},
-        {"name": "step", "factor": 0.5},
-        {"name": "step", "every_epochs": 0, "factor": 0.5},
-        {"name": "step", "every_epochs": 1, "factor": 0},
         {"name": "exponential", "factor": 1.1},
         {"name": "cosine", "floor": -0.1},
     ],
     ids=str,
 )
 def test_schedules_that_raise_the_rate_or_lack_a_number_are_refused(keys: dict[str, Any]) -> None:
-    """What decides has to be written, a factor lies above 0 and at most at 1, an epoch is whole."""
+    """An unknown schedule, a key that its schedule does not have or a floor below 0 never becomes a record."""
     with pytest.raises(ValidationError):
         SCHEDULES.validate_json(json.dumps(keys))

@@ -316,23 +316,6 @@ def test_a_changed_byte_is_another_plan_or_none(data: st.DataObject) -> None:
     assert plan.digest != plan_with().digest
 
 
-STEPS = {"aggregate": "every-steps", "rounds": 3, "steps_per_round": 5, "batch_rows": 4}
-
-
-@pytest.mark.parametrize(
-    ("schedule", "rates", "reason"),
-    [
-        (STEPS, {"name": "step", "every_epochs": 2, "factor": 0.5}, "epochs differ between sites"),
-    ],
-)
-def test_the_rate_is_the_same_at_all_sites_in_every_step(
-    schedule: dict[str, Any], rates: dict[str, Any], reason: str
-) -> None:
-    """A rate that follows epochs goes with epochs that all sites have alike, and reaches its height."""
-    with pytest.raises(ValidationError, match=reason):
-        plan_with(schedule=schedule, optimiser={"rate_schedule": rates})
-
-
 @pytest.mark.parametrize(
     "changes",
     [

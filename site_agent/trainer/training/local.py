@@ -122,7 +122,7 @@ class LocalTraining:
         with self._own_dropout():
             for number in range(phase.steps):
                 at = min(self.steps_made + number * steps // phase.steps, pace.steps)
-                factor = rate_factor(pace.schedule, at, pace.steps, self._batches.batches_per_epoch)
+                factor = rate_factor(pace.schedule, at, pace.steps)
                 phase.step(self._batch(), factor)
                 PULSE.beat()
 

@@ -127,7 +127,7 @@ class _Recorder:
 
 @pytest.mark.parametrize(
     "document",
-    [{"name": "constant"}, {"name": "cosine"}, {"name": "step", "every_epochs": 1, "factor": 0.5}],
+    [{"name": "constant"}, {"name": "cosine"}],
     ids=lambda document: str(document["name"]),
 )
 def test_the_rate_moves_with_the_rounds_however_long_their_phases(document: dict[str, object]) -> None:
@@ -143,16 +143,14 @@ def test_the_rate_moves_with_the_rounds_however_long_their_phases(document: dict
     for _ in range(3):
         training.train_round(4, torch.empty(0))
 
-    expected = [rate_factor(schedule, step, 12, 4) for step in range(12)]
+    expected = [rate_factor(schedule, step, 12) for step in range(12)]
     assert list(chain(*recorder.factors[1::2])) == expected
     assert list(chain(*recorder.factors[0::2])) == [factor for factor in expected for _ in range(5)]
 
 
 def test_the_rate_is_the_optimisers() -> None:
-    """Plain descent by a step schedule moves a number by rate times factor times gradient."""
-    schedule: RateSchedule = TypeAdapter(RateSchedule).validate_python(
-        {"name": "step", "every_epochs": 1, "factor": 0.5}
-    )
+    """Plain descent by a schedule moves a number by rate times factor times gradient."""
+    schedule: RateSchedule = TypeAdapter(RateSchedule).validate_python({"name": "cosine"})
     _, flat, recipe = _training(0, optimiser=StochasticGradientDescent(name="sgd", learning_rate=0.1))
     rows = _rows(0, "binary", 43)
     training = LocalTraining(
@@ -167,7 +165,7 @@ def test_the_rate_is_the_optimisers() -> None:
         _train(training, flat, 1)
         moved.append(_numbers(flat) - before)
         gradient = torch.cat([stretch.grad for stretch in flat.stretches if stretch.grad is not None])
-        expected.append(-0.1 * 0.5**number * gradient)
+        expected.append(-0.1 * rate_factor(schedule, number, 3) * gradient)
 
     torch.testing.assert_close(torch.stack(moved), torch.stack(expected), atol=1e-7, rtol=1e-4)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from protos.plan.learning_rates import CosineRate, RateSchedule, StepRate, rate_factor
+from protos.plan.learning_rates import CosineRate, rate_factor
 from protos.plan.optimisers import Adam, AdamW, Optimiser, StochasticGradientDescent
 from site_agent.trainer.training.training_model import (
     build_optimiser,
@@ -119,25 +119,16 @@ def test_a_stack_steps_as_its_copies_do_alone(record: Optimiser) -> None:
     torch.testing.assert_close(stack.detach(), torch.stack([copy.detach() for copy in alone]), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("batches", [1, 4])
-@pytest.mark.parametrize("name", ["step", "cosine"])
-def test_the_schedules_are_torchs_at_every_epoch(name: str, batches: int) -> None:
-    """At the start of each of eight epochs the rate is the one of torch's schedule of the same name."""
+def test_the_cosine_schedule_is_torchs_at_every_step() -> None:
+    """In each of eight steps the rate is the one of torch's schedule."""
     optimiser = build_optimiser(StochasticGradientDescent(name="sgd", learning_rate=0.3), _parameters(7))
-    schedule, torchs = _schedules(name, build_optimiser(RECORDS[-2], [nn.Parameter(torch.zeros(1))]))
+    schedule = CosineRate(name="cosine", floor=0.1)
+    base = build_optimiser(RECORDS[-2], [nn.Parameter(torch.zeros(1))])
+    torchs = torch.optim.lr_scheduler.CosineAnnealingLR(base, T_max=8, eta_min=0.002)
 
-    for epoch in range(8):
-        set_learning_rate(optimiser, 0.3 * rate_factor(schedule, epoch * batches, 8 * batches, batches))
+    for step in range(8):
+        set_learning_rate(optimiser, 0.3 * rate_factor(schedule, step, 8))
 
         assert optimiser.param_groups[0]["lr"] == pytest.approx(15 * torchs.get_last_lr()[0], rel=1e-9)
         torchs.optimizer.step()
         torchs.step()
-
-
-def _schedules(name: str, base: torch.optim.Optimizer) -> tuple[RateSchedule, torch.optim.lr_scheduler.LRScheduler]:
-    """Ours and torch's, the latter on a base rate of 0.02."""
-    if name == "step":
-        ours = StepRate(name="step", every_epochs=3, factor=0.4)
-        return ours, torch.optim.lr_scheduler.StepLR(base, step_size=3, gamma=0.4)
-    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(base, T_max=8, eta_min=0.002)
-    return CosineRate(name="cosine", floor=0.1), cosine
