@@ -6,7 +6,6 @@ every failure is three sentences on standard error and a documented exit status.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -15,8 +14,8 @@ from pathlib import Path
 import click
 
 from host import secret_files
-from host.command_line import PATH, finish, json_option, report_findings
-from pki import key_checks, sealed_key
+from host.command_line import PATH, finish
+from pki import sealed_key
 from pki.authority import Authority, FederationRecord
 from pki.certificates import is_renewal_due
 from pki.enrolment_decisions import invite_site
@@ -143,19 +142,14 @@ def approve(site: str, directory: Path, fingerprint: str) -> None:
 
 @commands.command(name="list", epilog="Example: pki list --directory /var/lib/coordinator/pki --plan")
 @_directory
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 @click.option(
     "--plan", "as_plan", is_flag=True, help="Print the `sites:` section of a plan, with active and approved sites."
 )
-def list_sites(directory: Path, as_json: bool, as_plan: bool) -> None:
+def list_sites(directory: Path, as_plan: bool) -> None:
     """Show every site with its state and the fingerprint of its identity key."""
-    if as_json and as_plan:
-        raise click.UsageError("--json and --plan exclude each other.")
     with Register(Authority.load(directory).register_path) as register:
         sites = register.sites()
-    if as_json:
-        click.echo(json.dumps([_facts(site) for site in sites], indent=2))
-    elif as_plan:
+    if as_plan:
         click.echo(_plan_snippet(sites))
     else:
         width = max((len(site.name) for site in sites), default=0)
@@ -205,17 +199,6 @@ def inspect(file: Path) -> None:
         click.echo(line)
 
 
-@commands.command(epilog="Example: pki doctor --directory /var/lib/coordinator/pki")
-@_directory
-@json_option
-def doctor(directory: Path, as_json: bool) -> None:
-    """Check the certificate authority, its keys and the remaining days of every certificate.
-
-    The command changes nothing. The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
-    """
-    report_findings(key_checks.judge_authority(directory, _now()), as_json=as_json)
-
-
 def describe(data: bytes, now: datetime) -> Iterator[str]:
     """Yield lines that describe an invitation without its token. Nothing is checked."""
     invitation = Invitation.from_json(data)
@@ -252,16 +235,6 @@ def _no_passphrase(path: Path) -> ConfigurationError:
         consequence="Nothing was written.",
         remedy="Write the passphrase into the first line as UTF-8 text.",
     )
-
-
-def _facts(site: SiteRecord) -> dict[str, object]:
-    return {
-        "name": site.name,
-        "state": site.state.value,
-        "identity": site.identity_fingerprint,
-        "certificates": list(site.accepted_certificates),
-        "changed": datetime.fromtimestamp(site.changed_at_seconds, UTC).isoformat(),
-    }
 
 
 def _plan_snippet(sites: Sequence[SiteRecord]) -> str:

@@ -85,8 +85,6 @@ class SiteRecord:
     name: SiteName
     state: SiteState
     identity_key: bytes | None
-    accepted_certificates: tuple[str, ...]
-    changed_at_seconds: int
 
     @property
     def identity_fingerprint(self) -> str | None:
@@ -334,13 +332,10 @@ class Register:
         return self._connection.execute(query, values).fetchone()
 
     def _site(self, name: SiteName) -> SiteRecord:
-        row = self._row("SELECT state, identity_key, changed_at FROM sites WHERE name = ?", name)
+        row = self._row("SELECT state, identity_key FROM sites WHERE name = ?", name)
         if row is None:
             raise _refused(f"the register of sites has no site {name}")
-        accepted = self._connection.execute(
-            "SELECT sha256 FROM certificates WHERE site = ? AND is_accepted = 1 ORDER BY rowid", (name,)
-        ).fetchall()
-        return SiteRecord(name, SiteState(row[0]), row[1], tuple(str(item[0]) for item in accepted), int(row[2]))
+        return SiteRecord(name, SiteState(row[0]), row[1])
 
     def _asked_again(self, name: SiteName, asked: Redemption) -> SiteRecord:
         held = self._row("SELECT identity_key, tls_key_sha256 FROM sites WHERE name = ?", name)

@@ -90,8 +90,8 @@ def test_a_site_is_invited_approved_listed_and_revoked(pki: Terminal, directory:
 
     assert pki("list", "--directory", directory, "--plan") == 0
     assert yaml.safe_load(pki.out) == {"sites": [{"name": "st-mary", "identity": keys.identity_fingerprint()}]}
-    assert pki("list", "--directory", directory, "--json") == 0
-    assert json.loads(pki.out)[0]["state"] == "approved"
+    assert pki("list", "--directory", directory) == 0
+    assert "approved" in pki.out
     assert pki("revoke", "st-mary", "--directory", directory) == 0
     assert pki("list", "--directory", directory) == 0
     assert "revoked" in pki.out

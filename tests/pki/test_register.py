@@ -42,6 +42,11 @@ def member(register: Register, now: datetime, number: int = 1) -> None:
     register.activate(MARY, issued(number), now)
 
 
+def accepted(register: Register) -> list[int]:
+    """The numbers of the certificates that still count."""
+    return [number for number in (1, 2) if register.is_accepted(MARY, f"certificate-{number}")]
+
+
 def test_a_site_walks_from_invited_to_active(register: Register, now: datetime) -> None:
     """Each step leads to the next state, and only the last step makes the certificate accepted."""
     token = invited(register, now)
@@ -155,7 +160,7 @@ def test_a_revoked_site_begins_again_with_new_keys(register: Register, now: date
     register.request(asked(token, 2), now)
     register.activate(MARY, issued(2), now)
 
-    assert register.site(MARY).accepted_certificates == ("certificate-2",)
+    assert accepted(register) == [2]
 
 
 def test_a_renewed_certificate_replaces_the_old_one_when_it_has_worked(register: Register, now: datetime) -> None:
@@ -163,13 +168,13 @@ def test_a_renewed_certificate_replaces_the_old_one_when_it_has_worked(register:
     member(register, now)
     assert register.add_certificate(MARY, issued(2), now) == b"chain-2"
     register.confirm(MARY, "certificate-1")
-    assert register.site(MARY).accepted_certificates == ("certificate-1", "certificate-2")
+    assert accepted(register) == [1, 2]
 
     register.confirm(MARY, "certificate-2")
     quiet = register.generation()
     register.confirm(MARY, "certificate-2")
 
-    assert register.site(MARY).accepted_certificates == ("certificate-2",)
+    assert accepted(register) == [2]
     assert register.generation() == quiet
     with pytest.raises(RefusedError):
         register.add_certificate(MARY, issued(1), now)
