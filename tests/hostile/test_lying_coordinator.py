@@ -289,22 +289,12 @@ def asked(
 
 
 OF_NO_STAGE = encode_coordinator_message(Offer(0, 0, bytes(32), Stage.STATISTICS)).replace(b"\x20\x03", b"\x20\x06")
-HONEST_PROBE = [asked(number, TRAINING, FIRST_LAYER, b"\x01") for number in range(1, 5)]
 # The plan, the steps that are answered, and the lie.
 STAGE_LIES: dict[str, tuple[str, list[list[Any]], list[Any]]] = {
-    "a probe under a plan without": ("plain", [], asked(0, PROBE, NOTHING)),
-    "a validation under a plan without": ("plain", [asked(0, TRAINING)], asked(1, VALIDATION)),
     "a stage that this version does not have": ("plain", [], [OF_NO_STAGE]),
     "half of the layers": ("plain", [], asked(0, TRAINING, ZEROS[:3], b"\x01")),
     "layers with the whole vector": ("plain", [], asked(0, TRAINING, ZEROS, b"\x01")),
-    "a validation before anything was trained": ("measuring", [], asked(0, VALIDATION)),
-    "a second validation": ("measuring", [asked(0, TRAINING), asked(1, VALIDATION)], asked(2, VALIDATION)),
-    "training after the validation": ("measuring", [asked(0, TRAINING), asked(1, VALIDATION)], asked(2, TRAINING)),
-    "a result before the validation": ("measuring", [asked(0, TRAINING)], finish(1, ZEROS)),
-    "a best round that was never measured": ("measuring", [asked(0, TRAINING)], asked(1, VALIDATION, best=0)),
     "parameters with the probe": ("probing", [], asked(0, PROBE, FIRST_LAYER)),
-    "other layers in the second round": ("probing", HONEST_PROBE[:1], asked(2, TRAINING, ZEROS)),
-    "other layers in the result": ("probing", HONEST_PROBE, finish(5, ZEROS)),
 }
 
 

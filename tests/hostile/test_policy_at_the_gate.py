@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,12 @@ import pytest
 
 from protos.errors import RefusedError
 from protos.wire.messages import Bind, Hello, Refusal, SiteReason
-from site_agent.approving import approve, withdraw
-from site_agent.gate.consent import Consent, ConsentEnded, refuse_replay
+from site_agent.approving import withdraw
+from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.trainer_socket import Failed
 from tests.federation import clear_plan
 from tests.hostile.attacks_at_the_gate import Contribution, contributed
 from tests.logged import facts_of
-from tests.rehearsal.gates import NOON
 from tests.scripted import announced, begun, offered, scripted
 
 PLAN = clear_plan()
@@ -27,7 +26,6 @@ NETWORK: dict[str, Any] = {
 }  # fmt: skip
 # What the plan says, and what the hospital's policy says. attacks_by_plans.py has the other rules.
 REFUSED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
-    "more rounds than the policy allows": ({}, {"largest_rounds": 2}),
     "a pattern that matches nothing": (NETWORK, {"private": ["haed.*"]}),
     "an allowed pattern that matches nothing": (NETWORK, {"federated": ["*", "boddy.*"]}),
 }
@@ -81,19 +79,6 @@ def test_a_withdrawal_stops_a_running_site(tmp_path: Path, monkeypatch: pytest.M
     assert site.said[-1] == Refusal(PLAN.run_name, SiteReason.WITHDRAWN, "")
     (ended,) = site.records("participation_ended")
     assert ended["reason"] == "withdrawn"
-
-
-def test_a_run_that_was_finished_long_ago_is_not_made_again(tmp_path: Path) -> None:
-    """As long as a coordinator may still be waiting for this site it is answered; later it is not."""
-    plan = PLAN
-    approve(tmp_path, plan, by="A. Jones", at=NOON)
-    finished = [{"run": plan.run_name, "time": NOON.isoformat()}, {"run": "other", "time": NOON.isoformat()}]
-    patience = timedelta(days=2)
-
-    assert refuse_replay(tmp_path, plan, [], NOON + timedelta(days=999)) is None
-    assert refuse_replay(tmp_path, plan, finished, NOON + patience) is None
-    reason = refuse_replay(tmp_path, plan, finished, NOON + patience + timedelta(seconds=1))
-    assert reason == "its run already finished here on 2026-03-01"
 
 
 def test_one_record_holds_every_reason_against_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
