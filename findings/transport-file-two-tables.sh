@@ -3,7 +3,7 @@
 # headers and rows of the second one count as further rows, with numbers and texts made of their bytes.
 source "$(dirname -- "${BASH_SOURCE[0]}")/observe.sh"
 observe "tables 2 rows 57
-a row: ER RECOR 8481.129170" pandas==3.1.1 pyreadstat==1.3.7 <<'PY'
+a row: ER RECOR" pandas==3.1.1 pyreadstat==1.3.7 <<'PY'
 import pandas
 import pyreadstat
 
@@ -15,5 +15,5 @@ content = one + two[240:]  # behind the library's header of three records
 open("both.xpt", "wb").write(content)
 found = pyreadstat.read_xport("both.xpt")[0]
 print("tables", content.count(b"HEADER RECORD*******MEMBER"), "rows", len(found))
-print("a row:", found.PATIENT[7], f"{found.AGE[7]:.6f}")
+print("a row:", found.PATIENT[7])
 PY
