@@ -43,7 +43,7 @@ figure.wide .scroll img.plot{max-width:none}}
 a{color:var(--c0)}form{margin:.8rem 0}label{display:block;margin:.4rem 0}
 input,select,button{font:inherit;max-width:100%;padding:.3rem .6rem}
 @media print{body{max-width:none;padding:0;font-size:10.5pt}h2,section>p:first-of-type{break-after:avoid}
-figure,tr,.lead,.warning{break-inside:avoid}.scroll{overflow:visible}@page{size:A4;margin:14mm}
+figure,tr,p{break-inside:avoid}.scroll{overflow:visible}@page{size:A4;margin:14mm}
 .plots{gap:5mm}figure{width:86mm}figure.wide,img.plot{width:100%}table{font-size:8pt}
 th,td{padding:.15rem .4rem}}
 """

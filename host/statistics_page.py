@@ -99,38 +99,17 @@ def _analysis(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[s
 def _table_one(one: Facts) -> Iterator[str]:
     groups: Sequence[str] = one["groups"]
     differences = one.get("differences", {})
-    head = ["", *(group if group != "all" else "All" for group in groups), *(["SMD"] if differences else [])]
-    rows: list[list[Cell]] = []
-    notes: list[str] = []
+    head = ["Characteristic", *(group if group != "all" else "All" for group in groups)]
+    rows = [row for name in one["columns"] for row in _rows_of(one, name)]
+    if differences:
+        head.append("SMD")
+        rows = [[*row, "" if str(row[0]).startswith(_INDENT) else _two(differences.get(name))] for name, *row in rows]
+    else:
+        rows = [row[1:] for row in rows]
+    yield table(str(one["name"]), head, rows, style="figures")
     for name, records in one["columns"].items():
-        unit, is_number = one.get("units", {}).get(name), any("mean" in record for record in records.values())
-        last: list[Cell] = [_two(differences.get(name))] if differences else []
-        voids = [record["void"] for record in records.values() if "void" in record]
-        notes += [f"{name}: {voids[0]}."] if voids else []
-        if is_number:
-            what = f"{name}, {unit}" if unit else name
-            rows.append([f"{what}: mean (SD)", *(_mean(records[group]) for group in groups), *last])
-            if any(record.get("quartiles") for record in records.values()):
-                width = next(record["resolution"] for record in records.values() if record.get("quartiles"))
-                rows.append(
-                    [
-                        f"{_INDENT}median [quartiles] ± {_short(width)}",
-                        *(_quartiles(records[group]) for group in groups),
-                    ]
-                )
-                rows[-1] += [""] if differences else []
-        else:
-            codes = next((list(record["codes"]) for record in records.values() if "codes" in record), [])
-            rows.append([f"{name}: n (%)", *("" for _ in groups), *last])
-            for code in codes:
-                rows.append([f"{_INDENT}{code}", *(_share(records[group], code) for group in groups)])
-                rows[-1] += [""] if differences else []
-        if any(record.get("missing") for record in records.values()):
-            rows.append(
-                [f"{_INDENT}missing", *(_missing(records[group]) for group in groups), *([""] if differences else [])]
-            )
-    yield table(str(one["name"]), ["Characteristic", *head[1:]], rows, style="figures")
-    yield from (paragraph(note, "soft") for note in notes)
+        if voids := [record["void"] for record in records.values() if "void" in record]:
+            yield paragraph(f"{name}: {voids[0]}.", "soft")
     if left_out := one.get("rows left out"):
         yield paragraph(f"{left_out:,} further rows have no outcome, and their hospitals leave them out.", "soft")
     if "noise" in one:
@@ -138,6 +117,23 @@ def _table_one(one: Facts) -> Iterator[str]:
         yield paragraph(words, "soft")
     if differences:
         yield paragraph("SMD: the largest standardised mean difference between two groups.", "soft")
+
+
+def _rows_of(one: Facts, name: str) -> Iterator[list[Any]]:
+    """Yield the rows of a column, each with the column's name before its cells."""
+    unit, by_group = one.get("units", {}).get(name), one["columns"][name]
+    records = [by_group[group] for group in one["groups"]]
+    if any("mean" in record for record in records):
+        what = f"{name}, {unit}" if unit else name
+        yield [name, f"{what}: mean (SD)", *map(_mean, records)]
+        if width := next((record["resolution"] for record in records if record.get("quartiles")), None):
+            yield [name, f"{_INDENT}median [quartiles] ± {_short(width / 2)}", *map(_quartiles, records)]
+    else:
+        yield [name, f"{name}: n (%)", *("" for _ in records)]
+        for code in next((list(record["codes"]) for record in records if "codes" in record), []):
+            yield [name, f"{_INDENT}{code}", *(_share(record, code) for record in records)]
+    if any(record.get("missing") for record in records):
+        yield [name, f"{_INDENT}missing", *map(_missing, records)]
 
 
 def _mean(record: Facts) -> str:
@@ -165,35 +161,52 @@ def _missing(record: Facts) -> str:
 def _model(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]:
     ratio, terms = one["ratio"], one["terms"]
     yield paragraph(" ".join(_patients(one)))
-    shown = [_on_scale(term, is_ratio=ratio is not None) for term in terms if term["term"] != "intercept"]
+    bent = {spline["concept"] for spline in one["splines"]}  # a column of a spline alone says nothing
+    single = [term for term in terms if not bent & {name.rstrip("'") for name in term["term"].split(":")}]
+    shown = [_on_scale(term, is_ratio=ratio is not None) for term in single if term["term"] != "intercept"]
     mine = {name: _on_scale({"term": name, **found}, is_ratio=ratio is not None) for name, found in own.items()}
-    if not one["ridge"] and drawings is not None:
+    if shown and not one["ridge"] and drawings is not None:
         words = f"{(ratio or 'difference').capitalize()} of each term with its 95% interval"
         drawn = drawings.forest(f"Forest plot: {words}", ratio or "difference", shown, mine, is_ratio=ratio is not None)
         yield figure(words, drawn, is_wide=True)
     is_timed = any(term.get("proportional_p") is not None for term in terms)
-    differs = any(term.get("between_sites") for term in terms)
     head = ["Term", f"{(ratio or 'estimate').capitalize()} (95% interval)", "p", "Coefficient", "Standard error"]
     head += ["SD of the column", *(["p, proportional hazards"] if is_timed else [])]
-    head += ["I² between hospitals", "Random-effects mean"] if differs else []
     head += ["This hospital alone"] if mine else []
     rows: list[list[Cell]] = []
     for term in terms:
         of = _on_scale(term, is_ratio=ratio is not None and term["term"] != "intercept")
         number = "–" if term["error"] is None else f"{term['error']:.4g}"
-        cells: list[Cell] = [term["term"], of["text"], _p(term["p"]), f"{term['estimate']:.4g}", number]
+        cells: list[Cell] = [
+            term["term"],
+            of["text"] if term in single else "–",
+            _p(term["p"]),
+            f"{term['estimate']:.4g}",
+            number,
+        ]
         cells += [_short(term["deviation"]) if "deviation" in term else "–"]
         cells += [_p(term.get("proportional_p"))] if is_timed else []
-        between = term.get("between_sites")
-        nothing = ("–", "–")
-        cells += ((f"{100 * between['i_squared']:.0f}%", _interval(between)) if between else nothing) if differs else ()
-        cells += [mine[term["term"]]["text"] if term["term"] in mine else "–"] if mine else []
+        cells += [mine[term["term"]]["text"] if term["term"] in mine and term in single else "–"] if mine else []
         rows.append(cells)
     yield table(f"{one['name']}: coefficients", head, rows, style="figures")
     yield from _shapes(one)
+    yield from _differences(one)
     if one["ridge"]:
         words = f"A penalty (ridge {one['ridge']:g}) shrinks these estimates. So they have no interval and no p value."
         yield paragraph(words, "soft")
+
+
+def _differences(one: Facts) -> Iterator[str]:
+    """Yield how much the estimates of the hospitals differ, if that was computed."""
+    rows: list[list[Cell]] = []
+    for term in one["terms"]:
+        if found := term.get("between_sites"):
+            mean = _with_ends(found["ratio" if "ratio" in found else "estimate"], found["low"], found["high"])
+            share, degrees = f"{100 * found['i_squared']:.0f}%", found["sites"] - 1
+            rows.append([term["term"], share, f"{found['q']:.2f} ({degrees} df)", _p(found["p"]), mean])
+    head = ["Differences between hospitals", "I²", "Cochran's Q", "p", "Random-effects mean (95% interval)"]
+    if rows:
+        yield table("Differences between hospitals", head, rows, style="figures")
 
 
 def _shapes(one: Facts) -> Iterator[str]:
@@ -243,7 +256,7 @@ def _record(value: float, low: float, high: float) -> dict[str, Any]:
 
 def _curve(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]:
     unit = one["unit"] or "the unit of the time"
-    label = f"{one['time']}, {unit}"
+    label = one["time"] if one["time"] == unit else f"{one['time']}, {unit}"
     if drawings is not None:
         words = f"Without {one['event']}, by Kaplan and Meier, with 95% intervals"
         yield figure(words, drawings.survival(words, label, one["groups"]), is_wide=True)
@@ -290,7 +303,7 @@ def _method(one: Facts) -> str:
             penalty = f", with a ridge penalty of {one['ridge']:g}" if one["ridge"] else ""
             words = (
                 f"a Cox model stratified by hospital, with {one['ties'].capitalize()}'s method for ties{penalty}."
-                f" Hazard ratios have 95% Wald intervals.{_curved(one)}"
+                f" Hazard ratios have 95% Wald intervals.{_beside(one)}"
             )
             if one["proportional_p"] is not None:
                 words += (
@@ -306,16 +319,20 @@ def _method(one: Facts) -> str:
             penalty = f" and a ridge penalty of {one['ridge']:g}" if one["ridge"] else ""
             robust = " Standard errors allow for several rows of one patient (sandwich)." if one["robust"] else ""
             firth = " and Firth's correction" if one["firth"] else ""
-            return f"{_PAPERS[one['family']]} with {own}{penalty}{firth}.{robust}{_curved(one)}"
+            wald = "" if one["ridge"] else " Intervals are Wald's at 95%."
+            return f"{_PAPERS[one['family']]} with {own}{penalty}{firth}.{wald}{robust}{_beside(one)}"
         case _:
             return ""
 
 
-def _curved(one: Facts) -> str:
-    """Return the sentence about splines, or nothing."""
+def _beside(one: Facts) -> str:
+    """Return the sentences about splines and differences, or nothing."""
     knots = {spline["concept"]: ", ".join(f"{at['value']:g}" for at in spline["at"]) for spline in one["splines"]}
     named = "; ".join(f"{name} with knots at {values}" for name, values in knots.items())
-    return f" Restricted cubic splines: {named}." if named else ""
+    words = f" Restricted cubic splines: {named}." if named else ""
+    if any(term.get("between_sites") for term in one["terms"]):
+        words += " Differences between hospitals: Cochran's Q, I², and random effects by DerSimonian and Laird."
+    return words
 
 
 def _versions(results: Facts) -> str:
@@ -334,10 +351,6 @@ def _versions(results: Facts) -> str:
             ("Hospitals", ", ".join(results["sites"])),
         ],
     )
-
-
-def _interval(found: Facts) -> str:
-    return _with_ends(found["ratio"], found["low"], found["high"])
 
 
 def _estimate(found: Facts) -> str:

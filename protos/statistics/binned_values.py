@@ -1,7 +1,7 @@
 """Computes quartiles from counts in equal bins, and standardised differences between two groups.
 
-A quantile is interpolated in its bin, and the bin's width is its resolution. Sources: Austin 2009 for numbers; Yang,
-Dalton 2012 for codes.
+A quantile is at most half a bin from that of the values, and the bin's width is its resolution. Sources: Hyndman, Fan
+1996; Austin 2009 for numbers; Yang, Dalton 2012 for codes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,15 @@ def bin_counts(values: Float64, bins: int) -> Integers:
 
 
 def quantile(counts: Float64, share: float) -> float:
-    """Return the value in 0..1 below which a share of the counted values lies. `counts` are of at least one value."""
-    below = np.concatenate([[0.0], np.cumsum(counts)])
-    wanted = share * below[-1]
-    place = int(np.searchsorted(below[1:], wanted, side="left"))
-    return float(place + (wanted - below[place]) / counts[place]) / len(counts)
+    """Return a quantile in 0..1, at most half a bin from that of the values. `counts` are of at least one value.
+
+    As in R and NumPy it lies between two neighbouring values (type 7). Each is in the middle of its bin.
+    """
+    up_to = np.cumsum(counts)
+    wanted = share * (up_to[-1] - 1.0)
+    low, high = np.searchsorted(up_to, [np.floor(wanted), np.ceil(wanted)], side="right")
+    part = wanted - np.floor(wanted)
+    return float(0.5 + (1.0 - part) * low + part * high) / len(counts)
 
 
 def standardised_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:

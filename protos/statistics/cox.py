@@ -158,6 +158,6 @@ def require_times(name: str, times: Float64) -> None:
     wrong = int(np.count_nonzero(times <= 0.0))
     if wrong:
         raise Unanswerable(
-            f"{wrong} rows have a {name} of 0 or below: correct them, or write half of the time's unit where a patient "
+            f"{wrong} rows have 0 or less in {name}: correct them, or write half of the time's unit where a patient "
             "has the event on the first day."
         )

@@ -3,7 +3,7 @@
 The rules:
 
 * fewer than `smallest_part` patients of a group at one site make this group and the test void for all, and further
-  groups until no count follows from a total (cells.py);
+  groups until no count follows from a total (void_groups.py);
 * a group is printed if enough sites have it, and if it has no event or at least `smallest_cell` of them;
 * a curve ends where fewer than `smallest_cell` patients are at risk;
 * rows with a missing value take no part. A time must be above 0.
@@ -30,11 +30,11 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept
-from protos.statistics.cells import void_groups
 from protos.statistics.cox import require_survival, require_times
 from protos.statistics.distributions import TWO_SIDED, p_of_z
 from protos.statistics.log_rank import log_rank_numbers, log_rank_test
 from protos.statistics.survival_curve import SurvivalCurve
+from protos.statistics.void_groups import void_groups
 
 MONTH: Final = 365.25 / 12  # days
 MOST_INTERVALS: Final = 4_000

@@ -4,7 +4,7 @@ The rules:
 
 * a cell is the rows of one code, or the rows with a number, of one group. A site with a cell that is not empty and has
   fewer rows than `smallest_cell` makes this column void for all sites in this group, with all its cells, and in further
-  groups until no cell follows from a total (cells.py);
+  groups until no cell follows from a total (void_groups.py);
 * missing values are no cell: their number shows no value of a patient;
 * the rows of all groups together are a sum of the groups, so a void group makes the column of all void;
 * quartiles need the rows of each bin. A site first moves its extreme values, at most a quarter on each side, inward to
@@ -35,7 +35,7 @@ from protos.plan.analyses import (
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from protos.statistics.binned_values import bin_counts, quantile, standardised_difference, without_extremes
-from protos.statistics.cells import void_groups
+from protos.statistics.void_groups import void_groups
 
 
 class TableOneArithmetic:

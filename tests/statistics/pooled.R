@@ -24,7 +24,11 @@ say("proportional_p", "all", trend[length(terms) + 1, 3])
 grouped <- rows[!is.na(rows$group), ]
 test <- survdiff(Surv(time, event) ~ group + strata(site), grouped)
 say("log_rank", "chi_squared", test$chisq)
-curves <- summary(survfit(Surv(time, event) ~ group, grouped, conf.type = "log-log"))$table
+points <- summary(survfit(Surv(time, event) ~ group, grouped, conf.type = "log-log"))
+for (k in seq_along(points$time)) {
+  say("survival", sprintf("%s %g", sub("group=", "", points$strata[k]), points$time[k]), points$surv[k])
+}
+curves <- points$table
 for (group in sort(unique(grouped$group))) {
   line <- curves[paste0("group=", group), ]
   for (column in c("median", "0.95LCL", "0.95UCL")) say(column, group, line[column])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from statsmodels.duration.hazard_regression import PHReg
-from statsmodels.duration.survfunc import survdiff
+from statsmodels.duration.survfunc import SurvfuncRight, survdiff
 
 from protos.plan.analyses import Cox, Curve
 from protos.statistics.cox import CoxArithmetic
@@ -42,8 +42,13 @@ def of_r(table: SurvivalTable, folder: Path) -> Printed:
     whole["group"] = table.rows[table.by].map(dict(zip(table.coded[table.by], "abcdef", strict=False)))
     file = folder / f"{table.name}.csv"
     whole.to_csv(file, index=False, float_format="%.17g")
-    script = Path(__file__).with_name("pooled.R")
-    done = subprocess.run(["Rscript", script, file, *names], capture_output=True, text=True, check=True)
+    return lines_of_r("pooled.R", file, *names)
+
+
+def lines_of_r(script: str, *words: object) -> Printed:
+    """Return what a script of R prints as lines of kind, name and value."""
+    path = Path(__file__).with_name(script)
+    done = subprocess.run(["Rscript", path, *map(str, words)], capture_output=True, text=True, check=True)
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for line in done.stdout.splitlines():
         kind, name, value = line.split("\t")
@@ -73,7 +78,12 @@ def of_statsmodels(table: SurvivalTable) -> Printed:
     found = {kind: dict(zip(names, map(float, values), strict=True)) for kind, values in kinds.items()}
     rows = table.rows.dropna(subset=[table.by])
     value, _ = survdiff(rows["time"], rows["event"], rows[table.by], strata=rows["site"])
-    return {**found, "log_rank": {"chi_squared": float(value)}}
+    curves = {}
+    for group, code in zip("abcdef", table.coded[table.by], strict=False):
+        own = rows[rows[table.by] == code]
+        curve = SurvfuncRight(own["time"], own["event"])
+        curves |= {f"{group} {at:g}": float(one) for at, one in zip(curve.surv_times, curve.surv_prob, strict=True)}
+    return {**found, "log_rank": {"chi_squared": float(value)}, "survival": curves}
 
 
 def of_sums(table: SurvivalTable) -> Federated:
@@ -92,6 +102,8 @@ def of_sums(table: SurvivalTable) -> Federated:
     found["proportional_p"]["all"] = fitted["proportional_p"]
     found["log_rank"]["chi_squared"] = curves["log_rank"]["chi_squared"]
     for record, group in zip(curves["groups"], "abcdef", strict=False):
+        steps = zip(record["times"], record["survival"], record["interval_events"], strict=True)
+        found["survival"] |= {f"{group} {at:g}": one for at, one, events in steps if events}
         for kind, key in _MEDIANS.items():
             value = record["median"][key]
             found[kind][group] = math.nan if value is None else value

@@ -11,7 +11,7 @@ import pytest
 
 from global_layers.statistics_simulation import simulate_statistics
 from host.statistics_page import statistics_page
-from protos.statistics.cells import void_groups
+from protos.statistics.void_groups import void_groups
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.statistics.concept_frame import concept_frame

@@ -168,6 +168,10 @@ def test_differences_between_sites_of_a_regression_are_those_of_own_fits(family:
         assert (one["sites"], one["q"]) == (6, pytest.approx(q, rel=1e-6))
         mean = one["estimate"] if family == "gaussian" else np.log(one["ratio"])
         assert mean == pytest.approx(both @ values / both.sum(), rel=1e-6)
+        head = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
+        assert f"<td>{100 * one['i_squared']:.0f}%</td><td>{one['q']:.2f} (5 df)" in statistics_page(
+            head | {"analyses": [found]}
+        )
 
 
 @pytest.mark.parametrize(
