@@ -49,7 +49,11 @@ class Line:
         passed = [0, 0]
         self.passed.append(passed)
         with _small_buffer() as outwards:
-            await asyncio.get_running_loop().sock_connect(outwards, ("127.0.0.1", self.target))
+            try:
+                await asyncio.get_running_loop().sock_connect(outwards, ("127.0.0.1", self.target))
+            except ConnectionError:
+                back.transport.abort()
+                return
             coordinator, onwards = await asyncio.open_connection(sock=outwards.dup())
         ways = [
             asyncio.create_task(self._pass_on(way, reader, writer, passed))

@@ -84,9 +84,10 @@ def _line(site: str, line: Mapping[str, Any] | None) -> str | None:
     if line is None:
         return None
     does = "receives the parameters" if line["way"] == "down" else "sends its contribution"
-    left = "" if line["seconds_left"] is None else f", {span(line['seconds_left'])} left"
+    left, rate = line["seconds_left"], line["kilobits_per_second"]
+    pace = "" if left is None else f", {rate:g} kbit/s, {span(left)} left"  # known after the second chunk
     done, whole = line["bytes"] / 1e6, line["of_bytes"] / 1e6
-    return f"{site} {does}: {done:.1f} of {whole:.1f} MB, {line['kilobits_per_second']:g} kbit/s{left}"
+    return f"{site} {does}: {done:.1f} of {whole:.1f} MB{pace}"
 
 
 def line_of_a_round(plan: Plan, manifest: Manifest) -> str:

@@ -79,6 +79,7 @@ _OPTIONS: Final = [
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 300_000),  # a reply waits behind the parameters, on a slow line for minutes
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 ]
 

@@ -566,7 +566,7 @@ def _interrupted_state(run: Run, store: RunStore, now: float) -> Finishing | Int
     session, nobody = store.history.key_session, frozenset[str]()
     attempt = Attempt(round=number, number=store.history.past[number], present=nobody, key_session=session)
     if store.is_at_result():
-        made, deadline = replace(attempt, round=run.rounds_made, number=0), now + run.plan.timing.contribute_seconds
+        made, deadline = replace(attempt, round=run.rounds_made, number=0), now + run.terms.result_seconds
         return Finishing(attempt=made, done=frozenset(store.history.done), deadline=deadline)
     return Interrupted(attempt=attempt, returns=True)
 

@@ -27,6 +27,7 @@ class Terms:
         sites: all of them contribute to every sum.
         seconds: the longest time for training and sending together, counted again from each chunk that moves. So a
             line that is slow makes no attempt void.
+        result_seconds: the longest time until all sites have loaded the result, counted in the same way.
         is_masked: the sites first agree on the keys of a key session.
         past: the last attempt at each round that must be repeated, because the run returned to an earlier round. The
             repetition is a later attempt.
@@ -39,6 +40,7 @@ class Terms:
     sites: Sites
     rounds: int
     seconds: float
+    result_seconds: float
     is_masked: bool
     deadlines: Timing
     past: Mapping[int, int] = field(default_factory=dict)

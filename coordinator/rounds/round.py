@@ -232,7 +232,7 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
     following = replace(attempt, round=number, number=again, corruptions=0)
     if number < terms.rounds:
         return _after((close,), _begin_attempt(terms, following, now))
-    deadline = now + terms.deadlines.contribute_seconds
+    deadline = now + terms.result_seconds
     result = SendResult((terms.sites & following.present) | terms.receivers)
     return Finishing(attempt=following, deadline=deadline), (close, result)
 
@@ -256,7 +256,7 @@ def _finish(terms: Terms, state: Finishing, event: Event, now: float) -> Outcome
         case TookResult(site=site):
             state = replace(state, done=state.done | {site})
         case Moved():
-            return replace(state, deadline=max(state.deadline, now + terms.deadlines.contribute_seconds)), ()
+            return replace(state, deadline=max(state.deadline, now + terms.result_seconds)), ()
         case Joined(site=site):
             return state, (SendResult(frozenset({site})),)
         case Declined(site=site):  # the site will not load the result, so the run does not wait for the site

@@ -43,7 +43,7 @@ from coordinator.rounds.phases import (
     Terms,
 )
 from coordinator.rounds.round_times import RoundTimes
-from coordinator.rounds.transfers import seconds_of_a_chunk
+from coordinator.rounds.transfers import unseen_seconds
 from coordinator.storage.snapshots import Snapshot
 from protos.numbers.fixed_point import FixedPoint
 from protos.numbers.round_sums import Sums
@@ -302,7 +302,8 @@ def terms_of(plan: Plan, parameters: int = 0) -> Terms:
         sites=frozenset(plan.site_names),
         receivers=plan.receiving_sites,
         rounds=plan.rounds,
-        seconds=plan.timing.contribute_seconds * (1 if is_quick else 2) + seconds_of_a_chunk(parameters),
+        seconds=plan.timing.contribute_seconds * (1 if is_quick else 2) + unseen_seconds(parameters),
+        result_seconds=plan.timing.contribute_seconds + unseen_seconds(parameters),
         is_masked=plan.masking.required,
         deadlines=plan.timing,
     )

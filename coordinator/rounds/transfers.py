@@ -13,12 +13,17 @@ from typing import Any, Final
 from protos.numbers.chunk_layout import CHUNK_PARAMETERS
 from protos.wire.messages import Join
 
-_SLOWEST_BYTES_PER_SECOND: Final = 16_000  # on a line of 128 kbit/s each chunk is in time for every plan
+_SLOWEST_BYTES_PER_SECOND: Final = 16_000  # a line of 128 kbit/s is fast enough for every plan
+_IN_FLIGHT_BYTES: Final = 4 << 20  # of parameters, in buffers of gRPC and of both kernels
 
 
-def seconds_of_a_chunk(parameters: int) -> float:
-    """Return the time of one chunk on the slowest line, because progress is seen only when a chunk is complete."""
-    return 4 * min(parameters, CHUNK_PARAMETERS) / _SLOWEST_BYTES_PER_SECOND
+def unseen_seconds(parameters: int) -> float:
+    """Return the time that bytes move on the slowest line while the coordinator sees no progress.
+
+    These are the parameters in buffers, which count as sent, and the first chunk of a contribution.
+    """
+    size = 4 * parameters
+    return (min(size, _IN_FLIGHT_BYTES) + min(size, 4 * CHUNK_PARAMETERS)) / _SLOWEST_BYTES_PER_SECOND
 
 
 @dataclass

@@ -43,6 +43,7 @@ _OPTIONS: Final = [
     ("grpc.http2.max_frame_size", 1 << 20),  # a chunk needs few frames instead of 33 or 65
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 300_000),  # a reply waits behind the parameters, on a slow line for minutes
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_retries", 0),
 ]

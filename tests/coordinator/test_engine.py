@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.rounds.transfers import seconds_of_a_chunk
+from coordinator.rounds.transfers import unseen_seconds
 from coordinator.storage.run_record import sha256_of
 from protos.plan.manifest import manifest_of
 from protos.wire.messages import Announcement, Chunk, CoordinatorMessage, CoordinatorReason, Farewell, Join, SiteMessage
@@ -190,7 +190,7 @@ async def test_a_site_that_misses_the_deadline_is_cut_off_and_may_come_back(tmp_
     stage.connect(BehavingSite("b"))
     silent = stage.connect(BehavingSite("c", stops_after=1))
     stage.deliver()
-    await asyncio.sleep(60 + seconds_of_a_chunk(THREE_CHUNKS))  # as long to train and as long to send
+    await asyncio.sleep(60 + unseen_seconds(THREE_CHUNKS))  # as long to train and as long to send
     stage.deliver()
     assert not silent.is_ending
     await asyncio.sleep(41)

@@ -77,7 +77,7 @@ def test_status_answers_what_is_asked_at_night(tmp_path: Path) -> None:
     assert ("no time left" in text, "20 days left" in text, "40 days left" in text) == (True, True, True)
 
 
-@pytest.mark.parametrize(("way", "left", "words"), [("down", None, "1.0 of 4.0 MB"), ("up", 96.0, "2 min left")])
+@pytest.mark.parametrize(("way", "left", "words"), [("down", None, "parameters"), ("up", 96.0, "250 kbit/s, 2 min")])
 def test_it_tells_whose_line_is_slow(tmp_path: Path, way: str, left: float | None, words: str) -> None:
     """Only for a site that the run waits for, because others may be as slow as they like."""
     line = {"way": way, "bytes": 1e6, "of_bytes": 4e6, "kilobits_per_second": 250.0, "seconds_left": left}
@@ -85,7 +85,7 @@ def test_it_tells_whose_line_is_slow(tmp_path: Path, way: str, left: float | Non
     for site in answer["sites"].values():
         site["line"] = line
 
-    told = [text for text in printed(answer).splitlines() if "250 kbit/s" in text]
+    told = [text for text in printed(answer).splitlines() if "1.0 of 4.0 MB" in text]
 
     assert [text.partition(" ")[0] for text in told] == answer["waits_for"] == ["b"]
     assert words in told[0]

@@ -60,6 +60,7 @@ def terms(**changes: object) -> Terms:
         "sites": frozenset({"a", "b", "c"}),
         "rounds": 2,
         "seconds": CONTRIBUTE,
+        "result_seconds": CONTRIBUTE,
         "is_masked": False,
         "deadlines": Timing(contribute_seconds=CONTRIBUTE, grace_seconds=GRACE),
     }
