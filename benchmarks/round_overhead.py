@@ -69,26 +69,29 @@ class Figures:
 @click.option("--parameters", type=click.IntRange(1, 1 << 30), default=300_000, show_default=True)
 @click.option("--rounds", type=click.IntRange(2, 100_000), default=200, show_default=True)
 @click.option("--masked/--unmasked", default=False, show_default=True, help="Secure aggregation.")
+@click.option("--bits", type=click.Choice(["8", "16", "32"]), default="32", show_default=True, help="Of an update.")
 @click.option("--early", is_flag=True, help="Aggregate after every batch.")
 @click.option("--limit-seconds", type=float, default=600.0, show_default=True, help="When to give up.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="An empty folder for logs and records.")
 def main(
-    sites: int, parameters: int, rounds: int, masked: bool, early: bool, limit_seconds: float, keep: Path | None
-) -> None:
+    sites: int, parameters: int, rounds: int, masked: bool, bits: str, early: bool, limit_seconds: float,
+    keep: Path | None,
+) -> None:  # fmt: skip
     """Measure the seconds, bytes and memory of rounds without training."""
     with tempfile.TemporaryDirectory(prefix="rounds-") as temporary:
         folder = keep.resolve() if keep else Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         setting = Setting(
-            folder=folder, sites=sites, parameters=parameters, rounds=rounds, is_masked=masked, is_early=early
-        )
-        half = max(3, rounds // 8)
+            folder=folder, sites=sites, parameters=parameters, rounds=rounds, is_masked=masked, is_early=early,
+            bits=int(bits),
+        )  # fmt: skip
+        half, size = max(3, rounds // 8), int(bits) // 8 * parameters
         try:
-            floors = [floor_seconds(sites, parameters, half, is_relayed=is_relayed) for is_relayed in (False, True)]
+            floors = [floor_seconds(sites, size, half, is_relayed=is_relayed) for is_relayed in (False, True)]
             prepare(setting)
             figures = _measure(setting, time.monotonic() + limit_seconds)
             for floor, is_relayed in zip(floors, (False, True), strict=True):
-                floor += floor_seconds(sites, parameters, half, is_relayed=is_relayed)
+                floor += floor_seconds(sites, size, half, is_relayed=is_relayed)
         except Unfinished as reason:
             for log in sorted(folder.glob("*.log")):
                 click.echo(f"--- {log.name}\n" + "\n".join(log.read_text().splitlines()[-10:]), err=True)
@@ -214,6 +217,7 @@ def _report(setting: Setting, figures: Figures, floor: float, floor_in_three: fl
         "parameters": setting.parameters,
         "sites": setting.sites,
         "masked": str(setting.is_masked).lower(),
+        "bits": setting.bits,
         "median_s": f"{np.median(figures.seconds):.4f}",
         "p95_s": f"{np.percentile(figures.seconds, 95):.4f}",
         "coordinator_peak_mib": f"{coordinator:.1f}",

@@ -30,8 +30,9 @@ from protos.errors import UnavailableError
 from protos.fingerprints import fingerprint
 from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import Exchange, Exchanges
-from protos.plan.manifest import ROWS, manifest_of, slices_of
+from protos.plan.manifest import ROWS, largest_weight, manifest_of, slices_of
 from protos.plan.methods import METHOD_NAMES
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan, plan_from_wire
 from protos.wire.codec import decode_coordinator_message
 from protos.wire.messages import (
@@ -48,6 +49,8 @@ from site_agent.approving import approve
 from site_agent.gate.agent_link import Stream
 from site_agent.gate.loop import SiteGate
 from site_agent.hospital import Data, Hospital, Policy, Split
+from site_agent.trainer.requests import Asked
+from site_agent.trainer.short_updates import ShortUpdates
 from site_agent.trainer_socket import Agreed, Check, Conclude, Failed, GateEnd, Prepare, Prepared, Train, Trained
 from site_agent.trainer_socket import Message as TrainerMessage
 from tests.coordinator.in_memory import coordinator_log
@@ -116,6 +119,14 @@ def measured_by(site: str, number: int, exchange: Exchange) -> dict[str, int]:
     return found
 
 
+def short(plan: Plan, site: str, update: Vector, asked: Asked, weight: float = 1.0) -> npt.NDArray[np.signedinteger]:
+    """A made-up hospital's update as short integers. It has no residual, so they follow from the round alone."""
+    assert isinstance(plan, NetworkPlan)
+    manifest = manifest_of(plan)
+    tensors = Exchanges(plan, manifest).of(asked.round, Stage.TRAINING, asked.layers).up
+    return ShortUpdates(plan, manifest, tensors, site.encode()).encode(update, asked, weight)[0]
+
+
 def encoded(plan: Plan, update: Vector, weight: float = 1.0) -> Integers:
     """An update as the integers that the gate makes of it."""
     out = np.empty(update.size, np.int32)
@@ -138,6 +149,7 @@ class MadeUpTrainer:
         seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.trained: list[int] = []
+        self.received: list[Vector] = []
         self.concluded: Vector | None = None
         self.questions: list[TrainerMessage] = []
         self.scalar: int | None = None
@@ -162,13 +174,16 @@ class MadeUpTrainer:
                 exchange = self._exchanges.of(number, Stage(message.stage), bytes.fromhex(message.layers))
                 parameters = np.frombuffer(payload, "<f4").copy()
                 assert parameters.size == exchange.down_numbers
+                self.received.append(parameters)
                 await asyncio.sleep(self._seconds())
                 update = self._updates(self._site, number, going_up(exchange, parameters))
                 measured = measured_by(self._site, number, exchange)
                 scalars = [value for name, value in measured.items() if name != ROWS]
                 if self.scalar is not None:
                     scalars = [self.scalar] * len(scalars)
-                answer = update.tobytes() + np.array(scalars, "<i8").tobytes() + self.too_much
+                answer = (
+                    self._sent(message, exchange, update).tobytes() + np.array(scalars, "<i8").tobytes() + self.too_much
+                )
                 if len(answer) > largest_payload:  # as the gate's end of the socket does
                     raise MalformedMessage("a payload that is too long")
                 return Trained(number, measured.get(ROWS, 0), answer)
@@ -179,6 +194,14 @@ class MadeUpTrainer:
                 return Agreed()
             case _:
                 raise AssertionError(f"an agent never asks {message}")
+
+    def _sent(self, question: Train, exchange: Exchange, update: Vector) -> npt.NDArray[np.generic]:
+        if exchange.bits == 32 or not exchange.up:
+            return update
+        layers, scales = bytes.fromhex(question.layers), bytes.fromhex(question.scales)
+        asked = Asked(round=question.round, layers=layers, scales=scales, summed_rows=question.summed_rows)
+        weight = rows_of(self._site) / largest_weight(self._plan) if ROWS in exchange.scalar_names else 1.0
+        return short(self._plan, self._site, update, asked, weight)
 
     def require(self) -> None:
         """It never ends by itself."""
@@ -376,6 +399,8 @@ def sites_of(plan: Plan, directory: Path, policies: Mapping[str, Any] | None = N
 class StreamEnd(QueuedStream):
     """The engine's end of one line. `queued` is called with each message, so that nobody has to look for it."""
 
+    reads_sums = True
+
     def __init__(self, line: Line, queued: Callable[[], None]) -> None:
         super().__init__()
         self.line, self._queued = line, queued
@@ -386,7 +411,7 @@ class StreamEnd(QueuedStream):
         self._queued()
 
     def send_parameters(
-        self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int, first_chunk: int = 0
+        self, parameters: npt.NDArray[np.generic], round_number: int, attempt: int, first_chunk: int = 0
     ) -> None:
         """Queue the vector."""
         super().send_parameters(parameters, round_number, attempt, first_chunk)

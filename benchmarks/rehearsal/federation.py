@@ -39,6 +39,7 @@ class Setting:
     rounds: int
     is_masked: bool
     is_early: bool
+    bits: int = 32
     study: str = "round-overhead"
     address: str = field(default_factory=lambda: f"localhost:{free_port()}")
     enrolment: str = field(default_factory=lambda: f"localhost:{free_port()}")
@@ -186,5 +187,5 @@ def plan_document(setting: Setting, parameters: int, identities: dict[str, str])
         "weighting": {"name": "equal"},
         "start": {"name": "equal", "seed": 0},
         "sites": [{"name": name, "identity": identity} for name, identity in sorted(identities.items())],
-        "masking": {"required": setting.is_masked},
+        "masking": {"required": setting.is_masked, "bits": setting.bits},
     }

@@ -45,12 +45,12 @@ _OPTIONS: Final = [
 ]
 
 
-def floor_seconds(sites: int, parameters: int, rounds: int, *, is_relayed: bool = False) -> list[float]:
+def floor_seconds(sites: int, size: int, rounds: int, *, is_relayed: bool = False) -> list[float]:
     """Measure rounds of the bare exchange.
 
     Args:
         sites: client processes.
-        parameters: the number of 32-bit numbers sent each way for each site.
+        size: the number of bytes sent each way for each site.
         rounds: how many rounds; the first, in which connections open, is not counted.
         is_relayed: whether each site has three processes instead of one.
 
@@ -64,7 +64,7 @@ def floor_seconds(sites: int, parameters: int, rounds: int, *, is_relayed: bool 
         folder, address = Path(temporary), f"localhost:{free_port()}"
         _write_credentials(folder)
         words = [sys.executable, "-m", __spec__.name, "--folder", folder, "--address", address]
-        words += ["--sites", str(sites), "--parameters", str(parameters), "--rounds", str(rounds)]
+        words += ["--sites", str(sites), "--size", str(size), "--rounds", str(rounds)]
         words += ["--relayed"] * is_relayed
         server = stack.enter_context(running([*words, "--serve"], folder / "server.log"))
         assert server.stdout is not None
@@ -101,10 +101,10 @@ def _write_credentials(folder: Path) -> None:
 class _Server:
     """Sends parameters, adds up the replies, and syncs one line to disk for each round."""
 
-    def __init__(self, folder: Path, sites: int, parameters: int, rounds: int) -> None:
+    def __init__(self, folder: Path, sites: int, size: int, rounds: int) -> None:
         self._sites, self._rounds = sites, rounds
-        self._down = np.zeros(parameters, np.uint32)
-        self._sum = np.zeros(parameters, np.uint32)
+        self._down = np.zeros(size, np.uint8)
+        self._sum = np.zeros(size, np.uint8)
         self._journal = os.open(folder / "journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._missing, self._turn = sites, asyncio.Condition()
         self._round, self._began = 0, 0.0
@@ -119,10 +119,10 @@ class _Server:
             await self._turn.wait_for(lambda: self._joined == self._sites)
         for number in range(self._rounds):
             for start in range(0, self._down.nbytes, _CHUNK_BYTES):
-                await context.write(self._down.view(np.uint8)[start : start + _CHUNK_BYTES].tobytes())
+                await context.write(self._down[start : start + _CHUNK_BYTES].tobytes())
             start = 0
             while start < self._sum.size:
-                chunk = np.frombuffer(await context.read(), "<u4")
+                chunk = np.frombuffer(await context.read(), np.uint8)
                 part = self._sum[start : start + chunk.size]
                 np.add(part, chunk, out=part)
                 start += chunk.size
@@ -232,9 +232,9 @@ def _fill(source: socket.socket, part: memoryview) -> None:
         filled += received
 
 
-async def _call(folder: Path, address: str, site: _Site | _RelayedSite, parameters: int, rounds: int) -> None:
+async def _call(folder: Path, address: str, site: _Site | _RelayedSite, size: int, rounds: int) -> None:
     certificate, key = (folder / "certificate.pem").read_bytes(), (folder / "key.pem").read_bytes()
-    secrets, size = grpc.ssl_channel_credentials(certificate, key, certificate), 4 * parameters
+    secrets = grpc.ssl_channel_credentials(certificate, key, certificate)
     async with grpc.aio.secure_channel(address, secrets, options=_OPTIONS) as channel:
         stream = channel.stream_stream(_METHOD)()
         for _ in range(rounds):
@@ -254,17 +254,17 @@ async def _call(folder: Path, address: str, site: _Site | _RelayedSite, paramete
 @click.option("--folder", type=click.Path(path_type=Path), required=True)
 @click.option("--address", required=True)
 @click.option("--sites", type=int, required=True)
-@click.option("--parameters", type=int, required=True)
+@click.option("--size", type=int, required=True)
 @click.option("--rounds", type=int, required=True)
 @click.option("--serve", is_flag=True)
 @click.option("--relayed", is_flag=True)
-def main(folder: Path, address: str, sites: int, parameters: int, rounds: int, serve: bool, relayed: bool) -> None:
+def main(folder: Path, address: str, sites: int, size: int, rounds: int, serve: bool, relayed: bool) -> None:
     """Run one process of the exchange: the server or a client."""
     if serve:
-        asyncio.run(_serve(folder, address, _Server(folder, sites, parameters, rounds)))
+        asyncio.run(_serve(folder, address, _Server(folder, sites, size, rounds)))
         return
-    site = _RelayedSite(4 * parameters, rounds) if relayed else _Site(4 * parameters)
-    asyncio.run(_call(folder, address, site, parameters, rounds))
+    site = _RelayedSite(size, rounds) if relayed else _Site(size)
+    asyncio.run(_call(folder, address, site, size, rounds))
 
 
 if __name__ == "__main__":

@@ -15,11 +15,12 @@ from rich.table import Column, Table
 from coordinator.network.outgoing import STALLED_SECONDS
 from coordinator.rounds.run import terms_of
 from protos.numbers.chunk_layout import CHUNK_PARAMETERS
+from protos.plan.announced_sums import sums_go_down
 from protos.plan.announcing_plan import AnnouncingPlan
 from protos.plan.manifest import Manifest, most_bytes
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
-from protos.wire.positions import DOWN_CHUNK_PARAMETERS
+from protos.wire.positions import DOWN_CHUNK_BYTES
 
 _FEW_DAYS: Final = 7.0
 _OTHER_COLUMNS: Final = 80  # characters besides the names
@@ -94,9 +95,10 @@ def line_of_a_round(plan: Plan, manifest: Manifest) -> str:
     """Return the bytes of a round for one site, and the slowest line on which no attempt becomes void."""
     has_controls = plan.ingredients.has_controls if isinstance(plan, NetworkPlan) else False
     numbers = plan.tensor.number_count if isinstance(plan, AnnouncingPlan) else manifest.parameters * (1 + has_controls)
-    down, up = 4 * numbers, most_bytes(plan, manifest) // plan.rounds
+    width = plan.bits // 8 if sums_go_down(plan) else 4  # but in the first round, and to a site that was restarted
+    down, up = width * numbers, most_bytes(plan, manifest) // plan.rounds
     kilobits = 8 * max(
-        min(down, 4 * DOWN_CHUNK_PARAMETERS) / STALLED_SECONDS,
+        min(down, DOWN_CHUNK_BYTES) / STALLED_SECONDS,
         min(up, 4 * CHUNK_PARAMETERS) / terms_of(plan, manifest.parameters).seconds,
     ) / 1000  # fmt: skip
     return (

@@ -57,9 +57,9 @@ class Writing(Protocol):
 
 
 class _Vector:
-    """Parameters that wait to be sent. The parameters are divided into chunks only when a peer reads."""
+    """Parameters, or a sum, that wait to be sent. They are divided into chunks only when a peer reads."""
 
-    def __init__(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
+    def __init__(self, parameters: npt.NDArray[np.generic], round_number: int, attempt: int) -> None:
         self.parameters, self.of = parameters, (round_number, attempt)
         self._newest: dict[int, bytes] = {}
 
@@ -68,7 +68,7 @@ class _Vector:
         if index not in self._newest:
             if len(self._newest) == _MESSAGES_KEPT:
                 del self._newest[next(iter(self._newest))]
-            body = self.parameters[down_slice(index)].view(np.uint8).data
+            body = self.parameters.view(np.uint8)[down_slice(index)].data
             self._newest[index] = encode_coordinator_message(Chunk(*self.of, index, body))
         return self._newest[index]
 
@@ -79,7 +79,7 @@ class Vectors:
     def __init__(self) -> None:
         self._newest: _Vector | None = None
 
-    def of(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> _Vector:
+    def of(self, parameters: npt.NDArray[np.generic], round_number: int, attempt: int) -> _Vector:
         """Return the newest vector if it is this one, or a new one."""
         newest = self._newest
         if newest is None or newest.parameters is not parameters or newest.of != (round_number, attempt):
@@ -119,7 +119,7 @@ class StreamPeer:
         self._queue: asyncio.Queue[_Item] = asyncio.Queue()
         self._bytes = self._vectors = 0
         self.ending = asyncio.Event()
-        self.does_not_read = self.reads_together = False
+        self.does_not_read = self.reads_together = self.reads_sums = False
         self._handing_over_since = math.inf
 
     @property
@@ -132,9 +132,9 @@ class StreamPeer:
         self._put(encode_coordinator_message(message))
 
     def send_parameters(
-        self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int, first_chunk: int = 0
+        self, parameters: npt.NDArray[np.generic], round_number: int, attempt: int, first_chunk: int = 0
     ) -> None:
-        """Queue a vector, float32 of shape (parameters,), as chunks. The vector is read when the chunks are sent."""
+        """Queue a vector as chunks. The vector is read when the chunks are sent."""
         self._put(_Rest(self._of_all.of(parameters, round_number, attempt), first_chunk))
 
     def end(self, reason: CoordinatorReason, detail: str) -> None:
@@ -167,11 +167,11 @@ class StreamPeer:
             if isinstance(item, bytes):
                 await self._hand_over(item)
             else:
-                size, whole = item.vector.parameters.size, item.vector.parameters.nbytes
-                for index in range(item.first, down_chunks(size)):
+                whole = item.vector.parameters.nbytes
+                for index in range(item.first, down_chunks(whole)):
                     async with self._turn:  # wait before the chunk is made
                         await self._hand_over(item.vector.message(index))
-                    self._moved(min(whole, 4 * down_slice(index).stop), whole)
+                    self._moved(min(whole, down_slice(index).stop), whole)
             item = await self._queue.get()
 
     async def _write_together(self, first: bytes) -> _Item:

@@ -228,7 +228,7 @@ class FederationService:
             if refusal is not None:
                 peer.end(CoordinatorReason.NOT_ACCEPTED, refusal)
                 return
-            peer.reads_together = greeting.together
+            peer.reads_together, peer.reads_sums = greeting.together, greeting.sums
             self._upkeep.greeted(peer, site)
             self._engine.saw(site)
             self._engine.connected(site, peer)

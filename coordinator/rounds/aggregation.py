@@ -2,7 +2,7 @@
 
 Memory is one model, whatever the number of sites: no site's vector is ever stored. A chunk is accepted only from a
 bound site, in sequence, and of the right size. Integers modulo 2**32 and 2**64 make the sum independent of the order of
-arrival. Source: docs/privacy.md, "Integers".
+arrival, and so are those modulo 2**8 and 2**16. Source: docs/privacy.md, "Integers".
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from protos.numbers.chunk_layout import Integers32, Layout
+from protos.numbers.chunk_layout import Layout
+from protos.numbers.short_integers import WIDTHS, Integers
 from protos.wire.messages import MalformedMessage
 
 
 class RunningSum:
     """Adds up the contributions of one attempt, and records how many chunks of each site were added."""
 
-    def __init__(self, parameters: int) -> None:
-        """Reserve the memory. `parameters` is the largest number of values in a vector of the run."""
-        self._memory = np.zeros(parameters, np.int32)
+    def __init__(self, parameters: int, bits: int = 32) -> None:
+        """Reserve the memory. `parameters` is the largest number of values of so many bits in a vector of the run."""
+        self._memory: Integers = np.zeros(parameters, WIDTHS[bits])
+        self._spare: Integers = np.empty(0, WIDTHS[bits])
         self._arrived: dict[str, int] = {}
         self.reset(Layout(0, 0), ())
 
@@ -55,13 +57,20 @@ class RunningSum:
         np.add(words, self._layout.words(body, index), out=words)  # wraps on purpose: modulo 2**64
         arrived = self._layout.updates(body, index)
         if self._has_begun[index]:
-            np.add(updates, arrived, out=updates)  # and modulo 2**32
+            np.add(updates, arrived, out=updates)  # and modulo 2**bits
         else:
             updates[...], self._has_begun[index] = arrived, True
         self._arrived[site] = index + 1
         is_last = index + 1 == self._layout.chunks
         self._missing -= is_last
         return is_last
+
+    def keep(self) -> Integers:
+        """Return the complete sum of updates. It stays as it is until the sum after the next one begins."""
+        kept, memory = self._updates, self._memory
+        self._memory = self._spare if self._spare.size == memory.size else np.zeros_like(memory)
+        self._spare = memory
+        return kept
 
     @property
     def sites(self) -> int:
@@ -84,8 +93,8 @@ class RunningSum:
         return not self.is_consistent and all(int(words[0]) % (1 << 32) == len(self._arrived) for words in self._words)
 
     @property
-    def updates(self) -> Integers32:
-        """Return the sum of all encoded updates, int32 of shape (the layout's parameters,). Valid once complete."""
+    def updates(self) -> Integers:
+        """Return the sum of all encoded updates: integers of the layout's bits and shape. Valid once complete."""
         return self._updates
 
     @property

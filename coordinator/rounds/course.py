@@ -56,6 +56,8 @@ class Course:
         curve: measured rounds, each with the mean validation loss of the model that was offered in it.
         best: the entry of the curve with the lowest loss; of equal ones the earliest.
         training_rounds: the number of Newton rounds if they end early, otherwise None.
+        exponents: of the scales of short integers in the next round, one for each layer. Empty for 32 bits.
+        summed_rows: of the sites in the newest sum of a network's updates; 0 with equal weights.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # applies to values that are read from disk
@@ -65,6 +67,8 @@ class Course:
     curve: tuple[tuple[int, float], ...] = ()
     best: tuple[int, float] | None = None
     training_rounds: int | None = None
+    exponents: tuple[int, ...] = ()
+    summed_rows: int = 0
 
     @property
     def best_round(self) -> int | None:

@@ -90,15 +90,17 @@ from protos.wire.positions import down_chunks, received_position
 
 
 class Peer(Protocol):
-    """Sends messages on one site's open stream."""
+    """Sends messages on one site's open stream. `reads_sums`: the site computes parameters from sums."""
+
+    reads_sums: bool
 
     def send(self, message: CoordinatorMessage) -> None:
         """Add a message to the queue of this site's messages."""
 
     def send_parameters(
-        self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int, first_chunk: int
+        self, parameters: npt.NDArray[np.generic], round_number: int, attempt: int, first_chunk: int
     ) -> None:
-        """Send parameters in chunks, from `first_chunk` on. Each is read from the vector just before it is sent."""
+        """Send parameters, or a sum, from a chunk on. Each chunk is read from the array just before it is sent."""
 
     def end(self, reason: CoordinatorReason, detail: str) -> None:
         """Send the site the reason for the end of the connection, then end the connection."""
@@ -489,15 +491,24 @@ class Engine:
     def _send_parameters(
         self, run: Run, sites: Sites, message: Offer | Finish, values: npt.NDArray[np.float32], attempt: int
     ) -> None:
-        """Send a message and the chunks of its parameters that each site lacks."""
-        position, chunks = received_position(run.name, message), down_chunks(values.size)
-        first = {site: self._transfers.queue(site, position, chunks) for site in sorted(sites & self._joined)}
-        for chunk, some in groupby(sorted(first, key=first.__getitem__), first.__getitem__):
-            self._send(frozenset(some), replace(message, first_chunk=chunk) if chunk else message)
-        for site, chunk in first.items():
-            if chunk < chunks:
+        """Send a message and the chunks of its parameters that each site lacks, or of the sum that leads to them."""
+        arrays: dict[bool, npt.NDArray[np.generic]] = {False: values}
+        if (found := run.sum_before(message.round)) is not None:
+            arrays[True] = found
+        positions = {is_sum: received_position(run.name, replace(message, is_sum=is_sum)) for is_sum in arrays}
+        chunks = {is_sum: down_chunks(array.nbytes) for is_sum, array in arrays.items()}
+        self._transfers.announce({positions[is_sum]: chunks[is_sum] for is_sum in arrays})
+        lacking: dict[str, tuple[bool, int]] = {}
+        for site in sorted(sites & self._joined):
+            reads = True in arrays and self._peers[site].reads_sums
+            is_sum = reads and self._transfers.has_base(site, positions[True])
+            lacking[site] = is_sum, self._transfers.queue(site, positions[is_sum], chunks[is_sum])
+        for (is_sum, chunk), some in groupby(sorted(lacking, key=lacking.__getitem__), lacking.__getitem__):
+            self._send(frozenset(some), replace(message, is_sum=is_sum, first_chunk=chunk))
+        for site, (is_sum, chunk) in lacking.items():
+            if chunk < chunks[is_sum]:
                 send = self._peers[site].send_parameters
-                self._outbox.append(partial(send, values, message.round, attempt, chunk))
+                self._outbox.append(partial(send, arrays[is_sum], message.round, attempt, chunk))
 
     def _hear_held(self, run: Run) -> None:
         """When the round is over, add sites again that sent a whole contribution and then reconnected."""

@@ -47,9 +47,12 @@ from coordinator.rounds.transfers import unseen_seconds
 from coordinator.storage.snapshots import Snapshot
 from protos.numbers.fixed_point import FixedPoint
 from protos.numbers.round_sums import Sums
+from protos.numbers.short_integers import Integers, pack_exponents
+from protos.plan.announced_sums import sum_goes_down
 from protos.plan.announcing_plan import AnnouncingPlan
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, stage_at
+from protos.plan.layer_scales import first_exponents, next_exponents
 from protos.plan.manifest import ROWS, Manifest, manifest_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
@@ -67,11 +70,12 @@ _MOST_POINTS: Final = 200
 
 @dataclass(frozen=True)
 class Offered:
-    """The first offer of a round, with the parameters that are sent with the offer."""
+    """The first offer of a round, with the parameters that are sent with the offer, or the sum that leads to them."""
 
     offer: Offer
     exchange: Exchange
     values: Float32 = field(repr=False)
+    sum: Integers | None = field(default=None, repr=False)
 
 
 @dataclass
@@ -98,6 +102,7 @@ class Run:
     adverts: dict[str, KeyAdvert] = field(default_factory=dict, repr=False)
     acknowledgements: dict[str, KeySessionAcknowledgement] = field(default_factory=dict, repr=False)
     _offered: Offered | None = field(default=None, repr=False)
+    _newest_sum: tuple[int, Integers] | None = field(default=None, repr=False)  # the number of its round, and the sum
     _training_contributors: int = 0
 
     @property
@@ -127,7 +132,7 @@ class Run:
 
     def _is_in_range(self, sums: Sums) -> bool:
         """Return whether every summed number is within the clipping range times the sum of the weights."""
-        if not sums.updates.size:
+        if not sums.updates.size or sums.exponents:  # honest sums of short integers use all of their range
             return True
         fixed_point = FixedPoint(self.plan.masking.clipping_range, len(self.plan.sites))
         most = fixed_point.most(sums.weight(self.plan.site_weights), sums.contributors)
@@ -142,8 +147,10 @@ class Run:
             layers = layers_at(self.plan, course, round_number)
             exchange = self.exchanges.of(round_number, stage, layers)
             values = self._sent(exchange.down, has_controls=exchange.has_controls)
-            offer = Offer(round_number, 0, parameters_digest(values), stage, layers, course.best_round)
-            self._offered = Offered(offer, exchange, values)
+            digest, scales = parameters_digest(values), pack_exponents(course.exponents)
+            facts = digest, stage, layers, course.best_round
+            offer = Offer(round_number, 0, *facts, scales=scales, summed_rows=course.summed_rows)
+            self._offered = Offered(offer, exchange, values, self.sum_before(round_number))
         return self._offered
 
     def go_back(self, snapshot: Snapshot | None) -> None:
@@ -154,7 +161,7 @@ class Run:
         self.values = state.values.copy()
         for name, array in self.rule_state.items():
             array[...] = state.rule_state[name]
-        self.course, self.rounds_made, self._offered = state.course, state.round, None
+        self.course, self.rounds_made, self._offered, self._newest_sum = state.course, state.round, None, None
         self.terms = replace(self.terms, rounds=rounds_of(self.plan, state.course))
 
     def before(self, round_number: int) -> Snapshot:
@@ -180,6 +187,10 @@ class Run:
             apply_rule(self.plan, self.manifest, sums, self.parameters, self.rule_state)
             if exchange.has_controls:
                 self.values[self.manifest.parameters :] = self.rule_state["control"]
+            exponents = next_exponents(self.plan, self.manifest, sums)
+            self.course = replace(self.course, exponents=exponents, summed_rows=sums.scalars.get(ROWS, 0))
+            if sum_goes_down(self.plan, exchange):
+                self._newest_sum = round_number, self.running_sum.keep()
         self.course = follow(self.plan, self.course, round_number, sums)
         if isinstance(self.plan, AnnouncingPlan):
             self.course = announce(self.plan, self.course, round_number, sums, self.values)
@@ -190,8 +201,13 @@ class Run:
         """Return the last message of the run, and the vector of result parameters that follows this message."""
         layers = layers_of_result(self.course)
         values = self._sent(self.exchanges.result(layers), has_controls=False)
-        digest = parameters_digest(values)
-        return Finish(self.rounds_made, digest, layers, self.course.best_round), values
+        facts = parameters_digest(values), layers, self.course.best_round
+        return Finish(self.rounds_made, *facts, summed_rows=self.course.summed_rows), values
+
+    def sum_before(self, round_number: int) -> Integers | None:
+        """Return the sum of the round before this one, if it can be sent and if this process made it."""
+        newest = self._newest_sum
+        return newest[1] if newest is not None and newest[0] == round_number - 1 else None
 
     def views(self) -> dict[str, Float32]:
         """Return the shared parameters as named arrays, without copying them."""
@@ -242,6 +258,7 @@ class Run:
             contributors=self._training_contributors,
             updates=found.updates[: exchange.updates],
             scalars=dict(zip(exchange.scalar_names, scalars, strict=True)),
+            exponents=self.course.exponents,
         )
 
     def _sent(self, tensors: tuple[TensorSpec, ...], *, has_controls: bool) -> Float32:
@@ -272,10 +289,10 @@ def new_run(plan: Plan, terms: Terms, state: State, manifest: Manifest | None = 
         exchanges=Exchanges(plan, manifest),
         terms=terms,
         state=state,
-        course=Course(),
+        course=Course(exponents=first_exponents(plan, manifest)),
         values=values,
         rule_state=begin_rule(method.server_rule, manifest.parameters),
-        running_sum=RunningSum(manifest.parameters),
+        running_sum=RunningSum(manifest.parameters, plan.bits),
     )
 
 

@@ -50,6 +50,10 @@ class Transfers:
         self._clock = clock
         self._received: dict[str, tuple[bytes, int]] = {}
         self._under_way: dict[str, _Transfer] = {}
+        self._newest: dict[
+            bytes, int
+        ] = {}  # the positions of the newest parameters and of their sum, with their chunks
+        self._before: dict[bytes, int] = {}  # and of those before
 
     def joined(self, site: str, join: Join) -> None:
         """Record what a site has received on its earlier streams."""
@@ -61,6 +65,16 @@ class Transfers:
         known, arrived = self._received.get(site, (b"", 0))
         self._received[site] = position, chunks
         return min(arrived, chunks) if known == position else 0
+
+    def announce(self, chunks: dict[bytes, int]) -> None:
+        """Record by position the numbers of chunks of new parameters, and of the sum that leads to them."""
+        if self._newest.keys() != chunks.keys():
+            self._newest, self._before = chunks, self._newest
+
+    def has_base(self, site: str, of_sum: bytes) -> bool:
+        """Return whether a site has all parameters before the newest ones, so that the sum suffices."""
+        known, arrived = self._received.get(site, (b"", 0))
+        return known == of_sum or self._before.get(known) == arrived
 
     def moved(self, site: str, way: str, arrived: int, of: int) -> None:
         """Record that so many bytes of a transfer have arrived, or were taken by the line."""

@@ -10,7 +10,6 @@ from collections.abc import Collection
 
 from protos.masking.key_session import SMALLEST_COHORT
 from protos.masking.masking_refusals import Reason, require
-from protos.numbers.fixed_point import FixedPoint
 from protos.plan.canonical import digest, pack
 
 
@@ -33,10 +32,10 @@ def check_contributors(own: str, contributors: tuple[str, ...], members: Collect
     require(len(contributors) >= quorum, Reason.BELOW_QUORUM)
 
 
-def encoding_name(fixed_point: FixedPoint) -> bytes:
+def encoding_name(clipping_range: float, sites: int, bits: int) -> bytes:
     """Return as bytes how numbers are encoded: the clipping range C, the number of sites K, and the integers' width."""
-    clipping_range = float(fixed_point.clipping_range).hex()
-    return pack("masking encoding", "fixed point modulo 2**32 and 2**64", clipping_range, fixed_point.sites)
+    how = f"fixed point modulo 2**{bits} and 2**64"
+    return pack("masking encoding", how, float(clipping_range).hex(), sites)
 
 
 def round_context(

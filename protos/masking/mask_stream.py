@@ -1,8 +1,8 @@
 """Adds pairwise masks to the encoded vector, chunk by chunk.
 
-Each pair of contributors shares a keystream as long as the vector. It has the same chunks and integer types
-(protos/numbers/chunk_layout.py): 64-bit words modulo 2**64, updates modulo 2**32. The site whose name sorts first adds
-the keystream, the other subtracts it. So the sum over all contributors contains no mask. The rules:
+Each pair of contributors shares a keystream as long as the vector. It has the same chunks and types of integers
+(protos/numbers/chunk_layout.py): 64-bit words modulo 2**64, updates modulo 2**bits. The site whose name sorts first
+adds the keystream, the other subtracts it. So the sum over all contributors contains no mask. The rules:
 
 * a keystream's key depends on pair, context and cipher, so no two contexts share a mask;
 * each chunk has its own part of the keystream, so chunks can be masked in any order with the same result;
@@ -31,7 +31,7 @@ _BLOCK_BYTES: Final = 8 * _BLOCK_WORDS + 4 * BLOCK_PARAMETERS
 _ZEROS: Final = memoryview(bytes(_BLOCK_BYTES))
 
 Words: TypeAlias = npt.NDArray[np.uint64]
-Updates: TypeAlias = npt.NDArray[np.uint32]
+Updates: TypeAlias = npt.NDArray[np.unsignedinteger]
 Numbers: TypeAlias = tuple[Words, Updates]
 
 
@@ -115,14 +115,14 @@ class Masker:
         """Compute the masks of the first chunk before the chunk is known. `masked` then only adds them."""
         masks = np.empty(self._layout.chunk_bytes(0), np.uint8).data
         words, updates = out = self._views(masks, 0)
-        zeros = np.broadcast_to(np.uint64(0), words.shape), np.broadcast_to(np.uint32(0), updates.shape)
+        zeros = np.broadcast_to(np.uint64(0), words.shape), np.broadcast_to(updates.dtype.type(0), updates.shape)
         self._add_masks(zeros, out, counter_block(0))
         self._first_masks = masks
 
     def _views(self, body: memoryview, index: int) -> Numbers:
         """Return a chunk's words and updates as unsigned integers, without a copy."""
         words = np.frombuffer(body, "<u8", self._layout.words_in(index))
-        return words, np.frombuffer(body, "<u4", offset=words.nbytes)
+        return words, np.frombuffer(body, f"<u{self._layout.width}", offset=words.nbytes)
 
     def _add_masks(self, plain: Numbers, out: Numbers, start: bytes) -> None:
         """Write `plain` plus each peer's keystream from `start` into `out`, block by block."""
@@ -136,10 +136,10 @@ class Masker:
         size = words.nbytes + updates.nbytes
         zeros, keystream = _ZEROS[:size], self._keystream.data[:size]
         word_masks = self._keystream[: words.nbytes].view("<u8")
-        update_masks = self._keystream[words.nbytes : size].view("<u4")
+        update_masks = self._keystream[words.nbytes : size].view(updates.dtype)
         for stream, combine in self._streams:
             stream.update_into(zeros, keystream)
-            if words.size:  # all wrap on purpose: sums are modulo 2**64 and 2**32
+            if words.size:  # all wrap on purpose: sums are modulo 2**64 and 2**bits
                 combine(plain[0], word_masks, out=words)
             combine(plain[1], update_masks, out=updates)
             plain = out  # a contributor has at least one peer, so all of `out` is written

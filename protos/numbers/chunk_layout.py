@@ -2,8 +2,8 @@
 
 A chunk is `check | scalars | updates`, little-endian. The check is a 64-bit 1, whose sum must be the number of sites. A
 site that may not send its numbers sends a void: random integers, and a check of 1 plus an odd multiple of 2**32.
-Only the last chunk has the scalars, as 64-bit integers. Then follow up to 262,144 updates as 32-bit integers. The
-vector is one buffer of these chunks, so a chunk is sent, masked and added without a copy.
+Only the last chunk has the scalars, as 64-bit integers. Then follow updates as integers of 8, 16 or 32 bits, up to
+1 MiB of them. The vector is one buffer of these chunks, so a chunk is sent, masked and added without a copy.
 """
 
 from __future__ import annotations
@@ -15,41 +15,55 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-CHUNK_PARAMETERS: Final = 1 << 18  # 1 MiB: chunks of half this size cost 4% more processor time in a round
+from protos.numbers.short_integers import Integers
+
+CHUNK_PARAMETERS: Final = 1 << 18  # of 32 bits
+_CHUNK_BYTES: Final = 4 * CHUNK_PARAMETERS  # chunks of half this size cost 4% more processor time in a round
 _WORD: Final = 8
 
-Integers32 = npt.NDArray[np.int32]
 Integers64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The division of a vector with this many updates and scalars into chunks."""
+    """The division of a vector with this many updates of so many bits, and scalars, into chunks."""
 
     parameters: int
     scalars: int
+    bits: int = 32
+
+    @property
+    def width(self) -> int:
+        """Return the number of bytes of an update."""
+        return self.bits // 8
+
+    @property
+    def chunk_parameters(self) -> int:
+        """Return the number of updates in every chunk but the last."""
+        return _CHUNK_BYTES // self.width
 
     @cached_property
     def chunks(self) -> int:
         """Return the number of chunks of a vector. It is at least 1, because an empty vector also has a check."""
-        return max(1, -(-self.parameters // CHUNK_PARAMETERS))
+        return max(1, -(-self.parameters // self.chunk_parameters))
 
     @cached_property
     def total_bytes(self) -> int:
         """Return the size of the whole vector in bytes."""
-        return 4 * self.parameters + _WORD * (self.scalars + self.chunks)
+        return self.width * self.parameters + _WORD * (self.scalars + self.chunks)
 
     def chunk_bytes(self, index: int) -> int:
         """Return the size of one chunk in bytes."""
-        return _WORD * self.words_in(index) + 4 * self._updates(index)
+        return _WORD * self.words_in(index) + self.width * self._updates(index)
 
     def start(self, index: int) -> int:
         """Return where a chunk begins in the buffer, in bytes. The result is always a multiple of eight."""
-        return index * (4 * CHUNK_PARAMETERS + _WORD)
+        return index * (_CHUNK_BYTES + _WORD)
 
     def updates_slice(self, index: int) -> slice:
         """Return which updates of the vector a chunk contains."""
-        return slice(index * CHUNK_PARAMETERS, index * CHUNK_PARAMETERS + self._updates(index))
+        start = index * self.chunk_parameters
+        return slice(start, start + self._updates(index))
 
     def body(self, buffer: bytearray | memoryview, index: int) -> memoryview:
         """Return one chunk's bytes as a view, without copying the bytes."""
@@ -60,9 +74,9 @@ class Layout:
         """Return a view of the check and, in the last chunk, the scalars: int64 of shape (1 + scalars,)."""
         return np.frombuffer(body, "<i8", self.words_in(index))
 
-    def updates(self, body: bytes | memoryview, index: int) -> Integers32:
-        """Return a view of the encoded updates: int32 of shape (n,)."""
-        return np.frombuffer(body, "<i4", self._updates(index), offset=_WORD * self.words_in(index))
+    def updates(self, body: bytes | memoryview, index: int) -> Integers:
+        """Return a view of the encoded updates: signed integers of shape (n,)."""
+        return np.frombuffer(body, f"<i{self.width}", self._updates(index), offset=_WORD * self.words_in(index))
 
     def void(self, body: memoryview, index: int) -> None:
         """Turn a chunk of random bytes into that of a void, in place."""
@@ -74,4 +88,4 @@ class Layout:
         return 1 + (self.scalars if index == self.chunks - 1 else 0)
 
     def _updates(self, index: int) -> int:
-        return min(CHUNK_PARAMETERS, self.parameters - index * CHUNK_PARAMETERS)
+        return min(self.chunk_parameters, self.parameters - index * self.chunk_parameters)

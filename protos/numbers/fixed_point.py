@@ -107,15 +107,6 @@ class FixedPoint:
         """
         return self.scale * self.clipping_range * weights + 0.5 * sites
 
-    def decode(self, total: npt.NDArray[np.int32], divisor: float) -> npt.NDArray[np.float64]:
-        """Return the mean that a sum encodes: total / (S * divisor), in float64.
-
-        Args:
-            total: int32 of shape (n,), the sum modulo 2**32 read as signed.
-            divisor: the sum of the weights.
-        """
-        return np.divide(total, self.scale * divisor, dtype=np.float64)
-
 
 def round_rows(rows: int, largest: int) -> int:
     """Round a row count to two significant bits, at most `largest`.

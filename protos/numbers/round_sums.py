@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from protos.numbers.chunk_layout import Integers32
+from protos.numbers.short_integers import Integers
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import ROWS
 from protos.plan.weighting import EqualWeights, RowWeights, Weighting
@@ -18,14 +18,16 @@ class Sums:
 
     Attributes:
         contributors: the number of training sites in the sums.
-        updates: int32 of shape (numbers of exchange.up,), the sum of the encoded weighted updates.
+        updates: signed integers of shape (numbers of exchange.up,), the sum of the encoded weighted updates.
         scalars: the sum of each of the exchange's scalars by its name.
+        exponents: of the scales of short integers, one for each of the manifest's layers; empty for 32 bits.
     """
 
     exchange: Exchange
     contributors: int
-    updates: Integers32 = field(repr=False)
+    updates: Integers = field(repr=False)
     scalars: Mapping[str, int]
+    exponents: tuple[int, ...] = ()
 
     def weight(self, weighting: Weighting) -> float:
         """Return the sum of the weights by which the sites multiplied their updates."""

@@ -51,6 +51,7 @@ class Exchange:
         has_controls: whether control variates of the same tensors follow these values.
         up: the tensors whose updates a site sends, in the manifest's order.
         scalars: the integers that a site sends after the updates.
+        bits: of an update.
         own_numbers: sums of private layers with noise. The trainer sends them to the gate after the scalars. The gate
             returns their total in later rounds. They never leave the site.
     """
@@ -61,6 +62,7 @@ class Exchange:
     has_controls: bool
     up: tuple[TensorSpec, ...]
     scalars: tuple[Scalar, ...]
+    bits: int = 32
     own_numbers: int = 0
 
     @cached_property
@@ -86,7 +88,7 @@ class Exchange:
     @cached_property
     def layout(self) -> Layout:
         """Return how the vector that sites send is divided into chunks."""
-        return Layout(len(self.scalars), 0) if self.is_narrow else Layout(self.updates, len(self.scalars))
+        return Layout(len(self.scalars), 0) if self.is_narrow else Layout(self.updates, len(self.scalars), self.bits)
 
     @cached_property
     def scalar_names(self) -> tuple[str, ...]:
@@ -254,5 +256,6 @@ class Exchanges:
             has_controls=is_training and self._plan.ingredients.has_controls,
             up=offered if sends_changes else (),
             scalars=tuple(scalar for scalar in manifest.scalars if scalar.occasion in occasions),
+            bits=self._plan.bits,
             own_numbers=self._plan.own_numbers if is_training else 0,
         )

@@ -297,6 +297,6 @@ def rounds_with(plan: Plan, occasion: Occasion) -> int:
 def most_bytes(plan: Plan, manifest: Manifest) -> int:
     """Return the largest number of bytes that a site sends in the run. Repeated transmissions are not counted."""
     trained, updates = plan.training_rounds, 0 if plan.privacy is not None else manifest.parameters
-    layouts = trained * Layout(updates, 0).total_bytes + (plan.rounds - trained) * Layout(0, 0).total_bytes
+    layouts = trained * Layout(updates, 0, plan.bits).total_bytes + (plan.rounds - trained) * Layout(0, 0).total_bytes
     alike = Counter((scalar.bits, scalar.occasion) for scalar in manifest.scalars)
     return layouts + sum(bits // 8 * rounds_with(plan, occasion) * count for (bits, occasion), count in alike.items())

@@ -261,6 +261,11 @@ class NetworkPlan(PlanHead):
         return 0 if self.privacy is None else self.schedule.rounds
 
     @property
+    def sends_updates(self) -> bool:
+        """Return whether the sites send updates of a network. With privacy they send sums of gradients."""
+        return self.privacy is None
+
+    @property
     def own_numbers(self) -> int:
         """Return the number of values in private layers trained with noise. These values never leave the site."""
         return 0 if self.private_training is None else self.private_training.own_numbers

@@ -16,6 +16,7 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 from pydantic import Field, StrictBool, StringConstraints, model_validator
 
 from protos.numbers.fixed_point import is_power_of_two
+from protos.numbers.short_integers import capacity
 from protos.plan.canonical import digest
 from protos.plan.concepts import Answers, Concept, Question
 from protos.plan.documents import Document, refuse_for
@@ -46,14 +47,19 @@ class ListedSite(Document):
     answers: Answers = "same"
 
 
+_FEWEST_LEVELS: Final = 4  # of a short integer on each side of 0
+
+
 class Masking(Document):
     """Whether contributions are masked, and the encoding of updates as integers.
 
     Without masks the coordinator can read each site's contribution. `clipping_range` is the largest absolute value of
-    an encoded update. If more than `largest_clipped_share` of the values are clipped, the site stops the round.
+    an encoded update, an integer of so many `bits`. If more than `largest_clipped_share` of the values of 32 bits are
+    clipped, the site sends a void. What short integers leave out is sent later (protos/numbers/short_integers.py).
     """
 
     required: StrictBool = True
+    bits: Literal[8, 16, 32] = 32
     clipping_range: float = Field(default=8.0, gt=0, le=1024)
     largest_clipped_share: float = Field(default=0.001, ge=0, le=1)
 
@@ -99,7 +105,21 @@ class PlanHead(Document, ABC):
                 f"sum, but the plan has {self.training_count}"
             )
 
+    @property
+    def bits(self) -> int:
+        """Return the bits of an update's integers."""
+        return self.masking.bits
+
+    @property
+    def sends_updates(self) -> bool:
+        """Return whether the sites send updates of a network, and not only other numbers."""
+        return False
+
     def _of_masks(self) -> Iterator[str]:
+        if self.bits != 32 and not self.sends_updates:
+            yield "only updates of a network without privacy can be short integers. Set bits under masking to 32"
+        if self.bits != 32 and capacity(self.bits, len(self.sites)) < _FEWEST_LEVELS * len(self.sites):
+            yield f"sums of {self.bits} bits are too coarse for {len(self.sites)} sites. Set bits under masking to 16"
         if self.privacy is None:
             return
         if not self.masking.required:

@@ -6,6 +6,7 @@ stored in float64. Layers that are not shared do not change, and neither does th
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -40,18 +41,18 @@ RuleState: TypeAlias = dict[str, Float64]
 
 @dataclass(frozen=True)
 class _Stretch:
-    """A range of adjacent numbers in the sum. All of them are divided by the same weight above 0."""
+    """A range of adjacent numbers in the sum. All of them are divided by the same number: scale times weight."""
 
     place: slice  # in the parameters
     part: slice  # in the sum
-    weight: float
+    divisor: float
 
     def blocks(self) -> Iterator[_Stretch]:
         """Yield smaller parts of this range, each small enough for the cache of a processor core."""
         for start in range(0, self.part.stop - self.part.start, BLOCK):
             part = slice(self.part.start + start, min(self.part.start + start + BLOCK, self.part.stop))
             first = self.place.start + start
-            yield _Stretch(slice(first, first + part.stop - part.start), part, self.weight)
+            yield _Stretch(slice(first, first + part.stop - part.start), part, self.divisor)
 
 
 @dataclass(frozen=True)
@@ -91,19 +92,16 @@ def apply_rule(plan: NetworkPlan, manifest: Manifest, sums: Sums, parameters: Fl
         step = _step(rule, mean_change(training, noisy), state, pace)
         np.add(parameters, step, out=parameters, casting="same_kind")
         return
-    fixed_point = FixedPoint(plan.masking.clipping_range, len(plan.sites))
 
     def move(blocks: list[_Stretch]) -> None:
         for block in blocks:
             # In float64 the sum is exact, so adding 1 for n rounds gives n.
-            mean = fixed_point.decode(sums.updates[block.part], block.weight)
+            mean = np.divide(sums.updates[block.part], block.divisor, dtype=np.float64)
             moving = parameters[block.place]
             step = _step(rule, mean, {name: array[block.place] for name, array in state.items()}, pace)
             moving[...] = np.add(moving, step, out=step)
 
-    weight = sums.weight(plan.weighting)
-    moved = (_Stretch(place, part, weight) for place, part in spans(manifest, sums.exchange.up))
-    blocks = [block for stretch in moved for block in stretch.blocks()]
+    blocks = [block for stretch in _stretches(plan, manifest, sums) for block in stretch.blocks()]
     if len(blocks) < _FEWEST_FOR_THREADS:
         move(blocks)
     else:  # no block reads data that another writes, so the bits do not depend on the order
@@ -111,6 +109,20 @@ def apply_rule(plan: NetworkPlan, manifest: Manifest, sums: Sums, parameters: Fl
         with ThreadPoolExecutor(cores) as threads:
             for done in [threads.submit(move, blocks[core::cores]) for core in range(cores)]:
                 done.result()
+
+
+def _stretches(plan: NetworkPlan, manifest: Manifest, sums: Sums) -> Iterator[_Stretch]:
+    weight = sums.weight(plan.weighting)
+    if not sums.exponents:
+        scale = FixedPoint(plan.masking.clipping_range, len(plan.sites)).scale
+        for place, part in spans(manifest, sums.exchange.up):
+            yield _Stretch(place, part, scale * weight)
+        return
+    starts = dict(zip((tensor.name for tensor in manifest.tensors), slices_of(manifest.tensors), strict=True))
+    numbers = {layer: number for number, layer in enumerate(manifest.layers)}
+    for tensor, part in zip(sums.exchange.up, slices_of(sums.exchange.up), strict=True):
+        scale = math.ldexp(1.0, sums.exponents[numbers[tensor.layer]])
+        yield _Stretch(starts[tensor.name], part, scale * weight)
 
 
 def spans(manifest: Manifest, tensors: tuple[TensorSpec, ...]) -> tuple[tuple[slice, slice], ...]:

@@ -101,11 +101,13 @@ class Hello:
 
     Attributes:
         together: whether the site can read several messages of the coordinator in one.
+        sums: whether the site can compute parameters from the sum of a round.
     """
 
     protocol: int
     software: str
     together: bool = False
+    sums: bool = False
 
     def __post_init__(self) -> None:
         require(0 < self.protocol < 1 << 16, "protocol version")
@@ -169,6 +171,9 @@ class Offer:
         first_chunk: the site has the chunks of parameters before this one, so they do not follow.
         saves: whether every contributor saves its state after training, before it sends anything of the round.
         oldest: the oldest round to which this run may still return; a site deletes earlier states.
+        scales: of short integers, for each of the manifest's layers (protos/numbers/short_integers.py); else empty.
+        summed_rows: of all sites in the newest sum; 0 before any, or with equal weights.
+        is_sum: instead of the parameters, the sum of the round before follows (protos/plan/announced_sums.py).
     """
 
     round: int
@@ -180,12 +185,17 @@ class Offer:
     first_chunk: int = 0
     saves: bool = False
     oldest: int = 0
+    scales: bytes = b""
+    summed_rows: int = 0
+    is_sum: bool = False
 
     def __post_init__(self) -> None:
         require(0 <= self.oldest <= self.round and 0 <= self.first_chunk < 1 << 20, "oldest round or first chunk")
         _require_position(self.round, self.attempt)
         _require_digest(self.parameters_digest, "parameters digest")
         require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a round")
+        require(0 <= self.summed_rows < 1 << 63, "summed rows")
+        require(len(self.scales) <= 8 * _MOST_LAYER_BYTES, "scales of a round")
         require(self.best_round is None or 0 <= self.best_round < self.round, "best round")
 
 
@@ -238,10 +248,13 @@ class Finish:
     layers: bytes = b""
     best_round: int | None = None
     first_chunk: int = 0
+    summed_rows: int = 0
+    is_sum: bool = False
 
     def __post_init__(self) -> None:
         _require_position(self.round, 0)
         require(0 <= self.first_chunk < 1 << 20, "first chunk")
+        require(0 <= self.summed_rows < 1 << 63, "summed rows")
         _require_digest(self.parameters_digest, "parameters digest")
         require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a result")
         require(self.best_round is None or 0 <= self.best_round < self.round, "best round")

@@ -17,7 +17,7 @@ from blake3 import blake3
 from protos.plan.canonical import digest, pack
 from protos.wire.messages import Finish, Offer
 
-DOWN_CHUNK_PARAMETERS: Final = 1 << 17  # 512 KiB, the fastest size between 256 KiB and 1 MiB in measurements
+DOWN_CHUNK_BYTES: Final = 1 << 19  # the fastest size between 256 KiB and 1 MiB in measurements
 
 
 def parameters_digest(vector: npt.NDArray[np.float32]) -> bytes:
@@ -37,22 +37,25 @@ def arrays_digest(subject: str, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes
 def position(run: str, offer: Offer) -> bytes:
     """Return the SHA-256 (32 bytes) of the run and of each part of an offer that decides a site's contribution."""
     best = 0 if offer.best_round is None else 1 + offer.best_round
-    return digest("position", run, offer.round, offer.parameters_digest, offer.stage, offer.layers, best)
+    facts = offer.parameters_digest, offer.stage, offer.layers, best, offer.scales, offer.summed_rows
+    return digest("position", run, offer.round, *facts)
 
 
 def received_position(run: str, message: Offer | Finish) -> bytes:
-    """Return the SHA-256 (32 bytes) that names the parameters of an offer or of a result, and what they are for."""
+    """Return the SHA-256 (32 bytes) that names the bytes after an offer or a result, and what they are for."""
     if isinstance(message, Offer):
-        return position(run, message)
-    best = 0 if message.best_round is None else 1 + message.best_round
-    return digest("result", run, message.round, message.parameters_digest, message.layers, best)
+        here = position(run, message)
+    else:
+        best = 0 if message.best_round is None else 1 + message.best_round
+        here = digest("result", run, message.round, message.parameters_digest, message.layers, best)
+    return digest("sum", here) if message.is_sum else here
 
 
-def down_chunks(parameters: int) -> int:
-    """Return the number of chunks in which a vector with this number of parameters is sent to sites."""
-    return -(-parameters // DOWN_CHUNK_PARAMETERS)
+def down_chunks(size: int) -> int:
+    """Return the number of chunks in which so many bytes of parameters, or of a sum, are sent to sites."""
+    return -(-size // DOWN_CHUNK_BYTES)
 
 
 def down_slice(index: int) -> slice:
-    """Return the part of the vector in chunk `index`. The last chunk may be shorter."""
-    return slice(index * DOWN_CHUNK_PARAMETERS, (index + 1) * DOWN_CHUNK_PARAMETERS)
+    """Return which bytes are in chunk `index`. The last chunk may be shorter."""
+    return slice(index * DOWN_CHUNK_BYTES, (index + 1) * DOWN_CHUNK_BYTES)

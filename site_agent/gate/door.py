@@ -30,8 +30,8 @@ import structlog
 from blake3 import blake3
 
 from host.audit_log import AuditLog
-from protos.numbers.chunk_layout import Integers32
 from protos.numbers.fixed_point import FixedPoint, NotFinite
+from protos.numbers.short_integers import Integers, capacity
 from protos.plan.exchange import Exchange, Float32
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
@@ -101,6 +101,7 @@ class Gate:
         payload: memoryview,
         *,
         rows: int,
+        clipped: int = 0,
         memory: str = "",
         void: SiteReason | None = None,
     ) -> Contribution:
@@ -108,7 +109,7 @@ class Gate:
         noise = partial(self._permission.with_noise, position) if self._permission.has_noise else None
         try:
             if void is None:
-                built = self._builder.build(position, exchange, payload, rows=rows, noise=noise)
+                built = self._builder.build(position, exchange, payload, rows=rows, clipped=clipped, noise=noise)
                 return replace(built, memory=memory)
         except GateRefusal as refused:
             structlog.get_logger().error("contribution_void", what=refused.what)
@@ -207,16 +208,25 @@ class Builder:
         self._fixed_point = FixedPoint(plan.masking.clipping_range, len(plan.sites))
 
     def build(
-        self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int, noise: Noise | None = None
+        self,
+        position: bytes,
+        exchange: Exchange,
+        payload: memoryview,
+        *,
+        rows: int,
+        clipped: int = 0,
+        noise: Noise | None = None,
     ) -> Contribution:
         """Check the trainer's reply, and return it as a contribution in encoded form.
 
         Args:
             position: digest of the inputs of the computation.
             exchange: the values that may be sent in this round.
-            payload: the updates as little-endian float32, then the scalars without "rows" as
-                little-endian int64, each in the exchange's order, then the noisy sums of private layers.
+            payload: the updates as little-endian float32, or as the short integers that the trainer made of them.
+                Then the scalars without "rows" as little-endian int64, each in the exchange's order, then the noisy
+                sums of private layers.
             rows: training rows as the plan counts them; not used if their number is not sent.
+            clipped: how many short integers the trainer clipped.
             noise: returns the scalars with noise, and keeps the sums behind them; a plan with privacy needs it.
 
         Raises:
@@ -226,13 +236,14 @@ class Builder:
             what = "The trainer's answer does not have the length that this round requires."
             raise GateRefusal(what=what, reason=SiteReason.NETWORK_DIFFERS)
         layout = exchange.layout
-        values = np.frombuffer(payload, "<f4", exchange.updates)
+        kind = "<f4" if exchange.bits == 32 else f"<i{layout.width}"
+        values = np.frombuffer(payload, kind, exchange.updates)
         if not self._trains and values.any():
             raise unexpected_answer("The trainer sent an update, but this site only evaluates.")
         weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows)
         noisy = self._noisy([*scalars, *self._own_sums(exchange, payload)], noise)
         scalars = noisy[: len(scalars)]
-        buffer, digest, clipped = memoryview(bytearray(layout.total_bytes)), blake3(), 0
+        buffer, digest = memoryview(bytearray(layout.total_bytes)), blake3()
         for index in range(layout.chunks):
             body = layout.body(buffer, index)
             words = layout.words(body, index)
@@ -244,7 +255,8 @@ class Builder:
             else:
                 clipped += self._encode(values[part], weight, layout.updates(body, index))
             digest.update(body)  # while it is in the processor's cache
-        if clipped > self._plan.masking.largest_clipped_share * values.size:
+        # What short integers clip is in the residual, and is sent later.
+        if exchange.bits == 32 and clipped > self._plan.masking.largest_clipped_share * values.size:
             what = f"{clipped} of {values.size} values were outside the agreed clipping range."
             raise GateRefusal(what=what, reason=SiteReason.TOO_MUCH_CLIPPED)
         return Contribution(position, exchange, clipped, buffer.toreadonly(), digest.digest(), noisy)
@@ -263,9 +275,16 @@ class Builder:
             digest.update(body)
         return Contribution(position, exchange, 0, buffer.toreadonly(), digest.digest(), noisy, reason)
 
-    def _encode(self, values: Float32, weight: float, out: Integers32) -> int:
+    def _encode(self, values: Float32 | Integers, weight: float, out: Integers) -> int:
+        """Write a part of the updates into a chunk. Return how many were clipped here: none of short integers."""
+        if values.dtype != np.float32:
+            most = capacity(self._plan.bits, len(self._plan.sites)) + 1
+            if values.size and not -most <= int(values.min()) <= int(values.max()) <= most:
+                raise unexpected_answer("The trainer's integers are outside their agreed limits.")
+            out[...] = values
+            return 0
         try:
-            return self._fixed_point.encode(values, weight, out)
+            return self._fixed_point.encode(np.asarray(values, np.float32), weight, out)
         except NotFinite as found:
             what = "Training made a value infinite or not a number."
             raise GateRefusal(what=what, reason=SiteReason.VALUE_NOT_FINITE) from found
@@ -300,7 +319,7 @@ class Builder:
 
     def _scalars(self, exchange: Exchange, payload: memoryview, rows: int) -> list[int]:
         """Return the exchange's scalars, after checking that each is within its bounds."""
-        start = 4 * exchange.updates
+        start = exchange.layout.width * exchange.updates
         values: list[int] = np.frombuffer(payload, "<i8", exchange.counted_scalars, start).tolist()
         if exchange.rows_place is not None:
             values.insert(exchange.rows_place, rows)
@@ -320,4 +339,4 @@ def _listed(exchange: Exchange) -> list[str]:
 
 def payload_bytes(exchange: Exchange) -> int:
     """Return how many bytes the trainer's reply must have for the values of a round."""
-    return 4 * exchange.updates + 8 * (exchange.counted_scalars + exchange.own_numbers)
+    return exchange.layout.width * exchange.updates + 8 * (exchange.counted_scalars + exchange.own_numbers)

@@ -187,7 +187,7 @@ class SiteGate:
 
     async def _converse(self, connection: Stream) -> bool:
         """Handle one stream from greeting to end. Return whether all runs are over."""
-        await connection.send(Hello(PROTOCOL_VERSION, self._software, together=True))
+        await connection.send(Hello(PROTOCOL_VERSION, self._software, together=True, sums=True))
         beside, failed_run = self._work_beside(connection), ""
         try:
             while True:

@@ -33,7 +33,6 @@ from protos.masking.mask_context import check_contributors, encoding_name, round
 from protos.masking.mask_stream import Masker
 from protos.masking.masking_refusals import MaskingRefused, Reason, require
 from protos.numbers.chunk_layout import Layout
-from protos.numbers.fixed_point import FixedPoint
 from protos.plan.contributors import smallest_set
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
@@ -69,7 +68,7 @@ class SiteMasking:
         """Begin without keys. `store` is the gate's. Persons here allowed the sums of the runs in `beside`."""
         self._run, self._plan, self._manifest, self._site = run, plan, manifest, site
         self._identity_key, self._store = identity_key, store
-        self._encoding = encoding_name(FixedPoint(plan.masking.clipping_range, len(plan.sites)))
+        self._encoding = encoding_name(plan.masking.clipping_range, len(plan.sites), plan.bits)
         self._answer = replace(answer_of(plan), run=run)
         self._steps = MaskedSteps(store, self._answer)
         self._sent: tuple[bytes, bytes] | None = None  # the newest context, and the vector that was masked under it

@@ -19,7 +19,8 @@ import structlog
 from blake3 import blake3
 
 from host.audit_log import AuditLog
-from protos.plan.exchange import Exchange
+from protos.plan.announced_sums import Received, parameters_after, sum_bytes, sum_goes_down
+from protos.plan.exchange import Exchange, Float32
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
 from protos.wire.messages import (
@@ -40,7 +41,7 @@ from protos.wire.messages import (
     Ready,
     SiteReason,
 )
-from protos.wire.positions import DOWN_CHUNK_PARAMETERS, down_chunks, down_slice, position, received_position
+from protos.wire.positions import down_chunks, down_slice, parameters_digest, position, received_position
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Contribution, Gate, payload_bytes, unexpected_answer
 from site_agent.gate.itinerary import Itinerary
@@ -97,7 +98,7 @@ class Surroundings:
 
 
 class Download:
-    """One vector of parameters that the coordinator has announced. It is accepted only if its digest is correct.
+    """Parameters that the coordinator has announced, or the sum that leads to them.
 
     Memory is reserved for the numbers of such a round under the approved plan, whatever is announced. A download that
     a broken stream interrupted continues if the same parameters are announced for the same purpose.
@@ -105,17 +106,18 @@ class Download:
     Attributes:
         position: see received_position.
         arrived: the number of its chunks that have arrived.
+        content: uint8 of shape (size,).
     """
 
-    def __init__(self, announced: Offer | Finish, position: bytes, numbers: int) -> None:
+    def __init__(self, announced: Offer | Finish, position: bytes, size: int) -> None:
         self.announced, self.position, self.arrived = announced, position, 0
-        self.vector: npt.NDArray[np.float32] = np.frombuffer(bytearray(4 * numbers), "<f4")
+        self.content: npt.NDArray[np.uint8] = np.frombuffer(bytearray(size), np.uint8)
         self._hash = blake3()
 
     @property
     def is_complete(self) -> bool:
         """Return whether all chunks of the announced parameters have arrived."""
-        return self.arrived == down_chunks(self.vector.size)
+        return self.arrived == down_chunks(self.content.size)
 
     def add(self, chunk: Chunk) -> None:
         """Add the next chunk of parameters. Raises MalformedMessage: the chunk is not the next, or has a wrong size."""
@@ -123,17 +125,19 @@ class Download:
         wanted = (self.announced.round, attempt, self.arrived)
         if (chunk.round, chunk.attempt, chunk.index) != wanted or self.is_complete:
             raise MalformedMessage("a chunk out of order")
-        part = self.vector[down_slice(chunk.index)]
-        if len(chunk.body) != 4 * part.size or part.size > DOWN_CHUNK_PARAMETERS:
+        part = self.content[down_slice(chunk.index)]
+        if len(chunk.body) != part.size:
             raise MalformedMessage("a chunk of the wrong size")
-        part[...] = np.frombuffer(chunk.body, "<f4")
-        self._hash.update(chunk.body)
+        part[...] = np.frombuffer(chunk.body, np.uint8)
+        if not self.announced.is_sum:
+            self._hash.update(chunk.body)
         self.arrived += 1
 
-    def check(self) -> None:
-        """Check that the complete parameters have the announced digest. Raises MalformedMessage if they do not."""
+    def parameters(self) -> Float32:
+        """Return the complete parameters. Raises MalformedMessage if they do not have the announced digest."""
         if self._hash.digest() != self.announced.parameters_digest:
             raise MalformedMessage("parameters that are not what was announced")
+        return self.content.view("<f4")
 
 
 class Rounds:
@@ -170,6 +174,7 @@ class Rounds:
         self._download: Download | None = None
         self._interrupted: Download | None = None  # of an earlier stream
         self._received = (b"", 0)  # the position of the newest complete download, and the number of its chunks
+        self._base: Received | None = None  # the parameters of the newest round, if a sum can follow
         self._offer: Offer | None = None
         self._bind: Bind | None = None
         self._conclusion: asyncio.Task[None] | None = None
@@ -216,7 +221,7 @@ class Rounds:
         self._saved = set(saved)
         self.next_round = None if saved else 0
         self._position, self._contribution, self._training = b"", None, None
-        self._received = b"", 0
+        self._received, self._base = (b"", 0), None
 
     def end(self) -> None:
         """Delete the masking keys of this run, because another run starts."""
@@ -285,9 +290,10 @@ class Rounds:
 
     async def _begin_download(self, message: Offer | Finish) -> None:
         if isinstance(message, Offer):
-            numbers = self._accept_offer(message).down_numbers
+            exchange = self._accept_offer(message)
+            size = 4 * exchange.down_numbers
         else:
-            numbers = sum(tensor.number_count for tensor in self._itinerary.accept_result(message))
+            size = 4 * sum(tensor.number_count for tensor in self._itinerary.accept_result(message))
             self._offer, self._bind = None, None  # no round is open any more
         here, begun = received_position(self.run, message), self.received
         if message.first_chunk and begun != (here, message.first_chunk):
@@ -295,11 +301,13 @@ class Rounds:
         newest = self._download or self._interrupted
         self._download = self._interrupted = None
         if message.first_chunk and newest is None:
-            await self._apply(message, here, None)
+            await self._apply(message, None)
             return
-        self._download = newest if message.first_chunk and newest else Download(message, here, numbers)
+        if message.is_sum:
+            size = sum_bytes(self._before(message).exchange)
+        self._download = newest if message.first_chunk and newest else Download(message, here, size)
         self._download.announced = message
-        if isinstance(message, Offer) and down_chunks(numbers) > 1:
+        if isinstance(message, Offer) and down_chunks(size) > 1:
             self._prepare_masks(message)
         await self._end_download(self._download)
 
@@ -319,15 +327,32 @@ class Rounds:
     async def _end_download(self, download: Download) -> None:
         if not download.is_complete:
             return
-        download.check()
-        self._download, self._received = None, (download.position, download.arrived)
-        await self._apply(download.announced, download.position, download.vector)
+        message = download.announced
+        vector = self._computed(download) if message.is_sum else download.parameters()
+        self._download, self._received, self._base = None, (download.position, download.arrived), None
+        if isinstance(message, Offer) and self._exchange is not None and sum_goes_down(self.plan, self._exchange):
+            self._base = Received(message.round, self._exchange, message.scales, vector)
+        await self._apply(message, vector)
 
-    async def _apply(self, message: Offer | Finish, here: bytes, vector: npt.NDArray[np.float32] | None) -> None:
+    def _before(self, message: Offer | Finish) -> Received:
+        """Return the parameters of the round before, from which those of the message follow."""
+        if self._base is None or self._base.round != message.round - 1:
+            raise MalformedMessage("a sum after parameters that this site does not have")
+        return self._base
+
+    def _computed(self, download: Download) -> Float32:
+        message, before = download.announced, self._before(download.announced)
+        self._base, self._received = None, (b"", 0)  # its values change
+        vector = parameters_after(self.plan, self.manifest, before, download.content, message.summed_rows)
+        if parameters_digest(vector) != message.parameters_digest:
+            raise MalformedMessage("a sum from which other parameters follow than were announced")
+        return vector
+
+    async def _apply(self, message: Offer | Finish, vector: Float32 | None) -> None:
         """Begin what the complete parameters are for. Without a vector this has begun on an earlier stream."""
         if isinstance(message, Finish):
             await self._take_result(message, vector)
-        elif here != self._position:
+        elif (here := position(self.run, message)) != self._position:
             if vector is None:
                 raise MalformedMessage("a round whose parameters this site has no more")
             self._position, self._contribution = here, None
@@ -380,7 +405,8 @@ class Rounds:
         best = -1 if offer.best_round is None else offer.best_round
         payload = self._with_own_sums(vector, self._position)
         layers, saves = offer.layers.hex(), offer.saves
-        question = Train(offer.round, int(offer.stage), layers, best, payload, saves, offer.oldest)
+        scales = offer.scales.hex(), offer.summed_rows
+        question = Train(offer.round, int(offer.stage), layers, best, payload, saves, offer.oldest, *scales)
         if self.next_round in (None, 0) and not self._saved:
             self._saved.add(offer.round)  # the site can always start from the beginning
         self.next_round = offer.round + 1
@@ -415,7 +441,8 @@ class Rounds:
         if self.void is not None and self.void[0] <= question.round:
             void = self.void[1]
         rows, memory = answer.rows, answer.memory
-        contribution = self._gate.build(here, exchange, memoryview(answer.payload), rows=rows, memory=memory, void=void)
+        payload, clipped = memoryview(answer.payload), answer.clipped
+        contribution = self._gate.build(here, exchange, payload, rows=rows, clipped=clipped, memory=memory, void=void)
         if contribution.void is not None:
             self.void = min(self.void or (question.round, contribution.void), (question.round, contribution.void))
         await self._around.deliver(Built(contribution))

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from protos.numbers.short_integers import Integers
 from protos.wire.messages import Stage
 
 Vector: TypeAlias = npt.NDArray[np.float32]
@@ -27,14 +28,18 @@ class Asked:
     layers: bytes = b""
     best_round: int | None = None
     own_sums: tuple[int, ...] = ()
+    scales: bytes = b""
+    summed_rows: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The trainer's result of one round: updates, float32 in the order of the round's tensors, and scalars.
+    """The trainer's result of one round: updates in the order of the round's tensors, and scalars.
 
+    The updates are float32, or under a plan with short integers such integers, of which `clipped` were clipped.
     These are all numbers of the round except "rows". The noisy sums of private layers follow, if the plan has them.
     """
 
-    updates: Vector = field(repr=False)
+    updates: Vector | Integers = field(repr=False)
     scalars: tuple[int, ...]
+    clipped: int = 0

@@ -27,10 +27,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from protos.numbers.fixed_point import NotFinite
+from protos.numbers.short_integers import WIDTHS
 from protos.plan.architecture import TensorSpec
+from protos.plan.canonical import digest
 from protos.plan.exchange import Exchange, Exchanges, is_measured
 from protos.plan.ingredients import InnerProblem, Mixture, PersonalCopy, SensitivePrefix
-from protos.plan.manifest import Starts, manifest_of
+from protos.plan.manifest import Starts, largest_weight, manifest_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.noisy_results import local_change
 from protos.plan.private_training import PrivateTraining
@@ -42,6 +45,7 @@ from site_agent.trainer.failures import TrainingDiverged
 from site_agent.trainer.fitting import check_fit
 from site_agent.trainer.prior.concept_columns import ConceptInputs, shared_count
 from site_agent.trainer.requests import Answer, Asked
+from site_agent.trainer.short_updates import ShortUpdates
 from site_agent.trainer.site_network import Seeds, SiteNetworks, SiteTraining, begin_training, rows_of
 from site_agent.trainer.training.flat_network import Vector, part_of, prefixed
 from site_agent.trainer.training.local import sensitivities
@@ -106,6 +110,7 @@ class Study:
         )
         self._measures = Measures(plan, len(self.dataset.training), len(self.dataset.validation))
         self._training = self._begin_training(self.manifest.tensors)
+        self._short = self._short_updates(self.manifest.tensors)
         self.choice, self._layers, self._rounds_taken, self._is_closed = Choice(plan.checkpoint), b"", 0, False
         self._own_start = self._training.flat.private.data.clone() if plan.own_numbers else None
         self._trains = plan.tier_of(seeds.site) == "training"
@@ -173,6 +178,8 @@ class Study:
     def saved(self) -> SavedStudy:
         """Return the state of this study from which the next round can continue."""
         tensors = prefixed("training", self._training.local.state()) | prefixed("choice", self.choice.state())
+        if self._short is not None:
+            tensors["residual"] = torch.from_numpy(self._short.residual.copy())
         facts: dict[str, Json] = {
             "layers": self._layers.hex(),
             "rounds taken": self._rounds_taken,
@@ -186,6 +193,9 @@ class Study:
         layers = bytes.fromhex(facts["layers"])
         if layers != self._layers:
             self._layers, self._training = layers, self._begin_training(self._exchanges.result(layers))
+            self._short = self._short_updates(self._exchanges.result(layers))
+        if self._short is not None:
+            self._short.residual[...] = saved.tensors["residual"].numpy()
         self._training.local.restore(part_of(saved.tensors, "training"))
         self.choice.restore(part_of(saved.tensors, "choice"))
         self._rounds_taken, self._is_closed = facts["rounds taken"], facts["is closed"]
@@ -209,7 +219,23 @@ class Study:
             return Answer(updates=np.empty(0, np.float32), scalars=sums)
         if self._trains:  # otherwise the parameters stay as received, and the update is zeros
             local.train_round(self.plan.schedule.steps_per_round, values, controls if exchange.has_controls else None)
-        return Answer(updates=self._training.flat.update(values).numpy(), scalars=self._scalars(exchange))
+        update, scalars = self._training.flat.update(values).numpy(), self._scalars(exchange)
+        if self._short is None:
+            return Answer(updates=update, scalars=scalars)
+        if not self._trains:
+            return Answer(updates=np.zeros(update.size, WIDTHS[self.plan.bits]), scalars=scalars)
+        weight = self.rows / largest_weight(self.plan) if self.rows else 1.0
+        try:
+            integers, clipped = self._short.encode(update, asked, weight)
+        except NotFinite as cause:
+            raise TrainingDiverged from cause
+        return Answer(updates=integers, scalars=scalars, clipped=clipped)
+
+    def _short_updates(self, tensors: tuple[TensorSpec, ...]) -> ShortUpdates | None:
+        if self.plan.bits == 32:
+            return None
+        key = digest("short updates", self.seeds.origin, self.site)
+        return ShortUpdates(self.plan, self.manifest, tensors, key)
 
     def _private_sums(self, training: PrivateTraining) -> tuple[int, ...]:
         """Return the sum of this site's clipped gradients at the shared values. A private round sends only this sum."""
@@ -254,6 +280,7 @@ class Study:
             raise MalformedMessage("other layers than those that were chosen")
         self._layers = asked.layers
         self._training = self._begin_training(self._exchanges.result(asked.layers))
+        self._short = self._short_updates(self._exchanges.result(asked.layers))
 
     def _take_in(self, asked: Asked, values: Tensor) -> None:
         if self.plan.start.name == "own" and asked.round == 0:

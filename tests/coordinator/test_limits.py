@@ -30,7 +30,7 @@ from protos.wire.messages import (
     Hello,
     Ready,
 )
-from protos.wire.positions import DOWN_CHUNK_PARAMETERS
+from protos.wire.positions import DOWN_CHUNK_BYTES
 from tests.coordinator.greetings import announced_to
 from tests.for_each import for_each
 from tests.rehearsal.federation import Office, as_channel, calling, eventually, serving, take_part
@@ -242,7 +242,7 @@ class Listening:
 
 def test_a_chunk_is_encoded_once_for_all_sites() -> None:
     """The same bytes go to each site, and none of them are an earlier round's, attempt's or vector's."""
-    size = 3 * DOWN_CHUNK_PARAMETERS
+    size = 3 * DOWN_CHUNK_BYTES // 4
 
     class Reading(Listening):
         async def write(self, message: bytes) -> None:

@@ -12,7 +12,6 @@ from protos.masking.mask_context import encoding_name, round_context
 from protos.masking.mask_stream import Masker
 from protos.masking.masking_refusals import Reason
 from protos.numbers.chunk_layout import Layout
-from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
@@ -110,7 +109,7 @@ def strip(
         names,
         manifest.digest,
         layout.total_bytes,
-        encoding_name(FixedPoint(plan.masking.clipping_range, len(plan.sites))),
+        encoding_name(plan.masking.clipping_range, len(plan.sites), plan.bits),
     )
     masks = bytearray(layout.total_bytes)
     mask_whole(Masker(own=victim, contributors=names, pair_keys=keys, context=context, layout=layout), layout, masks)

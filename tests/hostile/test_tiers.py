@@ -122,7 +122,7 @@ def expected(plan: Plan) -> Vector:
             out = np.empty(values.size, np.int32)
             fixed_point.encode(update_of(site, number, values), 1.0, out)
             total += out
-        values = (values + fixed_point.decode(total.astype(np.int32), 3.0)).astype(np.float32)
+        values = (values + total.astype(np.int32) / (3.0 * fixed_point.scale)).astype(np.float32)
     return values
 
 

@@ -15,6 +15,8 @@ from tests.rehearsal.study import parameter_chunks
 class QueuedStream:
     """The engine's end of a stream; as over a network, what is queued arrives later and one by one."""
 
+    reads_sums = False
+
     def __init__(self) -> None:
         self.is_ending = False
         self._queue: deque[CoordinatorMessage | Iterator[Chunk]] = deque()
@@ -25,7 +27,7 @@ class QueuedStream:
             self._queue.append(message)
 
     def send_parameters(
-        self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int, first_chunk: int = 0
+        self, parameters: npt.NDArray[np.generic], round_number: int, attempt: int, first_chunk: int = 0
     ) -> None:
         """Queue the vector; it is read when it is sent."""
         if not self.is_ending:

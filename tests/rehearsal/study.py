@@ -118,10 +118,11 @@ def contribution(
     return [bytes(layout.body(buffer, index)) for index in range(layout.chunks)]
 
 
-def parameter_chunks(vector: npt.NDArray[np.float32], number: int, attempt: int = 0) -> list[Chunk]:
+def parameter_chunks(vector: npt.NDArray[np.generic], number: int, attempt: int = 0) -> list[Chunk]:
     """A vector on its way down."""
     return [
-        Chunk(number, attempt, index, vector[down_slice(index)].tobytes()) for index in range(down_chunks(vector.size))
+        Chunk(number, attempt, index, vector.tobytes()[down_slice(index)])
+        for index in range(down_chunks(vector.nbytes))
     ]
 
 

@@ -95,7 +95,8 @@ def _pair(
 
 def _round(seen: bytes, secrets: dict[str, KeySessionSecret]) -> dict[str, Any]:
     code, layout = FixedPoint(CLIPPING_RANGE, len(SITES)), Layout(len(UPDATES[0]), len(SCALARS[0]))
-    bound = {"position": _bytes("position"), "manifest_digest": _bytes("manifest"), "encoding": encoding_name(code)}
+    encoding = encoding_name(CLIPPING_RANGE, len(SITES), 32)
+    bound = {"position": _bytes("position"), "manifest_digest": _bytes("manifest"), "encoding": encoding}
     numbers = {"attempt": 2, "length_bytes": layout.total_bytes}
     context = round_context(transcript=seen, contributors=SITES, **numbers, **bound)
     return {

@@ -55,14 +55,16 @@ class CoordinatorMessage(_message.Message):
     def __init__(self, announcement: _Optional[_Union[Announcement, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ..., key_session_open: _Optional[_Union[KeySessionOpen, _Mapping]] = ..., key_session_roster: _Optional[_Union[KeySessionRoster, _Mapping]] = ..., key_session_seal: _Optional[_Union[KeySessionSeal, _Mapping]] = ..., upkeep: _Optional[_Union[Upkeep, _Mapping]] = ..., together: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "software", "together")
+    __slots__ = ("protocol", "software", "together", "sums")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     software: str
     together: bool
-    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ..., together: _Optional[bool] = ...) -> None: ...
+    sums: bool
+    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ..., together: _Optional[bool] = ..., sums: _Optional[bool] = ...) -> None: ...
 
 class Announcement(_message.Message):
     __slots__ = ("run", "plan")
@@ -145,7 +147,7 @@ class KeySessionSeal(_message.Message):
     def __init__(self, key_session: _Optional[int] = ..., acknowledgements: _Optional[_Iterable[_Union[KeySessionAcknowledgement, _Mapping]]] = ...) -> None: ...
 
 class Offer(_message.Message):
-    __slots__ = ("round", "attempt", "first_chunk", "parameters_digest", "stage", "layers", "best_round", "saves", "oldest")
+    __slots__ = ("round", "attempt", "first_chunk", "parameters_digest", "stage", "layers", "best_round", "saves", "oldest", "scales", "summed_rows", "is_sum")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +157,9 @@ class Offer(_message.Message):
     BEST_ROUND_FIELD_NUMBER: _ClassVar[int]
     SAVES_FIELD_NUMBER: _ClassVar[int]
     OLDEST_FIELD_NUMBER: _ClassVar[int]
+    SCALES_FIELD_NUMBER: _ClassVar[int]
+    SUMMED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    IS_SUM_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     first_chunk: int
@@ -164,7 +169,10 @@ class Offer(_message.Message):
     best_round: int
     saves: bool
     oldest: int
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., first_chunk: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., stage: _Optional[int] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ..., saves: _Optional[bool] = ..., oldest: _Optional[int] = ...) -> None: ...
+    scales: bytes
+    summed_rows: int
+    is_sum: bool
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., first_chunk: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., stage: _Optional[int] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ..., saves: _Optional[bool] = ..., oldest: _Optional[int] = ..., scales: _Optional[bytes] = ..., summed_rows: _Optional[int] = ..., is_sum: _Optional[bool] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("round", "attempt")
@@ -199,18 +207,22 @@ class Chunk(_message.Message):
     def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., index: _Optional[int] = ..., body: _Optional[bytes] = ...) -> None: ...
 
 class Finish(_message.Message):
-    __slots__ = ("round", "parameters_digest", "layers", "best_round", "first_chunk")
+    __slots__ = ("round", "parameters_digest", "layers", "best_round", "first_chunk", "summed_rows", "is_sum")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     BEST_ROUND_FIELD_NUMBER: _ClassVar[int]
     FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    SUMMED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    IS_SUM_FIELD_NUMBER: _ClassVar[int]
     round: int
     parameters_digest: bytes
     layers: bytes
     best_round: int
     first_chunk: int
-    def __init__(self, round: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ..., first_chunk: _Optional[int] = ...) -> None: ...
+    summed_rows: int
+    is_sum: bool
+    def __init__(self, round: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ..., first_chunk: _Optional[int] = ..., summed_rows: _Optional[int] = ..., is_sum: _Optional[bool] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ("run",)

@@ -55,7 +55,7 @@ def train_placebo(study: Study) -> Outcome | None:
         return None
     checkpoint = "latest" if study.plan.checkpoint == "latest" else "local"
     # Nothing is sent here. With masking, the study would refuse columns that other sites record.
-    unmasked = study.plan.masking.model_copy(update={"required": False})
+    unmasked = study.plan.masking.model_copy(update={"required": False, "bits": 32})
     plan = study.plan.model_copy(update={"masking": unmasked, "checkpoint": checkpoint})
     names = [study.site, *(f"{study.site} copy {number}" for number in range(1, len(plan.sites)))]
     draws = [replace(study.seeds, site=name) for name in names]
@@ -104,7 +104,7 @@ def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: Fixe
     total = np.zeros(exchange.updates, np.int32)
     encoded = np.empty_like(total)
     for answer in answers:
-        fixed_point.encode(answer.updates, weight, encoded)
+        fixed_point.encode(np.asarray(answer.updates, np.float32), weight, encoded)
         np.add(total, encoded, out=total)  # wraps on purpose: modulo 2**32
     names = [scalar.name for scalar in exchange.scalars if scalar.name != ROWS]
     scalars = {name: sum(answer.scalars[place] for answer in answers) for place, name in enumerate(names)}

@@ -121,7 +121,7 @@ Updates of parameters
   In each round of training this site sends how much the values of 4 tensors (blocks of the model's numbers) \
 changed. In the probe round, each site measures how much the model's loss depends on each layer. After this \
 measurement, the update may contain only the first layers of the model.
-  Each value is limited to -8 to 8. If more than 0.10% of the values are outside these limits, this site sends nothing.
+  Each value is limited to -8 to 8. If more than 0.10% of the values are outside, this site sends a void.
     tensor               shape  type             bytes a round  masked
     input.layer1.weight  2x3    32-bit integers  24             yes
     input.layer1.bias    2      32-bit integers  8              yes

@@ -13,6 +13,7 @@ import pytest
 
 from host.audit_log import AuditLog
 from protos.numbers.chunk_layout import CHUNK_PARAMETERS, Layout
+from protos.numbers.short_integers import capacity
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
@@ -101,6 +102,23 @@ def test_too_much_clipping_stops_the_round(tmp_path: Path, audit: AuditLog, clip
 
     assert contribution.void is (SiteReason.TOO_MUCH_CLIPPED if is_refused else None)
     assert is_refused or contribution.clipped == clipped
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_short_integers_leave_as_the_trainer_made_them_or_not_at_all(
+    tmp_path: Path, audit: AuditLog, bits: int
+) -> None:
+    """Those beyond what one site of three may send are void, and so are other bytes than the round has."""
+    plan = plan_with(made_up_identities(), changes={"masking": {"required": False, "bits": bits}})
+    gate, exchange, most = gate_for(plan, audit, tmp_path), exchange_of(plan), capacity(bits, 3) + 1
+    for largest, is_void in ((most, False), (most + 1, True), (-most - 1, True)):
+        sent = np.array([largest, *range(9)], f"<i{bits // 8}")
+        found = gate.build(POSITION, exchange, memoryview(sent.tobytes()), rows=0, clipped=10)
+        assert (found.void is not None) == is_void
+        if not is_void:
+            np.testing.assert_array_equal(exchange.layout.updates(found.buffer, 0), sent)
+            assert found.clipped == 10
+    assert gate.build(POSITION, exchange, memoryview(bytes(10 * bits // 8 + 1)), rows=0).void is not None
 
 
 @pytest.mark.parametrize("seed", range(20))
