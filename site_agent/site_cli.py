@@ -1,4 +1,4 @@
-"""Contains `site-agent join`, `identity` and `check`. All other commands of `site-agent` are in the folder `commands`.
+"""Contains `site-agent join` and `identity`. All other commands of `site-agent` are in the folder `commands`.
 
 Only `join` opens a connection, and `doctor` tests some. All other commands read and write only on this
 computer. No traceback reaches an operator: every failure is three sentences and a documented exit status.
@@ -29,7 +29,6 @@ from site_agent.commands.site_options import config_option
 from site_agent.commands.site_page_commands import report, results
 from site_agent.commands.state_commands import audit, privacy, restored, status
 from site_agent.hospital import read_hospital
-from site_agent.trainer.isolation import give_up_network
 
 
 @click.group()
@@ -88,38 +87,6 @@ def identity(path: Path) -> None:
     from site_agent.state_folders import gate_folder
 
     click.echo(identity_fingerprint(site_identity_key(gate_folder(hospital.state_path))))
-
-
-@cli.command()
-@config_option
-def check(path: Path) -> None:
-    """Check hospital.yaml, and compare the hospital's table with its contract. This command sends nothing.
-
-    Example: site-agent check --config hospital.yaml
-    """
-    hospital = read_hospital(path)
-    give_up_network()  # before anything starts a thread
-
-    if hospital.policy.tier == "receiving":
-        from site_agent.trainer.prior.receivable import read_without_outcomes
-
-        rows = read_without_outcomes(hospital).rows
-        click.echo(
-            f"{hospital.site}: {rows} rows that fit the contract. This site only receives, so no outcome was read."
-        )
-        return
-
-    from site_agent.trainer.data.dataset import prepare_rows
-    from site_agent.trainer.data.image_folder import temporary_folder
-    from site_agent.trainer.data.run_table import table_for_run
-
-    table, split = table_for_run(hospital, temporary_folder())
-    dataset, _ = prepare_rows(table, split)
-    parts = (len(dataset.training), len(dataset.validation), len(dataset.test))
-    click.echo(f"{hospital.site}: {sum(parts)} rows ({parts[0]} training, {parts[1]} validation, {parts[2]} test)")
-    if dropped := len(table.dropped):
-        click.echo(f"{dropped} rows without an outcome are left out, as the contract requires.")
-    click.echo(f"{len(dataset.columns)} columns after encoding: {', '.join(dataset.columns)}")
 
 
 for command in (

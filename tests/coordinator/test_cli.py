@@ -147,7 +147,7 @@ NO_PORT = ["--address", "no port", "--enrolment-address", "a:1", "--directory", 
     [
         (called, ["coordinator", "fly"], 2),
         (finished, ["coordinator", "check", "--config", "none.yaml"], 78),
-        (finished, ["site-agent", "check"], 2),
+        (finished, ["site-agent", "join"], 2),
         (called, ["site-agent", "join", "--config", "none.yaml"], 78),
         (called, ["pki", "fly"], 2),
         (called, ["pki", "invite", "UPPER CASE", "--directory", "none", "--output", "x"], 78),

@@ -73,11 +73,7 @@ class Terminal:
 
 @pytest.fixture
 def site_agent(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    """The command; the log that it sets up writes to this test's terminal and ends with it.
-
-    The process of the tests keeps its network.
-    """
-    monkeypatch.setattr("site_agent.site_cli.give_up_network", lambda: True)
+    """The command; the log that it sets up writes to this test's terminal and ends with it."""
     yield Terminal(capsys, monkeypatch)
     structlog.reset_defaults()
 
@@ -98,13 +94,6 @@ def assert_three_sentences(text: str, program: str = "site-agent") -> None:
     *_, consequence, remedy = text.rstrip("\n").splitlines()
     assert re.fullmatch(r"  [A-Z`].*\.", consequence), text
     assert re.fullmatch(r"  [A-Z`].*\.", remedy), text
-
-
-def test_a_good_configuration_is_checked(site_agent: Terminal, folder: Path) -> None:
-    """`check` counts rows and names the encoded columns."""
-    assert site_agent("check", "--config", folder / "hospital.yaml") == 0
-    assert "60 rows" in site_agent.out
-    assert "age" in site_agent.out
 
 
 @pytest.mark.parametrize(
@@ -133,9 +122,8 @@ def test_a_good_configuration_is_checked(site_agent: Terminal, folder: Path) -> 
         ("threads: 1", "threads: 0", "training.threads: "),
     ],
 )
-@pytest.mark.parametrize("command", ["check", "join"])
 def test_a_wrong_key_is_told_with_its_place(
-    site_agent: Terminal, folder: Path, command: str, old: str, new: str, finding: str
+    site_agent: Terminal, folder: Path, old: str, new: str, finding: str
 ) -> None:
     """A mistake is named with file, line, column and the nearest key; the exit status is 78, nothing is made."""
     path = folder / "hospital.yaml"
@@ -143,7 +131,7 @@ def test_a_wrong_key_is_told_with_its_place(
     assert old in text
     path.write_text(text.replace(old, new))
 
-    assert site_agent(command, "--config", path) == 78
+    assert site_agent("join", "--config", path) == 78
     assert finding in site_agent.err
     assert re.search(rf"{re.escape(str(path))}:\d+:\d+: ", site_agent.err)
     assert_three_sentences(site_agent.err)
@@ -151,7 +139,7 @@ def test_a_wrong_key_is_told_with_its_place(
     assert not (folder / "state").exists()
 
 
-@pytest.mark.parametrize("command", ["check", "join", "identity", "review", "audit verify"])
+@pytest.mark.parametrize("command", ["join", "identity", "review", "audit verify"])
 def test_a_file_that_is_not_there_is_told(site_agent: Terminal, tmp_path: Path, command: str) -> None:
     """A missing configuration is a configuration error with its path."""
     assert site_agent(*command.split(), "--config", tmp_path / "none.yaml") == 78

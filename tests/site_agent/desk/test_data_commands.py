@@ -42,7 +42,6 @@ Run = Callable[..., Done]
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """The command in this process, which has to keep its network for the other tests."""
     monkeypatch.setattr("site_agent.commands.data_commands.give_up_network", lambda: True)
-    monkeypatch.setattr("site_agent.site_cli.give_up_network", lambda: True)
 
     def call(*words: object) -> Done:
         monkeypatch.setattr(sys, "argv", ["site-agent", *map(str, words)])
