@@ -48,7 +48,7 @@ class MadeUpAgents:
                 order = await end.receive(largest_payload)
                 orders.append(order)
                 if answers and isinstance(order, Look) and orders.count(order) <= self._most_answers:
-                    end.post(Shown("", "", bytes(12)))
+                    end.post(Shown("", "", bytes(8)))
 
 
 async def nothing(_: float | None) -> None:
