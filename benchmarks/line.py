@@ -50,12 +50,14 @@ Place = tuple[float, float]  # the rate in Mbit/s and the round trip in ms
 @click.option("--megabits", type=float, multiple=True, default=MEGABITS, show_default=True)
 @click.option("--milliseconds", type=float, multiple=True, default=MILLISECONDS, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=2, show_default=True, help="Counted rounds on each line.")
+@click.option("--cut-seconds", type=float, default=0.0, show_default=True, help="Cut each connection so often.")
 @click.option("--longest-seconds", type=float, default=40.0, show_default=True, help="Skip rounds of a longer floor.")
 def main(
     parameters: tuple[int, ...],
     megabits: tuple[float, ...],
     milliseconds: tuple[float, ...],
     rounds: int,
+    cut_seconds: float,
     longest_seconds: float,
 ) -> None:
     """Print the seconds of a round by its parameters, rate and round trip."""
@@ -66,7 +68,7 @@ def main(
         places = [place for place in product(megabits, milliseconds) if floors[place[0]] <= longest_seconds]
         with tempfile.TemporaryDirectory(prefix="line-") as folder:
             try:
-                found, megabytes = _measure(Path(folder), count, places, rounds)
+                found, megabytes = _measure(Path(folder), count, places, rounds, cut_seconds)
             except Unfinished as reason:
                 sys.exit(f"line: the federation did not finish: {reason}")
         for rate in megabits:
@@ -78,12 +80,14 @@ def main(
     Console(width=110).print(table)
 
 
-def _measure(folder: Path, count: int, places: list[Place], rounds: int) -> tuple[dict[Place, float], float]:
+def _measure(
+    folder: Path, count: int, places: list[Place], rounds: int, cut_seconds: float
+) -> tuple[dict[Place, float], float]:
     """Return the median seconds of a round on each line, and the megabytes of a round and site in both directions."""
     setting = Setting(folder=folder, sites=SITES, parameters=count, rounds=MOST_ROUNDS, is_masked=True, is_early=False)
     identities = enrol_all(setting)
     write_run(setting, identities)
-    lines, log = [Line(setting.port) for _ in range(SITES)], folder / "coordinator.log"
+    lines, log = [Line(setting.port, cut_seconds=cut_seconds) for _ in range(SITES)], folder / "coordinator.log"
     found: dict[Place, float] = {}
     with ExitStack() as stack:
         stack.enter_context(relaying(lines))

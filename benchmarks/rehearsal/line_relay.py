@@ -31,7 +31,6 @@ class Line:
         cut_bytes: a connection is cut after so many bytes in both directions together; 0 for never.
         port: where the relay listens.
         passed: bytes that passed up and down, one pair for each connection.
-        is_silent: the connections stay open and no byte passes.
     """
 
     target: int
@@ -41,7 +40,6 @@ class Line:
     cut_bytes: int = 0
     port: int = 0
     passed: list[list[int]] = field(default_factory=list)
-    is_silent: bool = False
     _free_at: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
     async def accept(self, site: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
@@ -75,8 +73,6 @@ class Line:
         clock = asyncio.get_running_loop().time
         try:
             while (data := await reader.read(_PIECE_BYTES)) and not landing.done():
-                while self.is_silent:
-                    await asyncio.sleep(QUEUE_SECONDS)
                 passed[way] += len(data)
                 if self.cut_bytes and sum(passed) > self.cut_bytes:
                     return
