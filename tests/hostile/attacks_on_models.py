@@ -7,7 +7,9 @@ researcher chooses columns, groups and analyses. The numbers are those of the ho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,10 @@ import pandas as pd
 
 from protos.plan.analyses import AnnouncedPart, Arithmetic, Frame, Unanswerable
 from protos.statistics import arithmetics, group_curves, table_one
-from protos.statistics.cox import CoxArithmetic
 from protos.statistics.design import Design
 from protos.statistics.regression import RegressionArithmetic
 from protos.statistics.risk_sets import WeightedRiskSets
-from tests.hostile.attack import Attack, in_copy, patched
+from tests.hostile.attack import Attack, Weakened, in_copy, patched
 from tests.statistics.federations import frames_of, patients, statistics_plan
 
 OLDEST, FEW = 97.3, 3
@@ -54,6 +55,13 @@ def _moved(arithmetic: Arithmetic, frames: Sequence[Frame], *scores: float, step
     return AnnouncedPart(first=first, newton=(np.array([0.0, *scores, *information]),) * steps)
 
 
+def _answer(weakened: bool, lenient: Weakened, model: Arithmetic, frame: Frame, sums: AnnouncedPart) -> Any:
+    """What a hospital sends after these sums, or None if it sends a void."""
+    with in_copy(weakened, lenient), suppress(Unanswerable):
+        return model.newton_values(frame, sums)
+    return None
+
+
 def _without_a_least_weight() -> AbstractContextManager[None]:
     return patched(RegressionArithmetic, _fewest_rows=lambda *_: 1)
 
@@ -65,12 +73,8 @@ def regression_at_one_patient(weakened: bool) -> bool:
     standard = model._standard(_moved(model, frames))
     mean, deviation = 120.0 * float(standard.means[0]), 120.0 * float(standard.deviations[0])
     sums = _moved(model, frames, 1e6, -1e6 * (OLDEST - mean) / deviation)
-    with in_copy(weakened, _without_a_least_weight):
-        try:
-            *_, crossed, total = model.newton_values(frames[0], sums)
-        except Unanswerable:
-            return False
-    return abs(mean + deviation * crossed / total - OLDEST) < 0.1
+    values = _answer(weakened, _without_a_least_weight, model, frames[0], sums)
+    return values is not None and abs(mean + deviation * float(values[-2] / values[-1]) - OLDEST) < 0.1
 
 
 def _without_an_effective_number() -> AbstractContextManager[None]:
@@ -80,58 +84,41 @@ def _without_an_effective_number() -> AbstractContextManager[None]:
 
 def cox_at_one_patient(weakened: bool) -> bool:
     """Move the coefficient until every risk set is the oldest patient: the score is made of that patient's age."""
-    cox = {"name": "cox", "cox": {"time": "days", "event": "died", "terms": ["age"]}}
-    (model,), frames = _begun(_patients(), cox)
-    assert isinstance(model, CoxArithmetic)
+    (model,), frames = _begun(_patients(), {"name": "cox", "cox": {"time": "days", "event": "died", "terms": ["age"]}})
     sums = _moved(model, frames, 1e6, steps=8)
-    with in_copy(weakened, _without_an_effective_number):
-        try:
-            values = model.newton_values(frames[0], sums)
-        except Unanswerable:
-            return False
-    return float(values[2]) < 1e-3 * frames[0].rows
-
-
-def _without_a_rule_of_leverages() -> AbstractContextManager[None]:
-    fitted = RegressionArithmetic._fitted
-    return patched(
-        RegressionArithmetic,
-        _fitted=lambda self, rows, design, at, _, sums: fitted(self, rows, design, at, 1, sums),
-    )
+    values = _answer(weakened, _without_an_effective_number, model, frames[0], sums)
+    return values is not None and float(values[2]) < 1e-3 * frames[0].rows
 
 
 def firth_at_one_patient(weakened: bool) -> bool:
     """Announce an information whose inverse has one direction, in which one patient is far from all others."""
-    rare = {"name": "model", "regression": MODEL | {"terms": ["lactate"], "firth": True}}
     table = _patients()
     table["lactate"] = np.where(table.index == 0, 29.0, 2.0 + 0.001 * table["age"])
     table.loc[table.groupby("site").head(20).index[1:], "lactate"] = 2.5
-    (model,), frames = _begun(table, rare)
-    first = np.asarray(sum(model.first_values(frame) for frame in frames))
-    forged = np.zeros(len(model.newton))
-    forged[3:] = 1e-6, 0.0, 1e6
-    with in_copy(weakened, _without_a_rule_of_leverages):
-        try:
-            values = model.newton_values(frames[0], AnnouncedPart(first=first, newton=(forged,)))
-        except Unanswerable:
-            return False
-    return bool(np.isfinite(values).all())
+    keys = {"terms": ["lactate"], "firth": True}
+    (model,), frames = _begun(table, {"name": "model", "regression": MODEL | keys})
+    forged = np.array([0.0, 0.0, 0.0, 1e-6, 0.0, 1e6])
+    sums = replace(_moved(model, frames, steps=0), newton=(forged,))
+    fitted = RegressionArithmetic._fitted
+
+    def without_a_rule_of_leverages() -> AbstractContextManager[None]:
+        def lenient(self: Any, rows: Any, design: Any, at: Any, _: int, sums: Any) -> Any:
+            return fitted(self, rows, design, at, 1, sums)
+
+        return patched(RegressionArithmetic, _fitted=lenient)
+
+    return _answer(weakened, without_a_rule_of_leverages, model, frames[0], sums) is not None
 
 
-@contextmanager
-def _with_rare_codes() -> Any:
+def _with_rare_codes() -> AbstractContextManager[None]:
     first = Design.first_values
 
     def lenient(self: Design, complete: Any, *, adds: bool = True) -> Any:
-        with patched(type(self.size), __setattr__=object.__setattr__):
-            part, self.size.smallest_part = self.size.smallest_part, 1  # type: ignore[misc]
-            try:
-                return first(self, complete, adds=adds)
-            finally:
-                self.size.smallest_part = part  # type: ignore[misc]
+        copied = copy(self)
+        copied.size = replace(self.size, smallest_part=1)
+        return first(copied, complete, adds=adds)
 
-    with patched(Design, first_values=lenient):
-        yield
+    return patched(Design, first_values=lenient)
 
 
 def product_with_a_rare_code(weakened: bool) -> bool:
@@ -163,21 +150,14 @@ def _few_men() -> pd.DataFrame:
 
 
 def group_as_the_rest_of_a_total(weakened: bool) -> bool:
-    """Subtract the women of a Table 1 from a model's rows: the rest are the three men, whose cell is void."""
+    """Subtract the women of a Table 1 or of a curve from a model's rows: the rest are three men, whose cell is void."""
     table = {"name": "t", "table_one": {"columns": ["age"], "by": "sex"}}
-    (described, model), frames = _begun(_few_men(), table, AGES)
+    (described, curves, model), frames = _begun(_few_men(), table, {"name": "c", "curve": CURVE}, AGES)
     with in_copy(weakened, _with_single_voids):
         women = _first(described, frames)["rows with a value age of sex=female"]
-    return _first(model, frames)["rows"] - women == FEW
-
-
-def curve_as_the_rest_of_a_total(weakened: bool) -> bool:
-    """Subtract the curve of the women from all events: the rest are those of three men."""
-    (curves, model), frames = _begun(_few_men(), {"name": "c", "curve": CURVE}, AGES)
-    with in_copy(weakened, _with_single_voids):
-        found = _first(curves, frames)
-    women = sum(value for name, value in found.items() if "sex=female" in name and not name.startswith("sites"))
-    return _first(model, frames)["rows"] - women == FEW
+        shown = {name: one for name, one in _first(curves, frames).items() if "sex=female" in name}
+    followed = sum(one for name, one in shown.items() if not name.startswith("sites"))
+    return FEW in (_first(model, frames)["rows"] - women, _first(model, frames)["rows"] - followed)
 
 
 def cell_in_two_analyses(weakened: bool) -> bool:
@@ -200,7 +180,6 @@ ATTACKS = (
     _attack("cox-at-one-patient", cox_at_one_patient, "the least number of rows in a risk set's weight"),
     _attack("firth-at-one-patient", firth_at_one_patient, "the least number of rows with a leverage"),
     _attack("regression-product-with-a-rare-code", product_with_a_rare_code, "the rows beside a column's usual value"),
-    _attack("table-group-as-the-rest", group_as_the_rest_of_a_total, "the further groups of a void"),
-    _attack("curve-group-as-the-rest", curve_as_the_rest_of_a_total, "the further groups of a void"),
+    _attack("statistics-group-as-the-rest", group_as_the_rest_of_a_total, "the further groups of a void"),
     _attack("statistics-cell-twice", cell_in_two_analyses, "the check that concepts are counted together once"),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,8 +16,8 @@ from protos.statistics.cox import CoxArithmetic
 from protos.statistics.distributions import p_of_chi_squared, p_of_z
 from protos.statistics.risk_sets import RiskSets, WeightedRiskSets
 from tests.for_each import for_each
-from tests.statistics.one_process import codes, concepts_of, frame_of, frames_of, number, run, size
-from tests.statistics.survival_tables import LARYNX, LUNG, ROSSI, TABLES, SurvivalTable, pooled
+from tests.statistics.one_process import codes, concepts_of, frames_of, number, run, size
+from tests.statistics.survival_tables import LARYNX, TABLES, SurvivalTable, pooled
 
 # Each site rounds its sums to 2**-37. Divided by an information of at least 1, in units of a deviation, 12 sites are
 # below 1e-10; a column's deviation may be .1.
@@ -154,50 +153,6 @@ def test_a_penalty_has_no_interval_and_no_p_value() -> None:
     assert {one[key] for one in shrunk for key in ("error", "low", "high", "p", "proportional_p")} == {None}
 
 
-def test_differences_between_sites_are_those_of_their_own_models() -> None:
-    """Q and I^2 follow from the sites' own fits by statsmodels, weighted by their standard errors."""
-    table = ROSSI
-    table = replace(table, terms=("age", "prio"))
-
-    found, _ = run(_model(table), frames_of(table.rows, "site", table.coded))
-    own = [_fitted(site, ["age", "prio"]) for _, site in table.rows.groupby("site")]
-
-    for place, term in enumerate(found["terms"]):
-        values = np.array([one.params[place] for one in own])
-        weights = np.array([one.bse[place] for one in own]) ** -2.0
-        q = weights @ values**2 - (weights @ values) ** 2 / weights.sum()
-        scale = weights.sum() - (weights**2).sum() / weights.sum()
-        between = max(0.0, (q - 4) / scale)
-        both = 1 / (1 / weights + between)
-        assert term["between_sites"]["sites"] == 5
-        assert term["between_sites"]["q"] == pytest.approx(q, rel=1e-6)
-        assert term["between_sites"]["p"] == pytest.approx(chi2.sf(q, 4), rel=1e-6)
-        assert term["between_sites"]["i_squared"] == pytest.approx(max(0.0, 1 - 4 / q), abs=1e-6)
-        assert np.log(term["between_sites"]["ratio"]) == pytest.approx(both @ values / both.sum(), rel=1e-6)
-
-
-def test_four_own_estimates_are_never_printed() -> None:
-    """With four sites the six sums could be solved for three others' estimates, so they are not printed."""
-    table = ROSSI
-    table = replace(table, rows=table.rows[table.rows["site"] < 4], terms=("age", "prio"))
-
-    found, _ = run(_model(table), frames_of(table.rows, "site", table.coded))
-
-    assert {one["between_sites"] for one in found["terms"]} == {None}
-
-
-def test_an_own_estimate_is_that_of_the_site_alone() -> None:
-    """A hospital's own page shows the hazard ratios of its own patients."""
-    table = LUNG
-    first = table.rows[table.rows["site"] == 1]
-    whole = pooled(replace(table, rows=first)).dropna().drop(columns="site")
-
-    own = _model(table).own(frame_of(first.drop(columns="site"), table.coded))
-    expected = _fitted(whole, list(own))
-
-    np.testing.assert_allclose([one["estimate"] for one in own.values()], expected.params, rtol=1e-8)
-
-
 def _separated(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(drug=1.0 - rows["event"], time=rows["event"].map({1.0: 5.0, 0.0: 50.0}))
 
@@ -275,22 +230,6 @@ def test_few_events_at_a_site_make_the_model_void() -> None:
     assert found["sites without events"] == 1
     assert found["rows"] == without["rows"] + int((rows["site"] == 3).sum())
     assert found["terms"][0]["estimate"] == pytest.approx(without["terms"][0]["estimate"], rel=1e-9)
-
-
-def test_a_coordinator_cannot_move_all_weight_to_one_patient() -> None:
-    """Sums that lead to coefficients at which few patients decide are not answered."""
-    rows = _made(300, 9)
-    rows.loc[0, "dose"] = 9.0
-    concepts = (number("time", 0, 1000), codes("event", "0", "1"), number("age", 0, 120), number("dose", -10, 10))
-    model = CoxArithmetic(Cox(time="time", event="event", terms=("dose",)), concepts, size(3, smallest_cell=5))
-    frames = frames_of(rows, "site", {"event": (0.0, 1.0)})
-    _, sums = run(model, frames)
-    chosen = np.zeros(len(model.newton))
-    chosen[1:3] = 1.0, 0.5  # a step of 2, the largest
-
-    forged = AnnouncedPart(first=sums.first, newton=(chosen,) * 11)
-    with pytest.raises(Unanswerable):
-        model.newton_values(frames[0], forged)
 
 
 @for_each("degrees", range(1, 12))
