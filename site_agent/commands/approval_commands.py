@@ -272,8 +272,12 @@ def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Sect
 
 def _said(hospital: Hospital, approval: approvals.Approval | None, *, is_refused: bool) -> Iterator[str]:
     """Yield sentences on the decisions of persons at this hospital, and on whether training is permitted."""
+    from site_agent.trainer.data.run_table import accepted_rows
+
     for given in approval.signatures if approval else ():
         yield f"Approved by {given.by} at {given.at}{f', until {given.until}' if given.until else ''}."
+    if told := accepted_rows(hospital.state_path):
+        yield told
     missing = approvals.why_not(approval, approvers=hospital.policy.approvers, now=datetime.now(UTC))
     if missing is not None:
         yield f"Training with this plan is not permitted here: {missing}."

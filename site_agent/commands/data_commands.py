@@ -19,6 +19,7 @@ from site_agent.hospital import read_hospital
 from site_agent.trainer.isolation import give_up_network
 
 if TYPE_CHECKING:
+    from site_agent.desk.drafting.describe import Draft
     from site_agent.desk.examination.examine import Examination
 
 
@@ -27,22 +28,46 @@ def data() -> None:
     """Prepare this hospital's table of patients for training. These commands send nothing."""
 
 
+sheet_option = click.option(
+    "--sheet", help="Name of the sheet in a spreadsheet file. Without this option, use the first sheet."
+)
+query_option = click.option(
+    "--query", type=PATH, help="File with the SQL query that reads the patients, if the table is a database."
+)
+concepts_option = click.option(
+    "--concepts", "plan", type=PATH, help="Path of the plan. Columns with the names of its concepts are mapped to them."
+)
+
+
+def drafted(
+    table: Path, sheet: str | None, query: Path | None, plan: Path | None, dictionary: Path | None = None
+) -> Draft:
+    """Return a draft of a contract, as the options of a command say."""
+    from protos.plan.plan import read_plan
+    from site_agent.desk.drafting.describe import describe as draft_of
+
+    concepts = () if plan is None else read_plan(plan, consequence="No draft of a contract was written.").concepts
+    told = None if query is None else query.read_text()
+    return draft_of(table, sheet=sheet, query=told, dictionary=dictionary, concepts=concepts)
+
+
 @data.command()
 @click.argument("table", type=PATH)
 @click.option("--output", type=PATH, help="Output file for the draft contract. Without this option, print the draft.")
-@click.option("--sheet", help="Name of the sheet in a spreadsheet file. Without this option, use the first sheet.")
-@click.option("--query", type=PATH, help="File with the SQL query that reads the patients, if TABLE is a database.")
+@sheet_option
+@query_option
+@concepts_option
 @click.option("--dictionary", type=PATH, help="REDCap's data dictionary (CSV), if TABLE is its export of raw data.")
-def describe(table: Path, output: Path | None, sheet: str | None, query: Path | None, dictionary: Path | None) -> None:
+def describe(
+    table: Path, output: Path | None, sheet: str | None, query: Path | None, plan: Path | None, dictionary: Path | None
+) -> None:
     """Write a draft contract, which describes each column of a table. A person must correct this draft.
 
     Example: site-agent data describe patients.csv --output contract.yaml
     """
     give_up_network()  # before anything starts a thread
 
-    from site_agent.desk.drafting.describe import describe as draft_of
-
-    draft = draft_of(table, sheet=sheet, query=None if query is None else query.read_text(), dictionary=dictionary)
+    draft = drafted(table, sheet, query, plan, dictionary)
     if output is None:
         click.echo(draft.text, nl=False)
         return
@@ -133,7 +158,7 @@ def accept(path: Path, by: str, digest: str) -> None:
     from site_agent.desk.examination.examine import examined
     from site_agent.desk.examination.finding import counted
     from site_agent.trainer.data.mistakes import as_sentences, refuse, where
-    from site_agent.trainer.data.run_table import TableCheck, keep_check
+    from site_agent.trainer.data.run_table import TableCheck, keep_check, put_aside_in_words
 
     examination = examined(hospital)
     if examination.errors:
@@ -145,9 +170,11 @@ def accept(path: Path, by: str, digest: str) -> None:
         )
     now = datetime.now(UTC)
     warnings = tuple(warning.key for warning in examination.warnings)
-    opened_log(hospital).write("data_accepted", digest=examination.digest, warnings=len(warnings), by=by)
-    at = now.isoformat(timespec="seconds")
-    keep_check(hospital.state_path, TableCheck(digest=examination.digest, warnings=warnings, by=by, at=at))
+    told, at = put_aside_in_words(examination.table), now.isoformat(timespec="seconds")
+    facts = {"put_aside": told} if told else {}
+    opened_log(hospital).write("data_accepted", digest=examination.digest, warnings=len(warnings), by=by, **facts)
+    kept = TableCheck(digest=examination.digest, warnings=warnings, by=by, at=at, put_aside=told)
+    keep_check(hospital.state_path, kept)
     told = counted(len(warnings), "warning")
     click.echo(f"{by} accepted {told} about the table with the digest {examination.digest[:16]}.")
 

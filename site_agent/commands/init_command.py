@@ -12,6 +12,7 @@ from host.command_line import PATH
 from protos.errors import UsageError
 from protos.plan.documents import parse_document
 from protos.plan.methods import METHOD_NAMES
+from site_agent.commands.data_commands import concepts_option, drafted, query_option, sheet_option
 from site_agent.hospital import Hospital
 from site_agent.trainer.isolation import give_up_network
 
@@ -46,7 +47,18 @@ POLICIES: Final[dict[str, tuple[str, dict[str, object]]]] = {
     help=" ".join(f"{name}: {words}" for name, (words, _) in POLICIES.items()),
 )
 @click.option("--invitation", type=PATH, help="Path of the invitation file, if the file is already on this computer.")
-def init(site: str, table: Path, policy: str, invitation: Path | None) -> None:
+@sheet_option
+@query_option
+@concepts_option
+def init(
+    site: str,
+    table: Path,
+    policy: str,
+    invitation: Path | None,
+    sheet: str | None,
+    query: Path | None,
+    plan: Path | None,
+) -> None:
     """Write hospital.yaml and a draft of contract.yaml for a new hospital into this folder.
 
     The command asks for each option that you omit. The command never replaces an existing file.
@@ -54,8 +66,6 @@ def init(site: str, table: Path, policy: str, invitation: Path | None) -> None:
     Example: site-agent init --site st-mary --table patients.csv --policy usual
     """
     give_up_network()  # before anything starts a thread
-
-    from site_agent.desk.drafting.describe import describe
 
     files = (Path("hospital.yaml"), Path("contract.yaml"))
     for file in files:
@@ -65,7 +75,7 @@ def init(site: str, table: Path, policy: str, invitation: Path | None) -> None:
                 consequence="No file was written, and nothing was sent.",
                 remedy=f"Move {file} away, or run this command in another folder.",
             )
-    draft = describe(table)
+    draft = drafted(table, sheet, query, plan)
     text = hospital_text(site, table, policy, invitation)
     parse_document(text.encode(), Hospital, source="hospital.yaml", consequence="No file was written.")
     files[0].write_text(text)

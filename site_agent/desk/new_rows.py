@@ -20,11 +20,12 @@ import numpy.typing as npt
 from protos.errors import DataError
 from protos.plan.documents import nearest_name
 from site_agent.desk.export.export_inputs import input_names
-from site_agent.desk.export.loader import FOREIGN, joined, reason, shown
+from site_agent.desk.export.loader import EMPTY, FOREIGN, joined, reason, shown
 from site_agent.trainer.data.cell_rules import ABSENT, MISSING, Flaw
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import Contract, ParquetFormat, TableFormat
 from site_agent.trainer.data.mistakes import Mistake, refuse
+from site_agent.trainer.data.run_table import is_missing
 from site_agent.trainer.data.tables import Survey, Table, survey_new_rows
 
 _PARQUET: Final = (".parquet", ".pq")
@@ -133,6 +134,7 @@ def read_new_rows(
     if others:
         refuse(others)
     left_out = [*_off_contract(survey, mistakes), *_foreign(survey.table, profile)]
+    left_out += _empty(survey.table, left_out)
     left_out.sort(key=lambda one: inputs.index(one.column))
     return NewRows(table=survey.table, left_out=tuple(left_out), others=survey.others)
 
@@ -150,6 +152,19 @@ def _off_contract(survey: Survey, mistakes: Sequence[Mistake]) -> list[LeftOut]:
         values = tuple(shown(cell) if has_value else "" for cell in cells)
         found.append(LeftOut(column=column, flaw=flaw, places=places.astype(np.int64), values=values))
     return found
+
+
+def _empty(table: Table, known: Sequence[LeftOut]) -> list[LeftOut]:
+    """Return the rows without any value that the model reads, such as a note below the table, and no other flaw."""
+    features = table.contract.features
+    if len(features) <= 1 or table.contract.terms or table.images is not None:
+        return []
+    is_empty = np.all([is_missing(one, table.features[one.name]) for one in features], axis=0)
+    for one in known:
+        is_empty[one.places] = False
+    places = np.flatnonzero(is_empty).astype(np.int64)
+    column, values = features[0].name, ("",) * len(places)
+    return [LeftOut(column=column, flaw=EMPTY, places=places, values=values)] if values else []
 
 
 def _foreign(table: Table, profile: Profile | None) -> list[LeftOut]:

@@ -31,7 +31,7 @@ from site_agent.desk.result_files import check_place, write_result
 from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
-from site_agent.trainer.data.contract import BinaryTarget, Contract, RegressionTarget
+from site_agent.trainer.data.contract import BinaryTarget, Contract, Format, RegressionTarget, TableFormat
 from site_agent.trainer.data.image_folder import temporary_folder
 from site_agent.trainer.data.tables import Table
 
@@ -59,12 +59,12 @@ class Predicted:
 def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None, name: str = FEDERATED) -> Predicted:
     """Predict every row of a table of new patients with a model of a run, and write a table of predictions.
 
-    The output is CSV. The first column is the patient's identifier if the
-    contract declares one and the table has it. Otherwise it is `row`, the row number as a spreadsheet counts it, like
-    the row numbers of `data check`. Then the columns follow that nobody reads, unchanged. After them is
-    `probability` (of the positive class), or one `probability_CODE` per class and `predicted`, or `prediction` in the
-    target's own unit. The last column, `abstained_because`, has the reason for a missing prediction, and is empty
-    otherwise. Numbers are written with all digits, so they can be read back as the same floats.
+    The output is CSV, with the delimiter and the decimal mark of the table if that is text. The first column is the
+    patient's identifier if the contract declares one and the table has it. Otherwise it is `row`, the row number as a
+    spreadsheet counts it, like the row numbers of `data check`. Then the columns follow that nobody reads, unchanged.
+    After them is `probability` (of the positive class), or one `probability_CODE` per class and `predicted`, or
+    `prediction` in the target's own unit. The last column, `abstained_because`, has the reason for a missing
+    prediction, and is empty otherwise. Numbers have all digits, so they can be read back as the same floats.
 
     Args:
         table: new rows, with or without the columns of target, patient and ignored.
@@ -83,7 +83,7 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     require_columns(new)
     head = _head(contract, new)
     lines = [head, *_lines(contract, new, _cells(contract, scores_of_new_rows(hospital, model, run, new)))]
-    write_result(output, _as_text(lines))
+    write_result(output, _as_text(lines, new.table.contract.format))
     why = tuple(one.line for one in new.left_out)
     meaning = _meaning(contract)
     return Predicted(new.table.rows, new.table.rows - len(new.usable), why, title_of_model(name, run), meaning)
@@ -153,16 +153,19 @@ def _row_numbers(table: Table) -> npt.NDArray[np.int64]:
     return table.row_numbers
 
 
-def _as_text(lines: list[list[str | float | None]]) -> bytes:
+def _as_text(lines: list[list[str | float | None]], form: Format) -> bytes:
     text = io.StringIO()
+    delimiter, decimal = (form.delimiter, form.decimal) if isinstance(form, TableFormat) else (",", ".")
     for number, (who, *cells) in enumerate(lines):
         name = harmless(who) if number and isinstance(who, str) else who
-        text.write(",".join(map(_quoted, (name, *cells))) + "\n")
+        text.write(delimiter.join(_quoted(cell, decimal) for cell in (name, *cells)) + "\n")
     return text.getvalue().encode()
 
 
-def _quoted(cell: str | float | None) -> str:
+def _quoted(cell: str | float | None, decimal: str) -> str:
     """Return a cell as CSV. A cell with a semicolon is quoted, because some spreadsheets split cells at semicolons."""
+    if isinstance(cell, float):
+        return str(cell).replace(".", decimal)
     text = "" if cell is None else str(cell)
     return '"' + text.replace('"', '""') + '"' if _TO_QUOTE.search(text) else text
 

@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from site_agent.desk.examination.examined_columns import far_values, seem_identifiers, unlikely_markers
-from site_agent.trainer.data.cell_rules import LARGEST_MAGNITUDE, canonical_code
+from site_agent.desk.examination.examined_columns import MARKERS, far_values, seem_identifiers, unlikely_markers
+from site_agent.trainer.data.cell_rules import LARGEST_MAGNITUDE, LIMIT, ZONED_TIME, canonical_code
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.column_profile import steps_around
 
@@ -60,6 +60,8 @@ _YAML_WORDS: Final = {"true", "false", "null", "yes", "no", "on", "off", "y", "n
 _YES: Final = (
     "yes", "true", "y", "positive", "present", "dead", "died", "deceased", "malignant", "case", "ill", "sick",
 )  # fmt: skip
+_SHORT_YEAR: Final = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2}", re.ASCII)
+_FEWEST_CODES: Final = 2
 _MOST_CODES: Final = 50
 _LONGEST_CODE: Final = 60
 _MOST_WHOLE_CODES: Final = 10
@@ -87,6 +89,9 @@ class ColumnDraft:
         self.markers = sorted(set(texts[is_marker]))
         self.texts: list[str] = texts[(texts != "") & ~is_marker].tolist()
         plain = [text if decimal == "." else text.replace(".", " ").replace(decimal, ".") for text in self.texts]
+        beyond = [mark[2] if (mark := LIMIT.fullmatch(text)) and _NUMBER.fullmatch(mark[2]) else "" for text in plain]
+        self.beyond = sum(map(bool, beyond))
+        plain = [number or text for number, text in zip(beyond, plain, strict=True)]
         numbers = [float(text) for text in plain if len(text) <= _LONGEST_CODE and _NUMBER.fullmatch(text)]
         self.numbers = np.array([number for number in numbers if abs(number) <= LARGEST_MAGNITUDE])
         self.other_texts = len(self.texts) - len(self.numbers)
@@ -114,6 +119,23 @@ class ColumnDraft:
         commas = sum(_COMMA_NUMBER.fullmatch(text) is not None for text in self.texts) if self._decimal == "." else 0
         is_comma = commas > 0 and self.other_texts - commas <= _FEW * len(self.texts)
         return not self.is_numeric and len(self.numbers) > 0.5 * len(self.texts) and (is_comma or not self.codes)
+
+    @property
+    def has_zone(self) -> bool:
+        """Whether the cells are times with a distance from UTC."""
+        return any(ZONED_TIME.fullmatch(text) for text in self.texts[:100])
+
+    @property
+    def unlikely_codes(self) -> list[str]:
+        """The codes that are probably marks for not known: numbers such as -99, far from all others."""
+        numbers = {code: float(code) for code in self.shown_codes if _is_number(code)}
+        others = [number for number in numbers.values() if number == 0 or number not in MARKERS]
+        if len(others) < _FEWEST_CODES:
+            return []
+        low, high = min(others), max(others)
+        return [
+            code for code, one in numbers.items() if one not in others and (one < 0 <= low or one > 5 * max(1, high))
+        ]
 
     @cached_property
     def patterns(self) -> tuple[str, ...]:
@@ -188,6 +210,9 @@ def feature_line(column: ColumnDraft) -> Line:
         return _ignored(column, "no row has a value")
     if _NAME.fullmatch(column.name):
         return _ignored(column, "its name suggests a person's name, so it is never read")
+    if column.patterns and column.has_zone:
+        told = "declare its `zone` in the format, such as zone: Europe/Berlin, and then this column with type: date"
+        return _ignored(column, f"times with a distance from UTC, whose day depends on the place: {told}", *words)
     if column.patterns:
         return _date(column, words)
     if column.is_mostly_numeric:
@@ -201,7 +226,10 @@ def feature_line(column: ColumnDraft) -> Line:
     if column.is_numeric and len(column.codes) != 1:
         return _numeric(column, words)
     if len(column.codes) == 1:
-        return _ignored(column, "all values are equal")
+        told = "if it is a concept of the plan, as the sex in a hospital for women, declare it with all its codes"
+        return _ignored(column, f"all values are equal; {told}")
+    if sum(_SHORT_YEAR.fullmatch(text) is not None for text in column.texts) > 0.5 * len(column.texts):
+        words.append("dates with years of two digits are not read: write years of four digits")
     return _ignored(
         column,
         "text with many different values, such as names, notes, lists of codes, or dates in several ways. With `role: "
@@ -257,16 +285,18 @@ def timed_target_line(column: ColumnDraft) -> Line:
 def target_line(column: ColumnDraft) -> Line:
     """Return the contract's line for the outcome."""
     words = ["the outcome: check that this column is the outcome, and that the positive code is right"]
-    codes = column.shown_codes
+    codes, dropped = column.shown_codes, [] if column.is_complete else [("missing", "drop")]
+    if column.unlikely_codes:
+        words.append(f"suspicious: {' and '.join(column.unlikely_codes)} is like a marker for not known")
     if not column.is_coded:
-        return _line(column, "target", [("task", "regression")], words)
+        return _line(column, "target", [("task", "regression"), *dropped], words)
     if len(codes) == 2:
         positive = next((code for code in codes if code.lower() in _YES), codes[-1])
         negative = next(code for code in codes if code != positive)
         keys = [("task", "binary"), ("positive", _list([positive])), ("negative", _list([negative]))]
-        return _line(column, "target", [*keys, ("positive_name", "positive")], words)
+        return _line(column, "target", [*keys, ("positive_name", "positive"), *dropped], words)
     words.append(f"or task: binary, positive: {_list(codes[1:])}, negative: {_list(codes[:1])}")
-    return _line(column, "target", [("task", "multi-class"), ("codes", _list(codes))], words)
+    return _line(column, "target", [("task", "multi-class"), ("codes", _list(codes)), *dropped], words)
 
 
 def scalar(text: str) -> str:
@@ -293,7 +323,8 @@ def _date(column: ColumnDraft, words: list[str]) -> Line:
 
 
 def _coded(column: ColumnDraft, words: list[str]) -> Line:
-    codes = column.shown_codes
+    unlikely = column.unlikely_codes
+    codes = [code for code in column.shown_codes if code not in unlikely]
     kind = "binary" if len(codes) == 2 else "categorical"
     if column.is_numeric and len(codes) > 2:
         words.append("whole numbers: codes (categorical), codes in order (ordinal), or an amount (numeric)?")
@@ -302,7 +333,10 @@ def _coded(column: ColumnDraft, words: list[str]) -> Line:
     keys = [("type", kind), ("codes", _list(codes))]
     if kind == "categorical" and not column.is_numeric:
         keys.append(("encoding", "one-hot"))
-    if column.is_complete:
+    if unlikely:
+        words.append(f"suspicious: {' and '.join(unlikely)} is far from the other codes, as a marker for not known is")
+        keys.append(("missing_markers", _list(unlikely)))
+    elif column.is_complete:
         keys.append(("missing", "refuse"))
     return _line(column, "feature", keys, words)
 
@@ -325,6 +359,11 @@ def _numeric(column: ColumnDraft, words: list[str]) -> Line:
         words.append(f"suspicious: every value is {shown}, as a marker for not known; if so, set `role: ignore`")
     if markers:
         keys.append(("missing_markers", _list([f"{marker:g}" for marker in markers])))
+    if column.beyond:
+        keys.append(("detection_limit", "at-limit"))
+        words.append(
+            f"suspicious: {column.beyond} cells have < or > before a number. Read them at-limit, half or missing"
+        )
     if column.other_texts and column.is_numeric:
         words.append(f"{column.other_texts} cells have text that is not a number")
     return _line(column, "feature", [*keys, _missing(column, is_marked=bool(markers))], words)

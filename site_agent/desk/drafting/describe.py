@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, assert_never
@@ -13,6 +13,7 @@ from typing import Final, assert_never
 import numpy as np
 
 from protos.errors import DataError
+from protos.plan.concepts import Concept, NumberConcept
 from site_agent.desk.drafting.column_draft import (
     ColumnDraft,
     Line,
@@ -37,9 +38,10 @@ from site_agent.trainer.data.contract import (
 )
 from site_agent.trainer.data.file_notes import FileNote
 from site_agent.trainer.data.mistakes import refuse
-from site_agent.trainer.data.table_sources import blocks_of, first_row, open_rows, texts_of
+from site_agent.trainer.data.table_sources import Doubt, blocks_of, first_row, header_row, open_rows, texts_of
 
 MOST_ROWS: Final = 20_000
+_HEADER: Final = 0.8  # of the cells of the widest row
 _MOST_CELLS: Final = 2_000_000
 _MOST_COMMENTED: Final = 1000
 _FEWEST_COLUMNS: Final = 2  # a feature and the outcome
@@ -60,11 +62,17 @@ class Draft:
 
 
 def describe(
-    path: Path, *, sheet: str | None = None, query: str | None = None, dictionary: Path | None = None
+    path: Path,
+    *,
+    sheet: str | None = None,
+    query: str | None = None,
+    dictionary: Path | None = None,
+    concepts: Sequence[Concept] = (),
 ) -> Draft:
     """Draft a contract from a hospital's table, as YAML with comments for the person who corrects it.
 
     The first 20,000 rows of a long table are read, and fewer of a wide one. `dictionary` is REDCap's data dictionary.
+    Columns with the names of `concepts` are mapped to them.
 
     Raises:
         DataError: the table or the dictionary cannot be read, or the table has no rows or no usable names.
@@ -77,12 +85,13 @@ def describe(
             consequence="No draft of a contract was written, and nothing was sent.",
             remedy="Give the path of an existing file that your user account may read.",
         ) from cause
-    notes = _notes(path, form, dictionary)
-    columns, nameless, rows, has_more = _columns(path, form, notes)
+    notes, doubts = _notes(path, form, dictionary), list[Doubt]()
+    columns, nameless, rows, has_more = _columns(path, form, notes, doubts)
     if not rows or len(columns) < _FEWEST_COLUMNS:
         raise _no_table(path, form, rows)
     drafted = zip(columns, _lines(columns), strict=True)
-    lines = [noted_line(column, line, notes.get(column.name) or export_note(column)) for column, line in drafted]
+    noted = [noted_line(column, line, notes.get(column.name) or export_note(column)) for column, line in drafted]
+    lines = [_mapped(line, concepts) for line in noted]
     markers = sorted({marker for column in columns for marker in column.markers})
     head = [
         f"# Drafted by `site-agent data describe` from {'the first ' if has_more else ''}{rows} rows.",
@@ -90,6 +99,7 @@ def describe(
         "# All keys are explained in deploy/examples/contract.yaml.",
         *_format_lines(form),
         *(f"# Column number {place} has no name in the header, so it is never read." for place in nameless),
+        *(f"# suspicious: {one.words}" for one in doubts),
         f"missing_markers: {json.dumps(markers, ensure_ascii=False)}",
         "columns:",
     ]
@@ -128,9 +138,36 @@ def _no_table(path: Path, form: Format, rows: int) -> DataError:
     return DataError(what=what, consequence="No draft of a contract was written, and nothing was sent.", remedy=remedy)
 
 
-def _columns(path: Path, form: Format, notes: Mapping[str, FileNote]) -> tuple[list[ColumnDraft], list[int], int, bool]:
+def _mapped(line: Line, concepts: Sequence[Concept]) -> Line:
+    """Return a line with the concept that has the name of its column, if it is of the same kind."""
+    keys = dict(line.keys)
+    own = re.sub(r"[^a-z0-9]+", "-", json.loads(keys["name"]).lower() if '"' in keys["name"] else keys["name"].lower())
+    concept = next((one for one in concepts if one.name == own), None)
+    is_number = keys.get("type") == "numeric" or keys["role"] == "follow-up" or keys.get("task") == "regression"
+    if concept is None or isinstance(concept, NumberConcept) != is_number or not ({"type", "task"} & keys.keys()):
+        return line
+    told = f"the concept {concept.name}: {concept.definition}"
+    if isinstance(concept, NumberConcept):
+        told += f", in {concept.unit}" if concept.unit else ""
+    else:
+        told += f", with the codes {', '.join(concept.codes)}; add concept_codes, in the order of your codes"
+    return Line(keys=(*line.keys, ("concept", concept.name)), words=(*line.words, told))
+
+
+def _filled(cells: list[str]) -> int:
+    return sum(bool(cell.strip()) for cell in cells)
+
+
+def _columns(
+    path: Path, form: Format, notes: Mapping[str, FileNote], doubts: list[Doubt]
+) -> tuple[list[ColumnDraft], list[int], int, bool]:
     """Return the named columns, the numbers of those without a name, the rows read, and whether there are more."""
-    with open_rows(path, form, []) as rest:
+    start = 1
+    if isinstance(form, TableFormat | ExcelFormat) and form.header:
+        start = header_row(path, form, lambda cells, rows: _filled(cells) >= _HEADER * max(map(_filled, rows)))
+    if start > 1:
+        doubts.append(Doubt(f"the names of the columns are in row {start}, and what is above it is not read"))
+    with open_rows(path, form, doubts, start) as rest:
         first = first_row(rest)
         width = len(first[1])
         numbered = [f"column_{place}" for place in range(1, width + 1)]

@@ -16,14 +16,14 @@ from protos.errors import DataError
 from site_agent.desk.examination.examined_columns import column_findings
 from site_agent.desk.examination.examined_follow_up import follow_up_findings
 from site_agent.desk.examination.examined_outcome import Part, alone, alone_findings, part_findings, parts_of
-from site_agent.desk.examination.examined_rows import image_findings, row_findings
+from site_agent.desk.examination.examined_rows import identifier_findings, image_findings, row_findings
 from site_agent.desk.examination.finding import Finding, Level
 from site_agent.hospital import Hospital, Split
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import split_rows
 from site_agent.trainer.data.image_folder import temporary_folder
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake
-from site_agent.trainer.data.run_table import check_digest, is_missing, unusable_columns
+from site_agent.trainer.data.run_table import check_digest, is_missing, put_aside_in_words, unusable_columns
 from site_agent.trainer.data.tables import Survey, Table, survey_table
 
 _ORDER: Final = ("error", "warning", "note")
@@ -89,7 +89,12 @@ def examine(survey: Survey, split: Split) -> Examination:
         unread = {mistake.column for mistake in survey.mistakes}
         found += [_error(one) for one in unusable_columns(table, rows) if one.column not in unread]
         found += column_findings(table, unread)
-        found += [*row_findings(table, rows), *image_findings(table), *follow_up_findings(table)]
+        found += [
+            *identifier_findings(table),
+            *row_findings(table, rows),
+            *image_findings(table),
+            *follow_up_findings(table),
+        ]
     if rows is not None:
         parts = parts_of(table, rows)
         measured = alone(table, np.sort(np.concatenate([rows.training, rows.validation])))
@@ -115,6 +120,12 @@ def _reading_findings(survey: Survey) -> Iterator[Finding]:
     for doubt, column in survey.doubts:
         told = doubt if column is None else f"column {column}: {doubt}"
         yield Finding(level="warning", key=f"source:{told}", words=told)
+    for one in survey.put_aside:
+        key = f"put-aside:{one.column or 'table'}:{one.flaw}"
+        yield Finding(level="warning", key=key, words=one.words, rows=one.rows, count=one.count)
+    if told := put_aside_in_words(survey.table):
+        rows = survey.table.put_aside
+        yield Finding(level="warning", key="put-aside", words=told, rows=rows[:KEPT_ROWS], count=len(rows))
     table, count = survey.table, len(survey.table.dropped)
     if count:
         share = count / (count + table.rows)

@@ -27,6 +27,7 @@ MARKERS: Final = (
     *(7777.0, 8888.0, 9996.0, 9997.0, 9998.0, 9999.0, 99999.0, 999999.0),
 )
 _FEWEST_OTHERS: Final = 5
+_OFTEN: Final = 5
 _FAR_STEPS: Final = 10.0
 _FEWEST_VALUES: Final = 40
 _FEWEST_DIFFERENT: Final = 12
@@ -36,6 +37,8 @@ _FEW_NEGATIVE: Final = 0.01
 _FAR_LOGS: Final = 8.0
 _FAR_BELOW: Final = 3.0
 _FAR_SIGNED: Final = 40.0
+_WIDEST_GAP: Final = 2.5
+_SMALLEST_GROUP: Final = 0.02
 _FEWEST_IDENTIFIERS: Final = 20
 _DIFFERENT: Final = 0.7  # patients come again
 _SMALLEST_IDENTIFIER: Final = 10_000
@@ -115,10 +118,11 @@ def unlikely_markers(values: Numbers) -> tuple[float, ...]:
     """Return the numbers of a column, float64 (rows,), that probably mean "not known", in rising order.
 
     A number of MARKERS is returned if it is far from the other values: by ten times the usual step between neighbouring
-    values and a fifth of their span. Zero is returned only if the other values are far above it, by such steps or by
-    their span. If all values are one such number it is returned too.
+    values and a fifth of their span; or if it is beyond them all and there far more often than any of them. Zero is
+    returned only if the other values are far above it, by such steps or by their span. If all values are one such
+    number it is returned too.
     """
-    present = np.unique(values[~np.isnan(values)])
+    present, counts = np.unique(values[~np.isnan(values)], return_counts=True)
     is_marker = np.isin(present, MARKERS)
     candidates, others = present[is_marker], present[~is_marker]
     if not len(others):
@@ -128,7 +132,13 @@ def unlikely_markers(values: Numbers) -> tuple[float, ...]:
     low, high, step = float(others[0]), float(others[-1]), float(np.median(np.diff(others)))
     far = max(_FAR_STEPS * step, 0.2 * (high - low))
 
+    usual, most = float(np.median(counts[~is_marker])), int(counts[~is_marker].max())
+
     def is_far(value: float) -> bool:
+        count = int(counts[present == value][0])
+        is_often = value != 0 and count > most and count >= max(_FEWEST_OTHERS, _OFTEN * usual)
+        if is_often and not low <= value <= high:
+            return True
         if value > 0:
             return value > high + far
         if value < 0:
@@ -142,7 +152,7 @@ def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
     """Return which values, bool (rows,), are so far from all others that a decimal point may be missing.
 
     `values` are float64 (rows,), NaN if missing. Distances are those of logarithms; in a column where more than one in
-    a hundred values is negative they are those of the values.
+    a hundred values is negative they are those of the values. A group of values far from all others is far too.
     """
     has_signs = bool((values < 0).sum() > _FEW_NEGATIVE * (~np.isnan(values)).sum())
     is_there, nothing = ~np.isnan(values) if has_signs else values > 0, np.zeros(len(values), dtype=bool)
@@ -159,7 +169,21 @@ def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
     is_above = logs > _FAR_LOGS * math.log(high / middle)
     # Near zero, logarithms of ordinary small amounts differ much, so the difference itself must be large too.
     is_below = (logs < -_FAR_LOGS * math.log(middle / low)) & (middle - values > _FAR_BELOW * (middle - low))
-    return np.asarray(is_above | (is_below & is_there))
+    return np.asarray(is_above | (is_below & is_there)) | (is_there & _apart(logs, is_there))
+
+
+def _apart(logs: Numbers, is_there: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return which values are in the smaller of two groups, with a gap between them as between two units."""
+    levels = np.unique(logs[is_there])
+    gaps = np.diff(levels)
+    place = int(gaps.argmax())
+    is_high = logs > (levels[place] + levels[place + 1]) / 2
+    is_few = is_high if is_high[is_there].mean() < 0.5 else ~is_high
+    groups = min(place + 1, len(levels) - place - 1), is_few[is_there].mean()
+    usual = gaps[:place] if place + 1 > len(levels) / 2 else gaps[place + 1 :]  # those of the larger group
+    is_gap = gaps[place] > max(math.log(2.0), _WIDEST_GAP * float(usual.max()))
+    is_apart = is_gap and groups[0] >= _FEWEST_OTHERS and groups[1] > _SMALLEST_GROUP
+    return np.asarray(is_few & is_apart, dtype=bool)
 
 
 def seem_identifiers(values: Numbers) -> bool:

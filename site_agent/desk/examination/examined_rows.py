@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Iterator
 from itertools import combinations
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as arrow
+import pyarrow.compute as compute
 
 from site_agent.desk.examination.examined_outcome import named_parts
 from site_agent.desk.examination.finding import Finding, counted, row_warning
+from site_agent.trainer.data.cell_rules import canonical_code
 from site_agent.trainer.data.dataset import SplitRows
+from site_agent.trainer.data.run_table import is_missing
 from site_agent.trainer.data.tables import Table
+
+_ROUNDED: Final = re.compile(r"\d(\.\d+)?[eE]\+?\d+|\d{15,}0(\.0)?", re.ASCII)
+_FEWEST_ROUNDED: Final = 3
+_FEWEST_ROWS_OF_NOBODY: Final = 10
+_ROWS_OF_NOBODY: Final = 5
+_FEWEST_TWINS: Final = 3
+_MORE_THAN_CHANCE: Final = 100
+_ALWAYS: Final = 0.99
+_RARE_KIND: Final = 0.05
+_MOST_ROWS: Final = 0.8
 
 _Numbers = npt.NDArray[np.int64]  # equal for equal rows, or for rows of one patient
 
@@ -31,8 +49,92 @@ def row_findings(table: Table, parts: SplitRows | None) -> Iterator[Finding]:
     who = "" if patients is None else " of the same patient"
     words = f"{again.sum()} rows{who} are equal to another row in every column that the contract uses"
     yield from row_warning(table, "duplicates", words, again)
+    if patients is not None:
+        yield from _twins(table, compared, equal, patients)
+    yield from _kinds(table, patients)
     if patients is None and parts is not None:
         yield from _in_two_parts(equal, parts)
+
+
+def _canonical(text: str) -> str:
+    """Return an identifier as it is compared to find one patient under two spellings.
+
+    Letters are compared without capitals and with their accents joined, all dashes are one, `3` and `3.0` are equal,
+    and characters that nobody sees do not count, nor do zeros before a number.
+    """
+    seen = "".join(
+        "-" if unicodedata.category(one) == "Pd" else one
+        for one in unicodedata.normalize("NFKC", text)
+        if unicodedata.category(one) != "Cf"
+    )
+    plain = canonical_code(seen).casefold()
+    return plain.lstrip("0") or "0" if plain.isdecimal() else plain
+
+
+def _alike(identifiers: Collection[str]) -> int:
+    """Return how many identifiers are another spelling of one of the others."""
+    names = arrow.array(identifiers, arrow.string())
+    # Only these have another spelling than the one in lower case.
+    is_odd = compute.match_substring_regex(names, r"[^ -~]|[.]|^[+0-]")
+    seen = {_canonical(one) for one in names.filter(is_odd).to_pylist()}
+    plain = compute.utf8_lower(names.filter(compute.invert(is_odd))).unique()
+    return len(names) - len(plain) - len(seen.difference(plain.to_pylist() if seen else ()))
+
+
+def identifier_findings(table: Table) -> Iterator[Finding]:
+    """Yield warnings about identifiers that seem to be those of one patient, or of nobody."""
+    counts, column = Counter(table.patients), table.contract.patient
+    if not counts or column is None:
+        return
+    found = dict[str, str]()
+    if alike := _alike(counts.keys()):
+        told = f"{alike} identifiers differ from others only in capitals, dashes, accents, zeros or hidden signs"
+        found["alike"] = f"{told}; are they one patient?"
+    if (rounded := sum(_ROUNDED.fullmatch(who) is not None for who in counts)) >= _FEWEST_ROUNDED:
+        told = f"{rounded} identifiers look like rounded numbers, as a spreadsheet writes long ones"
+        found["rounded"] = f"{told}; export them as text from the original system"
+    (_, most), *others = counts.most_common(2)
+    if most >= _FEWEST_ROWS_OF_NOBODY and others and most > _ROWS_OF_NOBODY * others[0][1]:
+        told = f"one identifier has {most} of {table.rows} rows, far more than any other"
+        found["nobody"] = f"{told}; does it mean 'not known'?"
+    for kind, words in found.items():
+        yield Finding(level="warning", key=f"identifiers-{kind}", words=f"column {column.name}: {words}")
+
+
+def _twins(table: Table, compared: pd.DataFrame, equal: _Numbers, patients: _Numbers) -> Iterator[Finding]:
+    """Yield a warning if many more rows of different patients are equal than chance makes of so few values."""
+    people = pd.Series(patients).groupby(equal).transform("nunique").to_numpy()
+    sizes = np.bincount(equal)
+    # Two rows are equal by chance if they are in every column, each taken for itself.
+    alike = np.prod([(column.value_counts(normalize=True, dropna=False) ** 2).sum() for _, column in compared.items()])
+    by_chance, found = alike * table.rows**2 / 2, (sizes * (sizes - 1.0) / 2)[sizes > 1].sum()
+    is_twin = (people > 1) & (found > _MORE_THAN_CHANCE * by_chance)
+    if is_twin.sum() >= _FEWEST_TWINS:
+        words = f"{is_twin.sum()} rows are equal to a row of another patient in every column that the contract uses"
+        yield from row_warning(table, "twins", f"{words}; is one patient there under several identifiers?", is_twin)
+
+
+def _kinds(table: Table, patients: _Numbers | None) -> Iterator[Finding]:
+    """Yield a warning for rows without any value, and if rows of one patient are of several kinds, such as visits."""
+    features = [~is_missing(one, table.features[one.name]) for one in table.contract.features]
+    features += [np.asarray(counts.any(axis=1)) for counts in table.terms.values()]
+    if not features or table.images is not None:
+        return
+    there = np.stack(features, axis=1)
+    words = "rows without a value in any column that the model reads; are they notes below the table?"
+    yield from row_warning(table, "empty-rows", words, ~np.asarray(there.any(axis=1)))
+    if patients is None or len(np.unique(patients)) == len(patients):
+        return
+    there = there[:, there.mean(axis=0) < _ALWAYS]
+    patterns, counts = np.unique(there, axis=0, return_counts=True)
+    kinds = patterns[counts > _RARE_KIND * len(there)]
+    is_apart = len(kinds) > 1 and (kinds.sum(axis=0) <= 1).all() and (kinds.any(axis=1)).sum() > 1
+    if is_apart and counts[counts > _RARE_KIND * len(there)].sum() > _MOST_ROWS * len(there):
+        words = (
+            "a patient has rows of several kinds, whose values are in different columns; make one row of them, or "
+            "export one instrument or event"
+        )
+        yield Finding(level="warning", key="kinds-of-rows", words=words)
 
 
 def _in_two_parts(equal: _Numbers, parts: SplitRows) -> Iterator[Finding]:

@@ -90,7 +90,8 @@ def rule_facts(rule: NumberRule | CodeRule | DateRule | TermsRule) -> dict[str, 
     missing = sorted(rule.markers)
     match rule:
         case NumberRule(refuses_missing=refuses, limits=limits):
-            return {"kind": "number", "missing": missing, "refuses_missing": refuses, "range": list(limits)}
+            number = {"kind": "number", "missing": missing, "refuses_missing": refuses, "range": list(limits)}
+            return number if rule.detection_limit is None else {**number, "detection_limit": rule.detection_limit}
         case CodeRule(codes=places):
             codes = sorted(places, key=places.__getitem__)
             return {"kind": "code", "missing": missing, "refuses_missing": rule.missing is MISSING, "codes": codes}

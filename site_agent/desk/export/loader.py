@@ -43,6 +43,7 @@ LONGEST_SHOWN: Final = 40
 MOST_REASONS: Final = 5
 FIRST_DAY: Final = date(1970, 1, 1).toordinal()
 FOREIGN: Final = Flaw("outside of the training rows")
+EMPTY: Final = Flaw("it and all other columns that the model reads have no value")  # such as a note below a table
 NOT_INTENSITIES: Final = Flaw("not the declared number of intensities, or one outside of what the file format allows")
 
 
@@ -50,7 +51,8 @@ def rule_of(facts: Mapping[str, Any]) -> NumberRule | CodeRule | DateRule:
     """Build the rule for the cells of a column from the column's entry in model.json."""
     kind, markers = facts["kind"], facts["missing"]
     if kind == "number":
-        return NumberRule(markers, tuple(facts["range"]), refuses_missing=facts["refuses_missing"])
+        refuses, limit = facts["refuses_missing"], facts.get("detection_limit")
+        return NumberRule(markers, tuple(facts["range"]), refuses_missing=refuses, detection_limit=limit)
     if kind == "code":
         codes = {code: float(place) for place, code in enumerate(facts["codes"])}
         return CodeRule(codes, markers, missing=MISSING if facts["refuses_missing"] else UNKNOWN_POSITION)
@@ -130,6 +132,7 @@ class RowReader:
         """Build the rules from `facts`, the content of model.json."""
         self._columns = [(column, rule_of(column["rule"])) for column in (*facts["features"], *facts["days"])]
         self._terms = [(column, terms_rule_of(column["rule"])) for column in facts.get("terms", ())]
+        self._features = len(facts["features"])
         self._decimal: str = facts["decimal"]
         self._image: Mapping[str, Any] | None = facts.get("image")
 
@@ -145,13 +148,17 @@ class RowReader:
                 return [], [f"column {self._image['name']}: {numbers.words}"]
             return numbers, []
         cells = {column["name"]: self._cell(column, rule, row) for column, rule in self._columns}
-        reasons = []
-        for column, _ in self._columns:
+        reasons, is_empty = [], not self._terms
+        for place, (column, rule) in enumerate(self._columns):
             name = column["name"]
             found = cells[name]
             flaw, value = (found, math.nan) if isinstance(found, Flaw) else self._judged(column, cells)
             if flaw is not None:
                 reasons.append(reason(name, flaw, value if flaw is FOREIGN else row.get(name)))
+            is_code = isinstance(rule, CodeRule)
+            is_empty &= place >= self._features or math.isnan(value) or (is_code and value == UNKNOWN_POSITION)
+        if is_empty and not reasons and self._features > 1:
+            reasons.append(reason(self._columns[0][0]["name"], EMPTY, ""))
         numbers = [math.nan if isinstance(found, Flaw) else found for found in cells.values()]
         for column, terms in self._terms:
             counts = _terms(column, terms, row)

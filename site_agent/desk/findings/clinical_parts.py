@@ -15,7 +15,7 @@ _NOT_RECORDED: Final = "not recorded by the version that made this run"
 def compared(facts: Facts, models: Sequence[str]) -> str:
     """Return a table that describes the comparison of models: site, run, sites, outcome, rows and models."""
     rows, sites = facts["rows"], facts["sites"]
-    dropped = facts["rows_without_outcome"]
+    dropped, aside = facts["rows_without_outcome"], facts["rows_put_aside"]
     counted = f"{rows['training']} training, {rows['validation']} validation, {rows['test']} test"
     return pairs(
         "What was compared",
@@ -31,6 +31,7 @@ def compared(facts: Facts, models: Sequence[str]) -> str:
             ("task", facts["task"]),
             ("rows", counted),
             ("rows without an outcome, not used", _NOT_RECORDED if dropped is None else str(dropped)),
+            ("rows that cannot be read, put aside by a person", _NOT_RECORDED if aside is None else str(aside)),
             ("models", ", ".join(title_of(name) for name in models)),
             ("bootstrap", f"{facts['resamples']} resamples of the test rows, whole patients at a time"),
             ("differential privacy of the sent numbers", _promise(facts)),

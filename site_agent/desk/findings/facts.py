@@ -84,7 +84,12 @@ def site_facts(
     found_part = _test_part(hospital, model, kept)
     part = None if isinstance(found_part, str) else found_part
     found = () if part is None else subgroups(kept.test, kept.scores[FEDERATED], part.groups, _SEED)
-    facts |= {"date": None, "rows_without_outcome": None, "sites": list(model.plan.site_names)} | facts
+    facts |= {
+        "date": None,
+        "rows_without_outcome": None,
+        "rows_put_aside": None,
+        "sites": list(model.plan.site_names),
+    } | facts
     facts |= _curves(kept) | _at_thresholds(kept, thresholds)
     facts["outcome"] = _outcome(model.preprocessing.contract)
     facts["subgroups"] = [one.to_json() for one in found]

@@ -149,6 +149,7 @@ def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[st
         "task": dataset.task,
         "rows": {"training": len(dataset.training), "validation": len(dataset.validation), "test": len(dataset.test)},
         "rows_without_outcome": dataset.rows_without_outcome,
+        "rows_put_aside": dataset.rows_put_aside,
         "sites": list(study.plan.site_names),
         "columns": list(dataset.columns),
         "versions": dict[str, Json](versions()),

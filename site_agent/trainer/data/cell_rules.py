@@ -24,8 +24,9 @@ LARGEST_MAGNITUDE: Final = 1e100
 LONGEST_NUMBER: Final = 400
 UNKNOWN_POSITION: Final = -1.0
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+LIMIT: Final = re.compile(r"([<>\u2264\u2265])=?\s*(\S+)")
 _TIME: Final = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)
-_ZONED: Final = re.compile(
+ZONED_TIME: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)? ?(Z|[+-]\d{2}(:?\d{2}(:?\d{2})?)?)", re.ASCII
 )
 # Digits behind a zero are a code, such as a postcode, and so are digits around an E, as in ICD-11. So are longer cells.
@@ -40,6 +41,7 @@ class Flaw:
 
 
 NOT_A_NUMBER: Final = Flaw("text where a number is declared")
+BEYOND_LIMIT: Final = Flaw("a number behind < or >, as at a detection limit; declare `detection_limit`")
 TOO_LARGE: Final = Flaw("a number too large to compute with")
 PLAIN_DATE: Final = "%Y-%m-%d"
 MISSING: Final = Flaw("a missing value (the contract refuses it)")
@@ -61,20 +63,6 @@ _REMEMBERED_TERMS: Final = 1 << 16
 _LONGEST_REMEMBERED: Final = 40  # characters; without a limit, very long words would fill the memory
 
 
-def canonical_identifier(text: str) -> str:
-    """Return an identifier as it is compared to find one patient under two spellings.
-
-    Letters are compared without capitals and with their accents joined, all dashes are one, `3` and `3.0` are equal,
-    and characters that nobody sees do not count.
-    """
-    seen = "".join(
-        "-" if unicodedata.category(one) == "Pd" else one
-        for one in unicodedata.normalize("NFKC", text)
-        if unicodedata.category(one) != "Cf"
-    )
-    return canonical_code(seen).casefold()
-
-
 def canonical_code(text: str, decimal: str = ".") -> str:
     """Return a code in the spelling that is used to compare codes. `3`, `3.0` and ` 3` are the same code.
 
@@ -93,9 +81,18 @@ class NumberRule:
     """The rule for a cell with a number: which texts mean a missing value, and the limits of the number."""
 
     def __init__(
-        self, markers: Iterable[str], limits: tuple[float | None, float | None], *, refuses_missing: bool
+        self,
+        markers: Iterable[str],
+        limits: tuple[float | None, float | None],
+        *,
+        refuses_missing: bool,
+        detection_limit: str | None = None,
     ) -> None:
-        """Store the texts for a missing value, and the limits. A limit of None is no limit."""
+        """Store the texts for a missing value, and the limits. A limit of None is no limit.
+
+        `detection_limit` is what <5 and >90 become: at-limit, half (of <5) or missing. None refuses them.
+        """
+        self.detection_limit = detection_limit
         self.markers, self.limits, self.refuses_missing = frozenset(markers), limits, refuses_missing
         self.words = frozenset(marker for marker in self.markers if not _NUMBER.fullmatch(marker))
         self.numbers = frozenset(float(marker) for marker in self.markers - self.words)
@@ -111,11 +108,17 @@ class NumberRule:
             return self.missing
         if decimal != ".":
             text = text.replace(".", " ").replace(decimal, ".")
+        beyond = LIMIT.fullmatch(text) if len(text) <= LONGEST_NUMBER else None
+        text = beyond[2] if beyond else text
         if len(text) > LONGEST_NUMBER or not _NUMBER.fullmatch(text):
-            return NOT_A_NUMBER
+            return FAILED_FORMULA if text in ERROR_CODES else NOT_A_NUMBER
+        if beyond and self.detection_limit is None:
+            return BEYOND_LIMIT
         value = float(text)
-        if value in self.numbers:
+        if value in self.numbers or (beyond and self.detection_limit == "missing"):
             return self.missing
+        if beyond and self.detection_limit == "half" and beyond[1] in "<\u2264":
+            value /= 2
         # Squares of larger numbers would overflow when the spread of the column is computed.
         if abs(value) > LARGEST_MAGNITUDE:
             return TOO_LARGE
@@ -161,11 +164,11 @@ class DateRule:
         text = cell.strip()
         if text in self.markers:
             return math.nan
-        if _ZONED.fullmatch(text):
+        if ZONED_TIME.fullmatch(text):
             return ZONED if self.zone is None else self._zoned(text, ZoneInfo(self.zone), today)
         found = {day for pattern in self.patterns if (day := _written_day(text, pattern)) is not None}
         if len(found) != 1:  # two patterns of a contract never read one text as different days
-            return NOT_A_DATE
+            return FAILED_FORMULA if text in ERROR_CODES else NOT_A_DATE
         return self.judged(float(found.pop().toordinal()), today)
 
     def _zoned(self, text: str, zone: ZoneInfo, today: date) -> float | Flaw:

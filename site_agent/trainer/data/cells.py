@@ -89,7 +89,8 @@ def feature_rule(feature: NumericFeature | CategoricalFeature, spelling: Spellin
     refuses = feature.missing == "refuse"
     match feature:
         case NumericFeature():
-            return NumberRule(markers, feature.range or (None, None), refuses_missing=refuses)
+            limits = feature.range or (None, None)
+            return NumberRule(markers, limits, refuses_missing=refuses, detection_limit=feature.detection_limit)
         case CategoricalFeature():
             return CodeRule(_positions(feature.codes), markers, missing=MISSING if refuses else UNKNOWN_POSITION)
         case _:

@@ -321,10 +321,17 @@ class MeasuredFeature(TableColumn):
 
 
 class NumericFeature(MeasuredFeature):
-    """A column with a measured number."""
+    """A column with a measured number. `detection_limit` is what <5 and >90 become; `half` is for the lower limit."""
 
     type: Literal["numeric"]
     unit: Words | None = None
+    detection_limit: Literal["at-limit", "half", "missing"] | None = None
+
+    @model_validator(mode="after")
+    def _can_be_missing(self) -> NumericFeature:
+        if self.detection_limit == "missing" and self.missing == "refuse":
+            raise ValueError("detection_limit: missing needs missing: median-and-flag or median")
+        return self
 
 
 class DateFeature(MeasuredFeature):

@@ -239,9 +239,13 @@ Column = Annotated[
 
 
 class Contract(Document):
-    """The complete description of a table. If the file has no header, `columns` are in the order of the file."""
+    """The complete description of a table. If the file has no header, `columns` are in the order of the file.
+
+    `put_aside` is the largest share of rows that may be left out because they cannot be read. A person accepts them.
+    """
 
     format: Format
+    put_aside: float = Field(default=0.0, ge=0, le=0.2)
     missing_markers: tuple[Code, ...] = ("",)
     columns: tuple[Column, ...]
 

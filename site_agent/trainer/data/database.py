@@ -149,10 +149,11 @@ def query_records(path: Path, form: SqlFormat) -> Generator[Row, None, None]:
 
 
 def lacks_its_log(path: Path) -> bool:
-    """Whether an SQLite file is in WAL mode, and the file beside it is absent that can have its newest rows."""
+    """Whether an SQLite file is in WAL mode, and the file with its newest rows is not beside it, or is empty."""
     with path.open("rb") as file:
         start = file.read(20)
-    return start.startswith(_SQLITE) and start[18:] == _WAL_VERSIONS and not Path(f"{path}-wal").exists()
+    log = Path(f"{path}-wal")
+    return start.startswith(_SQLITE) and start[18:] == _WAL_VERSIONS and not (log.exists() and log.stat().st_size)
 
 
 def _rows(connection: Connection, form: SqlFormat) -> Generator[Row, None, None]:

@@ -187,6 +187,7 @@ class Dataset:
             None if the contract declares no patient column.
         profile: the desk's summary of the training rows, which is saved with the model.
         rows_without_outcome: the number of rows that are in no part, because the contract has `missing: drop`.
+        rows_put_aside: the number of rows that are left out because they cannot be read, which a person accepted.
         image: the size of the images whose pixels are the columns.
     """
 
@@ -201,6 +202,7 @@ class Dataset:
     test_patients: npt.NDArray[np.int64] | None = None
     profile: Document | None = None
     rows_without_outcome: int = 0
+    rows_put_aside: int = 0
     image: ImageSize | None = None
 
     @property
@@ -262,6 +264,7 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         validation_patients=_patients(table, rows.validation),
         test_patients=_patients(table, rows.test),
         rows_without_outcome=len(table.dropped),
+        rows_put_aside=len(table.put_aside),
         image=None if table.contract.image is None else table.contract.image.image,
     )
     return dataset, preprocessing

@@ -103,6 +103,15 @@ def reserved(folder: Path | None, rows: int, numbers: int) -> Pixels:
         raise _unavailable(folder, cause) from cause
 
 
+def chosen_images(images: Pixels, places: npt.NDArray[np.int64], folder: Path | None) -> Pixels:
+    """Return the images at these places, float32 (places, numbers), read-only, in a file in `folder` or in memory."""
+    chosen = reserved(folder, len(places), images.shape[1])
+    for some in blocks(len(places), images.shape[1]):
+        chosen[some] = images[places[some]]
+    chosen.flags.writeable = False
+    return chosen
+
+
 def blocks(rows: int, numbers: int) -> list[slice]:
     """Return slices that together cover all rows, in order. Each has at most 16 MiB, or only one row."""
     step = max(1, _ROWS_BYTES // max(1, numbers * _BYTES))

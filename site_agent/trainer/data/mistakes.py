@@ -45,16 +45,20 @@ class Mistake:
 class Mistakes:
     """The mistakes found in a table, in order."""
 
-    def __init__(self, kept_rows: int = KEPT_ROWS) -> None:
+    def __init__(self, kept_rows: int = KEPT_ROWS, *, collects_rows: bool = False) -> None:
+        """Start without mistakes. `flawed` has the numbers of all their rows if they are collected."""
         self._kept_rows = kept_rows
         self._rows: dict[tuple[str | None, str], list[int]] = {}
         self._counts: dict[tuple[str | None, str], int] = {}
+        self.flawed: set[int] | None = set() if collects_rows else None
 
     def add(self, flaw: str, rows: Sequence[int] = (), *, column: str | None = None) -> None:
         """Add a mistake, or add rows to an earlier mistake of the same column and kind."""
         kind = (column, flaw)
         kept = self._rows.setdefault(kind, [])
         kept.extend(rows[: self._kept_rows - len(kept)])
+        if self.flawed is not None:
+            self.flawed.update(rows)
         self._counts[kind] = self._counts.get(kind, 0) + len(rows)
 
     @property

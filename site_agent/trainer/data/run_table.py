@@ -43,8 +43,9 @@ def table_for_run(hospital: Hospital, scratch: Path | None) -> tuple[Table, Spli
     rows = split_rows(table, hospital.data.split)
     if mistakes := [mistake.line for mistake in unusable_columns(table, rows)]:
         refuse(mistakes)
-    if find_check(hospital.state_path, check_digest(table, hospital.data.split)) is None:
-        if hospital.data.unaccepted_warnings == "stop":
+    check = find_check(hospital.state_path, check_digest(table, hospital.data.split))
+    if check is None or (check.by is None and table.put_aside):
+        if hospital.data.unaccepted_warnings == "stop" or table.put_aside:
             raise DataError(
                 what="No person has checked this table, with its contract and its split, as they are now.",
                 consequence="Nothing was trained and nothing was sent.",
@@ -96,12 +97,16 @@ def row_numbers(table: Table, places: npt.NDArray[np.int64]) -> tuple[int, ...]:
 
 
 class TableCheck(Document):
-    """The record that a table may be used: its digest, the warnings, and who accepted them. None without a warning."""
+    """The record that a table may be used: its digest, the warnings, and who accepted them. None without a warning.
+
+    `put_aside` tells which rows the person left out, or is empty.
+    """
 
     digest: str
     warnings: tuple[str, ...]
     by: str | None
     at: str
+    put_aside: str = ""
 
 
 def keep_check(state: Path, check: TableCheck) -> None:
@@ -111,6 +116,23 @@ def keep_check(state: Path, check: TableCheck) -> None:
         UnavailableError: the disk cannot be written.
     """
     write_whole(_path(state, check.digest), check.model_dump_json(indent=2).encode())
+
+
+def accepted_rows(state: Path) -> str:
+    """Return who accepted last that rows are put aside, and how many, as a sentence. Return nothing if nobody did."""
+    try:
+        kept = [TableCheck.model_validate_json(one.read_bytes()) for one in (state / "data" / "checked").glob("*.json")]
+    except (OSError, ValidationError):
+        return ""
+    last = max((one for one in kept if one.put_aside), key=lambda one: one.at, default=None)
+    return "" if last is None else f"{last.by} accepted at {last.at}: {last.put_aside}."
+
+
+def put_aside_in_words(table: Table) -> str:
+    """Return how many rows are put aside, of how many, and how many may be. Return nothing if none is."""
+    count, rows = len(table.put_aside), table.rows + len(table.put_aside)
+    share = f"{count} of {rows} rows ({count / max(1, rows):.1%})"
+    return f"{share} cannot be read and are put aside (at most {table.contract.put_aside:.1%})" if count else ""
 
 
 def find_check(state: Path, digest: str) -> TableCheck | None:
@@ -150,6 +172,8 @@ def table_digest(table: Table) -> str:
         arrays.append(("follow-up", table.follow_up))
     if table.images is not None:
         arrays.append(("images", table.images))
+    if table.put_aside:
+        arrays.append(("put aside", np.array(table.put_aside)))
     arrays += [(f"terms {name}", counts) for name, counts in table.terms.items()]
     patients = "\0".join(table.patients or ()).encode("utf-8", "surrogatepass")
     arrays.append(("patients", np.frombuffer(patients, dtype=np.uint8)))

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, time
@@ -41,6 +42,7 @@ from site_agent.trainer.data.mistakes import refuse, unusable
 LONGEST_LINE: Final = 1 << 24
 _BLOCK_CELLS: Final = 1 << 18
 _PART: Final = 1 << 22  # characters of a text file that are read at once
+_MOST_TITLES: Final = 30
 _PART_BYTES: Final = 1 << 20
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _NO_TEXTS: Final = arrow.array([], arrow.string())
@@ -85,10 +87,10 @@ class Block:
 
 
 @contextmanager
-def open_rows(path: Path, form: Format, doubts: list[Doubt]) -> Iterator[Iterator[Row | Block]]:
+def open_rows(path: Path, form: Format, doubts: list[Doubt], start: int = 1) -> Iterator[Iterator[Row | Block]]:
     """Open a table of any format, and return its rows that are not blank. The first has the names, if there are names.
 
-    Behind it a source may return whole blocks of rows.
+    Behind it a source may return whole blocks of rows. In a text file and a workbook, rows before `start` are not read.
 
     While the rows are read, what a person must look at is added to `doubts`.
 
@@ -96,7 +98,7 @@ def open_rows(path: Path, form: Format, doubts: list[Doubt]) -> Iterator[Iterato
         OperatorError: the source cannot be read, is damaged, or is not of the declared kind.
     """
     try:
-        with path.open("rb") as file, closing(_rows(path, file, form, doubts)) as rows:
+        with path.open("rb") as file, closing(_rows(path, file, form, doubts, start)) as rows:
             yield rows
     except (PermissionError, IsADirectoryError) as cause:
         raise unusable(
@@ -109,6 +111,14 @@ def open_rows(path: Path, form: Format, doubts: list[Doubt]) -> Iterator[Iterato
             consequence="The table was not used and nothing was sent.",
             remedy="A service tries again by itself. If the file will not be there, correct its path in hospital.yaml.",
         ) from cause
+
+
+def header_row(path: Path, form: Format, is_header: Callable[[list[str], list[list[str]]], bool]) -> int:
+    """Return the number of the first row that is the header, judged from its cells and all first rows. Otherwise 1."""
+    with open_rows(path, form, []) as rows:
+        first = [row for row in itertools.islice(rows, _MOST_TITLES) if isinstance(row, tuple)]
+    texts = [(row, [cell if isinstance(cell, str) else "" for cell in map(cell_of, cells)]) for row, cells in first]
+    return next((row for row, cells in texts if is_header(cells, [cells for _, cells in texts])), 1)
 
 
 def first_row(rows: Iterator[Row | Block]) -> tuple[int, list[str]]:
@@ -124,18 +134,20 @@ def first_row(rows: Iterator[Row | Block]) -> tuple[int, list[str]]:
     return first[0], names
 
 
-def _rows(path: Path, file: BinaryIO, form: Format, doubts: list[Doubt]) -> Generator[Row | Block, None, None]:
+def _rows(
+    path: Path, file: BinaryIO, form: Format, doubts: list[Doubt], start: int
+) -> Generator[Row | Block, None, None]:
     from site_agent.trainer.data.file_kinds import check_kind
 
     if form.kind != "sql":  # which may be the URL of a server
         check_kind(path, file, form.kind)
     match form:
         case TableFormat():
-            return _text_rows(file, form, doubts)
+            return _text_rows(file, form, doubts, start)
         case ExcelFormat():
             from site_agent.trainer.data.workbook import sheet_rows
 
-            return sheet_rows(path, form, doubts)
+            return sheet_rows(path, form, doubts, start)
         case ParquetFormat():
             return _parquet_rows(file)
         case LabelledFormat():
@@ -257,7 +269,9 @@ def text_of(value: object) -> str | None:
             return None
 
 
-def _text_rows(file: BinaryIO, form: TableFormat, doubts: list[Doubt]) -> Generator[Row | Block, None, None]:
+def _text_rows(
+    file: BinaryIO, form: TableFormat, doubts: list[Doubt], start: int
+) -> Generator[Row | Block, None, None]:
     # An undecodable byte becomes half a character, so that its line can be reported without its bytes.
     is_wide = form.encoding == "utf-16"
     text = io.TextIOWrapper(
@@ -266,7 +280,7 @@ def _text_rows(file: BinaryIO, form: TableFormat, doubts: list[Doubt]) -> Genera
         errors="strict" if is_wide else "surrogateescape",
         newline="",
     )
-    read = _Text(form.delimiter)
+    read = _Text(form.delimiter, start)
     if is_wide:
         yield from read.rows(text)
     # The first part is the first line, whose cells every other part must have.
@@ -286,8 +300,8 @@ def _text_rows(file: BinaryIO, form: TableFormat, doubts: list[Doubt]) -> Genera
 class _Text:
     """Reads the parts of a text file one after another: at once by a library, or row by row where rows are unusual."""
 
-    def __init__(self, delimiter: str) -> None:
-        self._delimiter, self._row, self._line = delimiter, 0, 0
+    def __init__(self, delimiter: str, start: int) -> None:
+        self._delimiter, self._start, self._row, self._line = delimiter, start, 0, 0
         self.width, self.swallowed = 0, 0
 
     def block(self, part: str) -> Block | None:
@@ -331,6 +345,8 @@ class _Text:
         try:
             for cells in reader:
                 self._row += 1
+                if self._row < self._start:
+                    continue
                 self.width = self.width or len(cells)
                 if cells:  # some programs write a delimiter behind the last cell of a row
                     yield self._row, cells if any(cells[self.width :]) else cells[: self.width]

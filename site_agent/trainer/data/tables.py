@@ -16,7 +16,7 @@ import hashlib
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
@@ -27,7 +27,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as arrow
-import pyarrow.compute as compute
 
 from site_agent.trainer.data.cell_rules import (
     ABSENT,
@@ -35,7 +34,6 @@ from site_agent.trainer.data.cell_rules import (
     MISSING,
     UNKNOWN_POSITION,
     canonical_code,
-    canonical_identifier,
 )
 from site_agent.trainer.data.cells import (
     BlockParser,
@@ -62,18 +60,18 @@ from site_agent.trainer.data.columns import (
     NumericFeature,
     TermsFeature,
 )
-from site_agent.trainer.data.contract import Column, Contract
+from site_agent.trainer.data.contract import Column, Contract, ExcelFormat, TableFormat
 from site_agent.trainer.data.follow_up import follow_up_parser, times_of
-from site_agent.trainer.data.image_folder import ImageFolder, Pixels
+from site_agent.trainer.data.image_folder import ImageFolder, Pixels, chosen_images
 from site_agent.trainer.data.image_scales import difference
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
-from site_agent.trainer.data.table_sources import Block, Doubt, blocks_of, first_row, open_rows, texts_of
+from site_agent.trainer.data.table_sources import Block, Doubt, blocks_of, first_row, header_row, open_rows, texts_of
 
 # Days that programs write for "not known". An ordinary patient can have one of them, several hardly.
 _MARKER_DAYS: Final = tuple(
     date(*day)
     for day in (
-        *((1753, 1, 1), (1800, 1, 1), (1899, 12, 30), (1899, 12, 31), (1900, 1, 1), (2099, 12, 31)),
+        *((1753, 1, 1), (1800, 1, 1), (1899, 12, 30), (1899, 12, 31), (1900, 1, 1), (1970, 1, 1), (2099, 12, 31)),
         *((2199, 12, 31), (2999, 12, 31), (3000, 1, 1), (9999, 1, 1), (9999, 12, 31)),
     )
 )
@@ -101,6 +99,7 @@ class Table:
         group_positions: for each column of role group, positions as for categorical features.
         row_numbers: int64 of shape (rows,), as a spreadsheet counts; None for a table that was made up.
         dropped: the numbers of the rows that were left out, because they have no outcome and the contract drops those.
+        put_aside: the numbers of the rows that were left out, because they cannot be read and the contract allows this.
         scratch: the folder of the files with images and their encoded values; None for memory.
     """
 
@@ -113,6 +112,7 @@ class Table:
     group_positions: Mapping[str, Numbers] = field(default_factory=lambda: MappingProxyType({}))
     row_numbers: npt.NDArray[np.int64] | None = None
     dropped: tuple[int, ...] = ()
+    put_aside: tuple[int, ...] = ()
     images: Pixels | None = None
     terms: Mapping[str, Counts] = field(default_factory=lambda: MappingProxyType({}))
     scratch: Path | None = None
@@ -139,6 +139,7 @@ class Survey:
 
     Attributes:
         mistakes: the cells, columns and rows that could not be read.
+        put_aside: the mistakes of the rows that were left out for them.
         cells: of new rows, by column and row number, the text of each cell that could not be read.
         others: of new rows, the unchanged cells of each column that the contract ignores or does not name.
         doubts: what a person must look at although it was read, in words, with the name of its column.
@@ -147,21 +148,16 @@ class Survey:
 
     table: Table
     mistakes: tuple[Mistake, ...]
+    put_aside: tuple[Mistake, ...] = ()
     cells: Mapping[tuple[str, int], str] = field(default_factory=lambda: MappingProxyType({}))
     others: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     doubts: tuple[tuple[str, str | None], ...] = ()
     nameless: tuple[int, ...] = ()
 
 
-def _alike(identifiers: Collection[str]) -> int:
-    """Return how many identifiers are another spelling of one of the others."""
-    names = arrow.array(identifiers, arrow.string())
-    is_odd = compute.match_substring_regex(
-        names, r"[^ -~]|[.]|^[+-]"
-    )  # only these have another spelling than in lower case
-    seen = {canonical_identifier(one) for one in names.filter(is_odd).to_pylist()}
-    plain = compute.utf8_lower(names.filter(compute.invert(is_odd))).unique()
-    return len(names) - len(plain) - len(seen.difference(plain.to_pylist() if seen else ()))
+def _is_value(parse: BlockParser, name: str) -> bool:
+    found = parse(arrow.array([name, "\1"]))  # an outcome can read every text as negative
+    return list(found.flaws.values()) == [[1]] and bool(found.values[0] >= 0)
 
 
 def read_table(path: Path, contract: Contract, *, today: date | None = None, scratch: Path | None = None) -> Table:
@@ -190,6 +186,7 @@ def survey_table(path: Path, contract: Contract, *, today: date | None = None, s
     return Survey(
         table=table,
         mistakes=reading.mistakes.found,
+        put_aside=reading.put_aside,
         doubts=tuple(reading.doubts),
         nameless=reading.nameless,
     )
@@ -238,9 +235,12 @@ class _Reading:
         self.repeats = 0
         self.marker_days: Counter[tuple[str, date]] = Counter()
         self.today = today or date.today()
-        self.mistakes = Mistakes(kept_rows)
+        self.may_put_aside = contract.put_aside > 0 and not for_prediction
+        self.mistakes = Mistakes(kept_rows, collects_rows=self.may_put_aside)
+        self.put_aside: tuple[Mistake, ...] = ()
         self.parsed: dict[str, list[Numbers]] = {}
         self.patients: list[str] = []
+        self.no_identifiers = {"", *contract.missing_markers, *ERROR_CODES}
         self.cells: dict[tuple[str, int], str] = {}
         self.others: dict[str, list[str]] = {}
         self.other_places: dict[str, int] = {}
@@ -251,8 +251,9 @@ class _Reading:
         self.terms = TermsReader(contract.terms, contract.missing_markers)
 
     def run(self, path: Path) -> Table:
-        doubts: list[Doubt] = []
-        with open_rows(path, self.contract.format, doubts) as rows:
+        form, doubts = self.contract.format, list[Doubt]()
+        start = self._start(path, doubts)
+        with open_rows(path, form, doubts, start) as rows:
             first = first_row(rows)
             if self.contract.format.header:
                 width, positions = len(first[1]), self._positions_by_name(first[1])
@@ -261,6 +262,7 @@ class _Reading:
                 width = len(positions)
             self.mistakes.stop_if_any()
             parsers = self._parsers(positions)
+            doubts += self._values_for_names(parsers)
             image = self.contract.image
             if image is not None and image.name in positions:
                 self.folder = ImageFolder(image, path, self.contract.missing_markers, scratch=self.scratch)
@@ -269,11 +271,15 @@ class _Reading:
             repeats = {positions[name] for name in (_REPEATS,) if name in positions and self.contract.format.header}
             places = sorted({*(positions[name] for name in read), *self.other_places.values(), *repeats})
             self.parsed = {name: [np.empty(0)] for name in parsers if not self._is_day(name)}
-            rows = rows if self.contract.format.header else itertools.chain([first], rows)
+            rows = rows if form.header else itertools.chain([first], rows)
             for block in blocks_of(rows, width, places):
                 self._take(block, width, positions, parsers)
                 self.repeats += sum(bool(cell.strip()) for place in repeats for cell in texts_of(block.columns[place]))
-        columns: dict[int | None, str | None] = {None: None} | {positions[name]: name for name in read}
+        self._tell(doubts, {None: None} | {positions[name]: name for name in read})
+        return self._finish(positions)
+
+    def _tell(self, doubts: Sequence[Doubt], columns: Mapping[int | None, str | None]) -> None:
+        image = self.contract.image
         self.doubts = [
             (one.words, columns[one.place])
             for one in doubts
@@ -282,14 +288,29 @@ class _Reading:
         self.doubts += [
             (f"{count} dates are {day}; does this day mean 'not known'?", name)
             for (name, day), count in self.marker_days.items()
-            if count >= _FEWEST_MARKER_DAYS
+            if count >= max(_FEWEST_MARKER_DAYS, sum(map(len, self.rows)) / 2000)
         ]
         if self.folder is not None and image is not None and (words := difference(self.folder.scales)):
             self.doubts.append((words, image.name))
         if self.repeats:
             words = f"{self.repeats} rows repeat a form, and the columns of other forms are empty there"
             self.doubts.append((f"{words}; select or compute one row for each patient", _REPEATS))
-        return self._finish(positions)
+
+    def _start(self, path: Path, doubts: list[Doubt]) -> int:
+        """Return the number of the row with the names of columns, which can have titles above it."""
+        form, names = self.contract.format, {column.name for column in self.contract.columns}
+        if not (isinstance(form, TableFormat | ExcelFormat) and form.header):
+            return 1
+        start = header_row(path, form, lambda cells, _: not names.isdisjoint(map(str.strip, cells)))
+        if start > 1:
+            doubts.append(Doubt(f"the names of the columns are in row {start}, and what is above it is not read"))
+        return start
+
+    def _values_for_names(self, parsers: Mapping[str, BlockParser]) -> list[Doubt]:
+        form = self.contract.format
+        names = [name for name, parse in parsers.items() if isinstance(form, TableFormat) and _is_value(parse, name)]
+        told = f"the names of {len(names)} columns are like values of these columns; is the first row a patient?"
+        return [Doubt(f"{told} Then declare header: false")] if names and form.header else []
 
     def _answers(self, doubt: Doubt, name: str | None) -> bool:
         """Return whether the contract declares all cells that the file calls missing, as missing or as codes."""
@@ -460,20 +481,24 @@ class _Reading:
         columns = {name: np.concatenate(self.parsed.pop(name)) for name in list(self.parsed)}
         rows = np.concatenate([np.empty(0, np.int64), *self.rows])
         self._fill(columns, len(rows), positions)
+        is_identified = self.contract.patient is not None and self.contract.patient.name in positions
+        if not self.for_prediction and is_identified:
+            self._find_anonymous(rows)
+        images, terms = self._all_images(self.contract.image, len(rows)), self.terms.counts(len(rows))
+        left_out = self._left_out(len(rows))
+        if len(left_out):
+            keep = np.flatnonzero(~np.isin(rows, left_out))
+            columns = {name: values[keep] for name, values in columns.items()}
+            terms = {name: counts[keep] for name, counts in terms.items()}
+            self.patients = [self.patients[place] for place in keep] if is_identified else []
+            rows, images = rows[keep], None if images is None else chosen_images(images, keep, self.scratch)
         for values in (*columns.values(), rows):
             values.flags.writeable = False
         for name in self.absent:
             self.mistakes.add(ABSENT.words, column=name)
         target = columns.pop(self.contract.target.name, None)
         follow_up = columns.pop(self.contract.follow_up.name, None) if self.contract.follow_up else None
-        is_identified = self.contract.patient is not None and self.contract.patient.name in positions
-        if not self.for_prediction:
-            self._check_patients(rows)
-            # Classes and rows are counted only if all cells are correct. Otherwise the counts would mislead.
-            if not self.mistakes.found:
-                self._check_counts(target, len(rows))
-        elif not len(rows):
-            self.mistakes.add("the file has no rows of patients")
+        self._check(rows, target)
         features = {feature.name: columns.pop(feature.name) for feature in self.contract.features}
         return Table(
             contract=self.contract,
@@ -485,10 +510,36 @@ class _Reading:
             group_positions=MappingProxyType(columns),
             row_numbers=rows,
             dropped=tuple(self.dropped),
-            images=self._all_images(self.contract.image, len(rows)),
-            terms=MappingProxyType(self.terms.counts(len(rows))),
+            put_aside=tuple(left_out.tolist()),
+            images=images,
+            terms=MappingProxyType(terms),
             scratch=self.scratch,
         )
+
+    def _check(self, rows: npt.NDArray[np.int64], target: Numbers | None) -> None:
+        if not self.for_prediction:
+            self._check_patients(rows)
+            # Classes and rows are counted only if all cells are correct. Otherwise the counts would mislead.
+            if not self.mistakes.found:
+                self._check_counts(target, len(rows))
+        elif not len(rows):
+            self.mistakes.add("the file has no rows of patients")
+
+    def _left_out(self, rows: int) -> npt.NDArray[np.int64]:
+        """Return the numbers of the rows to put aside, and forget their mistakes. Return none if there are too many."""
+        flawed = np.array(sorted(self.mistakes.flawed or ()), dtype=np.int64)
+        found = self.mistakes.found
+        most = self.contract.put_aside * (rows + sum(one.count for one in found if one.column is None))
+        if not len(flawed) or len(flawed) > most or not all(one.rows for one in found):
+            return flawed[:0]
+        self.put_aside, self.mistakes = found, Mistakes()
+        return flawed
+
+    def _find_anonymous(self, rows: npt.NDArray[np.int64]) -> None:
+        assert self.contract.patient is not None
+        anonymous = [int(rows[place]) for place, who in enumerate(self.patients) if who in self.no_identifiers]
+        if anonymous:
+            self.mistakes.add("no patient identifier", anonymous, column=self.contract.patient.name)
 
     def _fill(self, columns: dict[str, Numbers], rows: int, positions: Mapping[str, int]) -> None:
         """Add the features that the table lacks, and set codes that could not be read to unknown."""
@@ -513,22 +564,16 @@ class _Reading:
 
     def _check_patients(self, rows: npt.NDArray[np.int64]) -> None:
         patient = self.contract.patient
-        if patient is None:
+        if patient is None or not patient.one_row_per_patient:
             return
-        markers = {"", *self.contract.missing_markers, *ERROR_CODES}
-        anonymous = [int(rows[place]) for place, who in enumerate(self.patients) if who in markers]
-        if anonymous:
-            self.mistakes.add("no patient identifier", anonymous, column=patient.name)
-        if alike := _alike(set(self.patients) - markers):
-            words = f"{alike} identifiers differ from others only in capitals, dashes, accents or invisible characters"
-            self.doubts.append((f"{words}; are they one patient?", patient.name))
-        if patient.one_row_per_patient:
-            counts = Counter(self.patients)
-            again = [
-                int(rows[place]) for place, who in enumerate(self.patients) if counts[who] > 1 and who not in markers
-            ]
-            if again:
-                self.mistakes.add("a patient identifier that occurs more than once", again, column=patient.name)
+        counts = Counter(self.patients)
+        again = [
+            int(rows[place])
+            for place, who in enumerate(self.patients)
+            if counts[who] > 1 and who not in self.no_identifiers
+        ]
+        if again:
+            self.mistakes.add("a patient identifier that occurs more than once", again, column=patient.name)
 
     def _check_counts(self, values: Numbers | None, rows: int) -> None:
         target = self.contract.target

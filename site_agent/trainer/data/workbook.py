@@ -60,7 +60,7 @@ class _Sheet:
     others: Counter[int] = field(default_factory=Counter)  # by column, other cells with a number
 
 
-def sheet_rows(path: Path, form: ExcelFormat, doubts: list[Doubt]) -> Generator[Row, None, None]:
+def sheet_rows(path: Path, form: ExcelFormat, doubts: list[Doubt], start: int) -> Generator[Row, None, None]:
     """Yield the header and all rows that are not blank, each with its number. A damaged file raises DataError."""
     refused = _why_not(path)
     if refused is not None:
@@ -74,7 +74,7 @@ def sheet_rows(path: Path, form: ExcelFormat, doubts: list[Doubt]) -> Generator[
         if workbook is None:
             refuse(["the workbook is damaged"])
         with closing(workbook):
-            yield from _rows_of(path, workbook, form, doubts)
+            yield from _rows_of(path, workbook, form, doubts, start)
 
 
 def sheet_names(path: Path) -> list[str]:
@@ -112,7 +112,9 @@ def _why_not(path: Path) -> str | None:
     return None
 
 
-def _rows_of(path: Path, workbook: Workbook, form: ExcelFormat, doubts: list[Doubt]) -> Generator[Row, None, None]:
+def _rows_of(
+    path: Path, workbook: Workbook, form: ExcelFormat, doubts: list[Doubt], start: int
+) -> Generator[Row, None, None]:
     sheets = {sheet.title: sheet for sheet in workbook.worksheets}
     if form.sheet is not None and form.sheet not in sheets:
         refuse([f"the workbook has no sheet of the declared name, but {len(sheets)} others"])
@@ -130,7 +132,17 @@ def _rows_of(path: Path, workbook: Workbook, form: ExcelFormat, doubts: list[Dou
             words = f"all {count} formulas have the saved value 0, as programs save that do not compute"
             doubts.append(Doubt(words, column - 1))
     sheet.reset_dimensions()
-    yield from _rows(sheet.iter_rows(values_only=True), known, doubts)
+    rows = _rows(sheet.iter_rows(values_only=True), known, doubts, start)
+    header = next(rows, None)
+    if header is None:
+        return
+    yield header
+    for other in visible if form.sheet is None else ():
+        other.reset_dimensions()
+        first = _next(other.iter_rows(values_only=True, max_row=1)) if other is not sheet else None
+        if first is not None and {str(cell) for cell in first if cell} >= {cell for cell in header[1] if cell}:
+            doubts.append(Doubt("another visible sheet of the workbook has the same header, and it is not read"))
+    yield from rows
 
 
 def _looked_up(path: Path, part: str) -> _Sheet:
@@ -190,18 +202,22 @@ def _merge(place: tuple[int | None, ...], found: _Sheet) -> None:
             found.unreadable[row][column] = _MERGED
 
 
-def _rows(rows: Iterator[tuple[object, ...]], known: _Sheet, doubts: list[Doubt]) -> Generator[Row, None, None]:
+def _rows(
+    rows: Iterator[tuple[object, ...]], known: _Sheet, doubts: list[Doubt], start: int
+) -> Generator[Row, None, None]:
     width, dates = 0, _Dates()
     for row in itertools.count(1):
         values = _next(rows)
         if values is None:
             doubts += dates.doubts
             return
+        if row < start:
+            continue
         cells = [cell_of(value) for value in values]
         while cells and cells[-1] == "":
             cells.pop()  # a row can have empty cells at its end, depending on how the sheet was edited
         flaws = known.unreadable.get(row, {}) if width else {}
-        if not cells and _NO_VALUE not in flaws.values():
+        if not cells and not any(column <= width for column in flaws):
             continue
         cells += [""] * (width - len(cells))
         if width:

@@ -6,6 +6,7 @@ import json
 from datetime import date
 
 import numpy as np
+import pyarrow as arrow
 
 from site_agent.desk.export.described_model import description_of, rule_facts
 from site_agent.desk.export.loader import RowReader, rule_of
@@ -34,7 +35,7 @@ def test_an_undeclared_code_is_never_taken_for_unknown() -> None:
 
         assert isinstance(rule, CodeRule)
         assert [rule.read(cell) for cell in ("x", " y", "z", "X", "")] == [0.0, 1.0, UNDECLARED, UNDECLARED, absent]
-        assert list(feature_parser(feature, Spelling(".", ()))(["x", "z"]).flaws) == [UNDECLARED.words]
+        assert list(feature_parser(feature, Spelling(".", ()))(arrow.array(["x", "z"])).flaws) == [UNDECLARED.words]
 
 
 def reader(rule: NumberRule | DateRule, decimal: str = ".") -> RowReader:
