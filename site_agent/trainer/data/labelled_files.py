@@ -20,15 +20,20 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
+import numpy as np
+import pyarrow as arrow
+import pyarrow.compute as compute
+
 from protos.errors import ConfigurationError, to_install
 from site_agent.trainer.data.contract import LabelledFormat
 from site_agent.trainer.data.file_notes import FileNote
 from site_agent.trainer.data.mistakes import refuse, unusable
-from site_agent.trainer.data.table_sources import Doubt, Row, Unreadable, cell_of
+from site_agent.trainer.data.table_sources import Block, Cells, Doubt, Row, Unreadable, cell_of
 from site_agent.trainer.data.transport_files import special_cells
 
 Kind: TypeAlias = Literal["sas7bdat", "xport", "sav", "por", "dta"]
 _Convert: TypeAlias = Callable[[float], object]
+_Cells: TypeAlias = tuple[Cells, list[tuple[int, Unreadable]]]
 
 _CELLS_AT_ONCE: Final = 1 << 21
 START_BYTES: Final = 600  # by which a kind is known
@@ -84,7 +89,7 @@ def labelled_kind(start: bytes) -> Kind | None:
     return "dta" if is_old else None
 
 
-def labelled_rows(path: Path, form: LabelledFormat, doubts: list[Doubt]) -> Generator[Row, None, None]:
+def labelled_rows(path: Path, form: LabelledFormat, doubts: list[Doubt]) -> Generator[Row | Block, None, None]:
     """Yield the names of the columns as row 1, and then the rows, numbered from 2.
 
     Raises:
@@ -96,25 +101,27 @@ def labelled_rows(path: Path, form: LabelledFormat, doubts: list[Doubt]) -> Gene
     names = list(facts.column_names)
     yield 1, names
     notes = [_note(name, kind, facts, {}) for name in names]
-    as_texts = [_texts(name, kind, facts, is_ascii=not states_encoding and form.encoding is None) for name in names]
+    cells_of = [_reader(name, kind, facts, is_ascii=not states_encoding and form.encoding is None) for name in names]
     missing: list[Counter[str]] = [Counter() for _ in names]
     rows, step = 0, max(1, _CELLS_AT_ONCE // max(1, len(names)))
+    now = step
     specials = special_cells(path) if kind == "xport" else iter(())
     marked = next(specials, None)
-    while True:
+    while now == step:
         found, _ = _read(path, form, kind, row_offset=rows, row_limit=step)
-        columns = [texts(found[name]) for name, texts in zip(names, as_texts, strict=True)]
-        for note, count, column in zip(notes, missing, columns, strict=True):
-            if note.missing_ranges:
-                count.update(cell for cell in column if isinstance(cell, str) and note.means_missing(cell))
-        now = len(columns[0]) if columns else 0
+        now = len(found[names[0]]) if names else 0
         while marked is not None and marked[0] < rows + now:
-            columns[marked[1]][marked[0] - rows] = marked[2]
+            found[names[marked[1]]][marked[0] - rows] = marked[2]
             marked = next(specials, None)
-        yield from enumerate(zip(*columns, strict=True), start=rows + 2)
+        for place, note in enumerate(notes):
+            if note.missing_ranges:
+                told = (str(_spelt(value)) for value in found[names[place]] if value is not None)
+                missing[place].update(cell for cell in told if note.means_missing(cell))
+        read = [cells(found[name]) for name, cells in zip(names, cells_of, strict=True)]
+        flaws = [(rows + 2 + row, place, flaw) for place, (_, some) in enumerate(read) for row, flaw in some]
+        numbers = np.arange(rows + 2, rows + 2 + now, dtype=np.int64)
+        yield Block(rows=numbers, columns=dict(enumerate(cells for cells, _ in read)), unreadable=flaws)
         rows += now
-        if now < step:
-            break
     if marked is not None or (kind in ("sas7bdat", "sav", "dta") and facts.number_rows not in (rows, None)):
         refuse([f"only {rows} of the file's rows can be read; copy or export it again"])
     for place, count in enumerate(missing):
@@ -147,7 +154,7 @@ def _examined(path: Path) -> tuple[Kind, bool]:
     return kind, kind in ("sas7bdat", "sav") or (is_new_stata and start[28:31] >= b"118")
 
 
-def _read(path: Path, form: LabelledFormat, kind: Kind, **options: Any) -> tuple[Mapping[str, Sequence[Any]], Any]:
+def _read(path: Path, form: LabelledFormat, kind: Kind, **options: Any) -> tuple[Mapping[str, list[Any]], Any]:
     try:
         import pyreadstat
     except ImportError as cause:
@@ -177,38 +184,53 @@ def _read(path: Path, form: LabelledFormat, kind: Kind, **options: Any) -> tuple
     )
 
 
-def _texts(name: str, kind: Kind, facts: Any, *, is_ascii: bool) -> Callable[[Sequence[Any]], list[str | Unreadable]]:
-    """Return the function that writes the cells of a column as texts."""
+def _reader(name: str, kind: Kind, facts: Any, *, is_ascii: bool) -> Callable[[Sequence[Any]], _Cells]:
+    """Return the function that reads the cells of a column, and the places of those that cannot be read."""
     if facts.readstat_variable_types[name] == "string":
 
-        def of_text(value: Any) -> str | Unreadable:
-            return _NO_ENCODING if is_ascii and not (value or "").isascii() else cell_of(value)
+        def texts(values: Sequence[Any]) -> _Cells:
+            flaws = [(row, _NO_ENCODING) for row, one in enumerate(values) if is_ascii and one and not one.isascii()]
+            hidden = {row for row, _ in flaws}
+            shown = ["" if row in hidden else one for row, one in enumerate(values)] if hidden else values
+            return arrow.array(shown, arrow.string()), flaws
 
-        return lambda values: [of_text(value) for value in values]
+        return texts
     convert = _conversion(kind, str(facts.original_variable_types[name] or ""))
 
-    def of_number(value: Any) -> str | Unreadable:
-        if isinstance(value, str):  # a special missing value
-            return f".{value}"
-        if value is None or math.isnan(value):
-            return ""
-        found = convert(float(value))
-        return found if isinstance(found, Unreadable) else cell_of(found)
+    def numbers(values: Sequence[Any]) -> _Cells:
+        if convert is None:
+            try:
+                found = arrow.array(values, arrow.float64(), from_pandas=True)
+                is_whole = compute.all(compute.equal(compute.round(found), found)).as_py()
+                return found.cast(arrow.int64()) if is_whole else found, []
+            except arrow.ArrowException:  # special missing values, or numbers beyond 64 bits
+                pass
+        read = {value: _spelt(value, convert) for value in set(values)}
+        flaws = [(row, flaw) for row, value in enumerate(values) if isinstance(flaw := read[value], Unreadable)]
+        shown = {value: "" if isinstance(one, Unreadable) else one for value, one in read.items()}
+        return arrow.array([shown[value] for value in values], arrow.string()), flaws
 
-    return lambda values: [of_number(value) for value in values]
+    return numbers
 
 
-def _conversion(kind: Kind, form: str) -> _Convert:
+def _spelt(value: Any, convert: _Convert | None = None) -> str | Unreadable:
+    if isinstance(value, str):  # a special missing value
+        return f".{value}"
+    if value is None or math.isnan(value):
+        return ""
+    if convert is not None:
+        return cell_of(convert(value))
+    return cell_of(int(value) if float(value).is_integer() and abs(value) < _LARGEST_WHOLE else value)
+
+
+def _conversion(kind: Kind, form: str) -> _Convert | None:
+    """Return how a number becomes a date, or None."""
     if kind == "dta" and _MONTHS.match(form):
         return _month
     for pattern, start, unit in _DATES[kind]:
         if pattern.match(form if kind == "dta" else form.upper()):
             return _counted(start, unit)
-    return _plain
-
-
-def _plain(value: float) -> object:
-    return int(value) if value.is_integer() and abs(value) < _LARGEST_WHOLE else value
+    return None
 
 
 def _counted(start: datetime, unit: str) -> _Convert:
@@ -236,22 +258,17 @@ def _note(name: str, kind: Kind, facts: Any, catalogue: Mapping[str, Mapping[Any
         told.append("the file has months here: each is read as its first day")
     elif not is_text and kind != "dta" and _DURATIONS.match(form.upper()):
         told.append("a time of day or a duration, in seconds")
-    elif not is_text and _conversion(kind, form) is _plain and not (labels or _ORDINARY.fullmatch(form.upper())):
+    elif not is_text and _conversion(kind, form) is None and not (labels or _ORDINARY.fullmatch(form.upper())):
         told.append(f"its format in the file is {form}, which is not used: what does the number mean?")
+    found = {code if isinstance(code, str) else str(_spelt(code)): str(label) for code, label in labels.items()}
     return FileNote(
         label=str(facts.column_names_to_labels.get(name) or "").strip(),
-        labels={_code(code): str(label) for code, label in labels.items()} if len(labels) <= _MOST_LABELS else {},
+        labels=found if len(found) <= _MOST_LABELS else {},
         missing=frozenset(one["lo"] for one in ranges if isinstance(one["lo"], str)),
         missing_ranges=tuple((float(one["lo"]), float(one["hi"])) for one in ranges if not isinstance(one["lo"], str)),
         unit="seconds" if told and "in seconds" in told[0] else "",
         told=tuple(told),
     )
-
-
-def _code(code: Any) -> str:
-    if isinstance(code, int | float):
-        return str(cell_of(_plain(float(code))))
-    return str(code)
 
 
 def _catalogue(path: Path) -> Mapping[str, Mapping[Any, str]]:

@@ -186,6 +186,7 @@ def _converted(block: Block, width: int, places: Sequence[int]) -> Block:
         return Block(rows=block.rows[:0], columns=dict.fromkeys(places, _NO_TEXTS), ragged=block.rows.tolist())
     found = {place: _converted_column(block.columns[place]) for place in places}
     flaws = [(int(block.rows[row]), place, flaw) for place, (_, some) in found.items() for row, flaw in some]
+    flaws += [one for one in block.unreadable if one[1] in found]
     return Block(rows=block.rows, columns={place: cells for place, (cells, _) in found.items()}, unreadable=flaws)
 
 

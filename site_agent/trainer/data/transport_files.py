@@ -33,7 +33,7 @@ class _Layout:
 
 
 def special_cells(path: Path) -> Iterator[tuple[int, int, str]]:
-    """Yield row (from 0), place and spelling of each special missing value, by rows.
+    """Yield row (from 0), place and letter of each special missing value, by rows.
 
     A number has up to eight bytes; of a special missing value the first is a letter and the others are zero.
 
@@ -52,7 +52,7 @@ def special_cells(path: Path) -> Iterator[tuple[int, int, str]]:
                 cells = rows[:, part]
                 is_letter = ((cells[:, 0] >= ord("A")) & (cells[:, 0] <= ord("Z"))) | (cells[:, 0] == ord("_"))
                 marked = np.flatnonzero(is_letter & ~cells[:, 1:].any(axis=1))
-                found += [(first + int(row), place, f".{chr(cells[row, 0])}") for row in marked]
+                found += [(first + int(row), place, chr(cells[row, 0])) for row in marked]
             yield from sorted(found)
             first += len(rows)
     if rest.strip(b" ") or first < layout.stated_rows:

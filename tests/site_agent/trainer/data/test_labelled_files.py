@@ -17,8 +17,7 @@ from protos.errors import DataError
 from site_agent.desk.drafting.describe import describe
 from site_agent.trainer.data.columns import CategoricalFeature, NumericFeature
 from site_agent.trainer.data.contract import Contract, LabelledFormat
-from site_agent.trainer.data.labelled_files import labelled_rows
-from site_agent.trainer.data.table_sources import Doubt, Unreadable
+from site_agent.trainer.data.table_sources import Doubt, Unreadable, blocks_of, first_row, open_rows, texts_of
 from site_agent.trainer.data.tables import read_table, survey_table
 
 from .conftest import contract_from
@@ -68,7 +67,14 @@ def _written(kind: str, folder: Path) -> Path:
 
 def _rows(path: Path, form: LabelledFormat = FORM) -> tuple[list[list[str | Unreadable]], list[Doubt]]:
     doubts: list[Doubt] = []
-    return [list(cells) for _, cells in labelled_rows(path, form, doubts)], doubts
+    with open_rows(path, form, doubts) as rows:
+        found: list[list[str | Unreadable]] = [[*first_row(rows)[1]]]
+        width = len(found[0])
+        for block in blocks_of(rows, width, range(width)):
+            found += map(list, zip(*(texts_of(block.columns[place]) for place in range(width)), strict=True))
+            for row, place, flaw in block.unreadable:
+                found[row - 1][place] = flaw
+    return found, doubts
 
 
 def _drafted(path: Path, dictionary: Path | None = None) -> Contract:
@@ -221,7 +227,7 @@ EXPORT OUTFILE='table.por'.
 
 
 @pytest.mark.skipif(shutil.which("pspp") is None, reason="no PSPP is installed (Debian: apt install pspp)")
-@pytest.mark.parametrize(("name", "age"), [("table.sav", "99"), ("table.por", "")])
+@pytest.mark.parametrize(("name", "age"), [("table.sav", "99.0"), ("table.por", "")])
 def test_files_of_pspp_keep_days_and_long_durations(tmp_path: Path, name: str, age: str) -> None:
     """A stay of 25 hours has 90,000 seconds. A portable file's missing numbers are empty cells."""
     (tmp_path / "make.sps").write_text(PSPP)
