@@ -16,16 +16,17 @@ import pytest
 from protos.errors import DataError
 from site_agent.desk.drafting.describe import describe
 from site_agent.trainer.data.columns import CategoricalFeature, NumericFeature
-from site_agent.trainer.data.contract import Contract, LabelledFormat
+from site_agent.trainer.data.contract import Contract, LabelledFormat, read_contract
 from site_agent.trainer.data.table_sources import Doubt, Unreadable, blocks_of, first_row, open_rows, texts_of
 from site_agent.trainer.data.tables import read_table, survey_table
 
-from .conftest import contract_from
+from .conftest import REPOSITORY, contract_from
 
 pyreadstat = pytest.importorskip("pyreadstat", reason="pyreadstat is not installed: it is in the extra `formats`")
 
 ROWS: Final = 40
 FORM: Final = LabelledFormat(kind="sas-spss-stata")
+EXAMPLE: Final = REPOSITORY / "deploy" / "examples" / "contract-spss.yaml"
 LABELS: Final = {1.0: "male", 2.0: "female"}
 
 
@@ -134,6 +135,7 @@ def test_numbers_that_spss_calls_missing_are_asked_about(tmp_path: Path) -> None
 
     assert isinstance(age, NumericFeature)
     assert (age.unit, age.missing_markers) == ("years", ("998", "999"))
+    assert read_contract(EXAMPLE).format.kind == drafted.format.kind
     assert np.isnan(read_table(path, drafted).features["AGE"]).sum() == 10
     undeclared = contract_from(describe(path).text.replace('missing_markers: ["998", "999"]', "required: true", 1))
     assert not survey_table(path, drafted).doubts
