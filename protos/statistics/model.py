@@ -227,7 +227,7 @@ class ModelArithmetic(ABC, Generic[Rows]):
 
     def _as_sums(self, one: OwnEstimate | None) -> tuple[float, ...]:
         # A weight that is beyond the bounds of its sums is that of a perfect fit, and no estimate.
-        is_large = one is not None and one.error < 1.0 / self._size.largest_rows
+        is_large = one is not None and one.error**2 * self._size.largest_rows < 1.0
         return (0.0, *[VOID] * (len(FIRST_SUMS) - 1)) if one is None or is_large else one.first
 
     def last_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:

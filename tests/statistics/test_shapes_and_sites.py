@@ -190,3 +190,15 @@ def test_knots_references_and_corrections_that_do_not_fit_are_refused(keys: dict
     """Before anybody approves the plan."""
     with pytest.raises(ValueError, match="model"):
         statistics_plan(regression(**keys))
+
+
+def test_a_nearly_perfect_fit_has_estimates_and_no_comparison() -> None:
+    """Weights beyond the bounds of their sums do not make the whole model void."""
+    table = patients(6, rows=(150, 160, 130, 170, 180, 140)).dropna(subset=["age"])
+    table["pressure"] = 60 + table.age + 0.01 * np.random.default_rng(0).normal(size=len(table))
+    plan = statistics_plan(regression(**FAMILIES["gaussian"][0]), sites=6)
+
+    (found,) = results_of(plan, frames_of(plan, table))
+
+    assert found["terms"][0]["estimate"] == pytest.approx(1.0, abs=1e-3)
+    assert found["terms"][0]["between_sites"] is None
