@@ -76,7 +76,6 @@ _MARKER_DAYS: Final = tuple(
     )
 )
 _FEWEST_MARKER_DAYS: Final = 3
-_REPEATS: Final = "redcap_repeat_instrument"  # REDCap's name of the form that a row repeats
 FEWEST_ROWS: Final = 10
 _SHOWN_PLACES: Final = 5
 _DELIMITER: Final = "is the delimiter the declared one?"
@@ -232,7 +231,6 @@ class _Reading:
         self.absent: list[str] = []
         self.nameless: tuple[int, ...] = ()
         self.doubts: list[tuple[str, str | None]] = []
-        self.repeats = 0
         self.marker_days: Counter[tuple[str, date]] = Counter()
         self.today = today or date.today()
         self.may_put_aside = contract.put_aside > 0 and not for_prediction
@@ -268,13 +266,11 @@ class _Reading:
                 self.folder = ImageFolder(image, path, self.contract.missing_markers, scratch=self.scratch)
             others = (self.contract.patient, image, *self.contract.terms)
             read = {*parsers, *(column.name for column in others if column and column.name in positions)}
-            repeats = {positions[name] for name in (_REPEATS,) if name in positions and self.contract.format.header}
-            places = sorted({*(positions[name] for name in read), *self.other_places.values(), *repeats})
+            places = sorted({*(positions[name] for name in read), *self.other_places.values()})
             self.parsed = {name: [np.empty(0)] for name in parsers if not self._is_day(name)}
             rows = rows if form.header else itertools.chain([first], rows)
             for block in blocks_of(rows, width, places):
                 self._take(block, width, positions, parsers)
-                self.repeats += sum(bool(cell.strip()) for place in repeats for cell in texts_of(block.columns[place]))
         self._tell(doubts, {None: None} | {positions[name]: name for name in read})
         return self._finish(positions)
 
@@ -292,9 +288,6 @@ class _Reading:
         ]
         if self.folder is not None and image is not None and (words := difference(self.folder.scales)):
             self.doubts.append((words, image.name))
-        if self.repeats:
-            words = f"{self.repeats} rows repeat a form, and the columns of other forms are empty there"
-            self.doubts.append((f"{words}; select or compute one row for each patient", _REPEATS))
 
     def _start(self, path: Path, doubts: list[Doubt]) -> int:
         """Return the number of the row with the names of columns, which can have titles above it."""

@@ -57,7 +57,6 @@ CONTRACT: Final = """
 format: {header: true}
 columns:
   - {name: record_id, role: patient}
-  - {name: redcap_repeat_instrument, role: ignore}
   - {name: sys, role: feature, type: numeric, missing: median}
   - {name: died, role: target, task: binary, positive: [1], negative: [0]}
 """
@@ -108,12 +107,3 @@ def test_a_redcap_dictionary_becomes_the_draft(tmp_path: Path) -> None:
     assert undescribed["vitals_complete"] == "ignore"
     with pytest.raises(DataError):
         describe(table, dictionary=table)
-
-
-def test_rows_that_repeat_a_form_are_asked_about(tmp_path: Path) -> None:
-    """They hold a result of one form and nothing of the patient's others."""
-    rows = [f"{row // 2},{'lab' if row % 2 else ''},{row},{row % 4 // 2}" for row in range(40)]
-    path = tmp_path / "table.csv"
-    for form in ("lab", ""):
-        path.write_text("\n".join(["record_id,redcap_repeat_instrument,sys,died", *rows]).replace("lab", form))
-        assert len(survey_table(path, contract_from(CONTRACT)).doubts) == bool(form)
