@@ -317,3 +317,25 @@ def test_an_interrupted_command_says_what_is_kept(run: Run, tmp_path: Path, monk
     assert (described.returncode, joined.returncode) == (130, 0)
     assert "interrupted. Files that were finished are kept" in described.stderr
     assert "`site-agent join` continues the run" in joined.stderr
+
+
+def test_rows_that_cannot_be_read_are_used_only_without_them_and_after_a_name(run: Run, tmp_path: Path) -> None:
+    """A draft maps a concept of the plan; the acceptance of rows that are put aside is in the audit log."""
+    plan = Path(__file__).parents[3] / "deploy" / "examples" / "plan-prior.yaml"
+    table, config, contract = write_patients(tmp_path), write_hospital(tmp_path), tmp_path / "contract.yaml"
+    table.write_text(table.read_text().replace("pressure", "cholesterol", 1))
+    assert run("data", "describe", table, "--output", contract, "--concepts", plan).returncode == 0
+    assert "concept: cholesterol" in contract.read_text()
+    contract.write_text(contract.read_text().replace("columns:", "put_aside: 0.03\ncolumns:", 1))
+    lines = table.read_text().splitlines()
+    lines[4] = lines[4].rpartition(",")[0] + ",Zebra"
+    table.write_text("\n".join(lines) + "\n")
+
+    first = run("data", "check", "--config", config)
+    digest = re.findall(r"digest of this examination is ([0-9a-f]{16})", first.stdout)[0]
+    accepted = run("data", "accept", "--config", config, "--by", "A. Jones", "--digest", digest)
+
+    assert first.returncode == 78
+    assert accepted.returncode == 0, accepted.stderr
+    assert run("data", "check", "--config", config).returncode == 0
+    assert '"put_aside"' in "\n".join(lines_of(tmp_path / "state" / "gate" / "gate.sqlite"))
