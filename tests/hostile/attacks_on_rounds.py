@@ -33,6 +33,7 @@ from protos.wire.messages import (
     Stage,
 )
 from protos.wire.positions import parameters_digest
+from site_agent.gate import site_rounds
 from site_agent.gate.itinerary import Itinerary
 from site_agent.gate.site_rounds import Download, Rounds
 from tests.federation import MadeUpTrainer, Site, masked_plan, of_kind, settle
@@ -46,6 +47,7 @@ TRAINING = Stage.TRAINING
 PLANS: dict[str, dict[str, Any]] = {
     "plain": {},
     "measuring": {"checkpoint": "global"},
+    "short": {"masking": {"required": False, "bits": 8}},
     "probing": {
         "method": {"name": "player-fl"},
         "architecture": {"name": "dense", "hidden": [2, 2]},
@@ -58,6 +60,10 @@ PLANS: dict[str, dict[str, Any]] = {
 FIRST_LAYER = manifest_of(masked_plan("abc", **PLANS["probing"])).initial_parameters(0)[:4]
 
 
+SCALES = bytes((130, 130))
+SUM = np.ones(ZEROS.size, np.int8)
+
+
 def asked(
     number: int, stage: Stage = TRAINING, vector: Any = ZEROS, layers: bytes = b"", **more: Any
 ) -> list[CoordinatorMessage]:
@@ -68,7 +74,7 @@ def asked(
 
 def plan_of(kind: str) -> Plan:
     """A plan in the clear that the hospital has approved."""
-    return masked_plan("abc", masking={"required": False}, **PLANS[kind])
+    return masked_plan("abc", **({"masking": {"required": False}} | PLANS[kind]))
 
 
 async def joined(folder: Path, plan: Plan, trainer: MadeUpTrainer | None = None) -> Site:
@@ -148,7 +154,18 @@ TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Calla
         [[Offer(0, 0, parameters_digest(ZEROS)), *parameter_chunks(ZEROS + 9, 0), Bind(0, 0, ALL, 0)]],
         "parameters that are not what was announced",
         "the digest of what came down",
-        lambda: patched(Download, check=_nothing),
+        lambda: patched(Download, parameters=lambda self: self.content.view("<f4")),
+    ),
+    "sum-of-another-digest": (
+        "sends a sum from which other parameters follow than it has announced",
+        "short",
+        [
+            asked(0, scales=SCALES),
+            [Offer(1, 0, bytes(32), scales=SCALES, is_sum=True), *parameter_chunks(SUM, 1), Bind(1, 0, ALL, 0)],
+        ],
+        "a sum from which other parameters follow than were announced",
+        "the digest of the parameters that follow from a sum",
+        lambda: patched(site_rounds, parameters_digest=lambda _: bytes(32)),
     ),
     "best-round-that-nobody-measured": (
         "names a best round that no site has measured, so that a site reports on a model of its choice",
