@@ -30,7 +30,10 @@ Integers: TypeAlias = npt.NDArray[np.signedinteger]
 WIDTHS: Final = {8: np.int8, 16: np.int16, 32: np.int32}
 # How many times the largest mean a range is. With 3 at eight bits, sites that differ clip much more in a few rounds.
 _HEADROOM: Final = {8: 8.0, 16: 64.0}
-_MOST_FINER: Final = 2  # by which an exponent grows from one round to the next, because means can vanish by chance
+# By how much an exponent grows from one round to the next, because means can vanish by chance. It grows more from the
+# first round, whose range is only the plan's limit.
+_MOST_FINER: Final = 2
+_MOST_FROM_THE_FIRST: Final = 10
 _FINEST: Final = 40  # the largest exponent, so that a layer without changes keeps a finite scale
 _ZERO: Final = 128  # in the bytes of a message stands for the exponent 0
 # A draw has ten bits: an integer below 2**14 and the draw then add up without rounding in float32.
@@ -53,17 +56,19 @@ def coarsest_exponent(bits: int, sites: int, weights: float, clipping_range: flo
     return _floor_log2(capacity(bits, sites) / (weights * clipping_range))
 
 
-def next_exponent(exponent: int, largest_sum: int, bits: int, sites: int, coarsest: int) -> int:
+def next_exponent(exponent: int, largest_sum: int, bits: int, sites: int, *, coarsest: int, first: int) -> int:
     """Return a layer's exponent in the next round.
 
     Args:
         exponent: of this round.
         largest_sum: the largest absolute integer of the layer's sum.
         coarsest: see `coarsest_exponent`.
+        first: the exponent of the first round.
     """
+    most = _MOST_FROM_THE_FIRST if exponent == first else _MOST_FINER
     if largest_sum == 0:  # all means were below half a step
-        return min(exponent + _MOST_FINER, _FINEST)
-    finer = exponent + min(_floor_log2(capacity(bits, sites) / (_HEADROOM[bits] * largest_sum)), _MOST_FINER)
+        return min(exponent + most, _FINEST)
+    finer = exponent + min(_floor_log2(capacity(bits, sites) / (_HEADROOM[bits] * largest_sum)), most)
     return max(coarsest, min(finer, _FINEST))
 
 

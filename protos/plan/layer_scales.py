@@ -46,9 +46,10 @@ def next_exponents(plan: NetworkPlan, manifest: Manifest, sums: Sums) -> tuple[i
     for layer, part in layer_parts(manifest, sums.exchange.up):
         found = sums.updates[part]
         largest[layer] = max(largest.get(layer, 0), int(found.max()), -int(found.min()))
-    sites, coarsest = len(plan.sites), _coarsest(plan, sums.weight(plan.weighting))
+    limits = {"coarsest": _coarsest(plan, sums.weight(plan.weighting)), "first": _coarsest(plan, plan.training_count)}
+    facts = plan.bits, len(plan.sites)
     return tuple(
-        next_exponent(exponent, largest[layer], plan.bits, sites, coarsest) if layer in largest else exponent
+        next_exponent(exponent, largest[layer], *facts, **limits) if layer in largest else exponent
         for layer, exponent in enumerate(sums.exponents)
     )
 

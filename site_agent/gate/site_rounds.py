@@ -440,9 +440,10 @@ class Rounds:
         void = SiteReason(answer.void) if answer.void else None
         if self.void is not None and self.void[0] <= question.round:
             void = self.void[1]
-        rows, memory = answer.rows, answer.memory
-        payload, clipped = memoryview(answer.payload), answer.clipped
-        contribution = self._gate.build(here, exchange, payload, rows=rows, clipped=clipped, memory=memory, void=void)
+        facts = {"rows": answer.rows, "clipped": answer.clipped}
+        contribution = self._gate.build(
+            here, exchange, memoryview(answer.payload), **facts, memory=answer.memory, void=void
+        )
         if contribution.void is not None:
             self.void = min(self.void or (question.round, contribution.void), (question.round, contribution.void))
         await self._around.deliver(Built(contribution))

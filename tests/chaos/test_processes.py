@@ -61,7 +61,7 @@ def prepared(folder: Path, *, is_masked: bool, has_services: bool = False) -> Re
         secret.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         secret.write_bytes(hashlib.sha256(hospital.name.encode()).digest())
         secret.chmod(0o600)
-        words = ("--config", config, "--plan", plan, "--by", "a test", "--yes")
+        words = ("--config", config, "--plan", plan, "--by", "a test", "--beside", "all", "--yes")
         assert called("site-agent", "approve", *words).returncode == 0
     return rehearsal
 

@@ -99,14 +99,17 @@ def test_the_next_scale_leaves_room_for_larger_sums(seed: int) -> None:
     generator = np.random.default_rng(seed)
     bits, sites, exponent = int(generator.choice([8, 16])), int(generator.integers(3, 12)), int(generator.integers(20))
     largest, headroom = int(generator.integers(1, capacity(bits, sites))), {8: 8, 16: 64}[bits]
-    found = next_exponent(exponent, largest, bits, sites, -100)
+    found = next_exponent(exponent, largest, bits, sites, coarsest=-100, first=-100)
     grown = headroom * largest * 2.0 ** (found - exponent)
     assert grown <= capacity(bits, sites)
     assert capacity(bits, sites) < 2 * grown or found == exponent + 2
     coarsest = coarsest_exponent(bits, sites, 2.5, 0.5)
-    assert next_exponent(coarsest, capacity(bits, sites), bits, sites, coarsest) == coarsest
+    limits = {"coarsest": coarsest, "first": coarsest}
+    assert next_exponent(coarsest, capacity(bits, sites), bits, sites, **limits) == coarsest
     assert math.ldexp(2.5 * 0.5, coarsest) <= capacity(bits, sites) < math.ldexp(2.5 * 0.5, coarsest + 1)
-    assert next_exponent(exponent, 0, bits, sites, coarsest) == exponent + 2
+    later = exponent if exponent != coarsest else exponent + 1
+    assert next_exponent(later, 0, bits, sites, **limits) == later + 2
+    assert next_exponent(coarsest, 0, bits, sites, **limits) == coarsest + 10
 
 
 def test_exponents_travel_as_bytes() -> None:
