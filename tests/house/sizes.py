@@ -78,14 +78,14 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # Lines of a room, words of the pages, keys of a plan. A change that needs more space finds it in its own room, or
 # lowers another ceiling.
 CEILINGS: Final = {
-    "package_lines": 51_970, "audited_lines": 6_900, "beside_a_round_lines": 19_690, "test_lines": 58_780,
-    "benchmark_lines": 7_150, "doc_words": 27_310, "plan_keys": 20,
-    "protos.plan": 6_040, "protos.statistics": 2_590, "protos.wire": 1_000, "protos.masking": 650,
-    "protos.privacy": 400, "protos.numbers": 400, "protos": 200, "host": 3_120, "pki": 2_240,
-    "coordinator.rounds": 2_070, "coordinator.storage": 810, "coordinator.network": 1_250,
-    "coordinator.commands": 980, "coordinator": 50, "site_agent.agent": 810, "site_agent.gate": 3_750,
-    "site_agent.service": 920, "site_agent.trainer": 11_627, "site_agent.desk": 8_300, "site_agent.commands": 1_180,
-    "site_agent": 2_650, "global_layers": 420,
+    "package_lines": 53_400, "audited_lines": 6_925, "beside_a_round_lines": 20_840, "test_lines": 59_960,
+    "benchmark_lines": 7_760, "doc_words": 28_250, "plan_keys": 20,
+    "protos.plan": 6_190, "protos.statistics": 2_885, "protos.wire": 1_025, "protos.masking": 650,
+    "protos.privacy": 400, "protos.numbers": 535, "protos": 200, "host": 3_120, "pki": 2_240,
+    "coordinator.rounds": 2_225, "coordinator.storage": 810, "coordinator.network": 1_250,
+    "coordinator.commands": 980, "coordinator": 50, "site_agent.agent": 810, "site_agent.gate": 3_770,
+    "site_agent.service": 920, "site_agent.trainer": 12_780, "site_agent.desk": 8_475, "site_agent.commands": 1_215,
+    "site_agent": 2_650, "global_layers": 425,
 }  # fmt: skip
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
