@@ -1,11 +1,11 @@
-"""Compares plans whose updates have 8 and 16 bits with the same plans at 32 bits:
+"""Compares plans whose updates have 16 bits with the same plans at 32 bits:
 
 `python -m benchmarks.short_wire --source digits --seeds 8`.
 
 `heart` is PLayer-FL's table of the four UCI centres, `fed-heart` that of FENDA-FL, both with row weights. `digits` are
 scikit-learn's images at five sites, with row weights far below 1. A line is a method with a number of bits:
-accuracy and loss on the test rows of the sites, the difference from 32 bits with its standard error over seeds, and
-the share of clipped values: mean, and the largest of a site in a round.
+accuracy and loss on the test rows of the sites, and the difference from 32 bits with its standard error over seeds. A
+run in which a site clips more than the plan allows would end with an error.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ from benchmarks.experiments.tables.images import METHODS as IMAGE_METHODS
 from benchmarks.experiments.tables.images import images_plan
 from benchmarks.experiments.tables.player import METHODS as HEART_METHODS
 from benchmarks.experiments.tables.player import player_plan
-from global_layers.one_process import Collection
-from protos.plan.exchange import stage_at
+from global_layers.one_process import run_rounds
 from protos.plan.network_plan import NetworkPlan
-from protos.wire.messages import Stage
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Study
 
-BITS: Final = (32, 16, 8)
+BITS: Final = (32, 16)
 _METHODS: Final = {"heart": HEART_METHODS, "fed-heart": FED_HEART_METHODS, "digits": IMAGE_METHODS}
 Floats = npt.NDArray[np.float64]
 
@@ -50,14 +48,14 @@ def main(source: str, seeds: int, data: Path | None, clipping_range: float, meth
     for method in methods or [name for name in _METHODS[source] if not name.startswith(("local", "pfedla", "siloed"))]:
         found = {}
         for bits in BITS:
-            figures, shares = list[Floats](), list[float]()
+            figures = list[Floats]()
             for seed in range(seeds):
                 sites, plan = _of_source(source, data, seed, method)
                 masking = {"required": False, "bits": bits, "clipping_range": clipping_range}
-                changed = plan.model_copy(update={"masking": type(plan.masking)(**masking, largest_clipped_share=1.0)})
-                figures.append(np.mean(list(_figures(changed, sites, shares)), axis=0))
+                changed = plan.model_copy(update={"masking": type(plan.masking)(**masking)})
+                figures.append(np.mean(list(_figures(changed, sites)), axis=0))
             found[bits] = np.array(figures)
-            click.echo(_line(method, bits, found[bits], found[32], shares))
+            click.echo(_line(method, bits, found[bits], found[32]))
 
 
 def _of_source(source: str, data: Path | None, seed: int, method: str) -> tuple[Sites, NetworkPlan]:
@@ -72,20 +70,11 @@ def _of_source(source: str, data: Path | None, seed: int, method: str) -> tuple[
     return sites, fed_heart_plan(sites, seed, FED_HEART_METHODS[method], "local")
 
 
-def _figures(plan: NetworkPlan, sites: Sites, shares: list[float]) -> Iterator[tuple[float, float]]:
-    """Yield the accuracy and the log loss of each site's chosen model. Add the clipped share of each update."""
+def _figures(plan: NetworkPlan, sites: Sites) -> Iterator[tuple[float, float]]:
+    """Yield the accuracy and the log loss of each site's chosen model."""
     studies = {name: Study(plan, rows, seeds=Seeds.published(plan.seed, name)) for name, rows in sites.items()}
-    collection = Collection(plan)
-    number = 0
-    while (stage := stage_at(plan, number, collection.run.course.training_rounds)) is not None:
-        offered = collection.run.offered(number)
-        answers = collection.make(number, studies)
-        if stage is Stage.TRAINING:
-            shares += [answer.clipped / max(1, offered.exchange.updates) for answer in answers]
-        number += 1
-    finish, values = collection.run.result()
+    run_rounds(plan, studies)
     for name, study in studies.items():
-        study.close(collection.asked_of(name, finish), np.array(values))
         yield _scores(study.conclude().test_outputs, sites[name].test.targets)
 
 
@@ -99,7 +88,7 @@ def _scores(outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> tupl
     return float(np.mean(logits.argmax(axis=1) == chosen)), float(losses.mean())
 
 
-def _line(method: str, bits: int, figures: Floats, whole: Floats, shares: list[float]) -> str:
+def _line(method: str, bits: int, figures: Floats, whole: Floats) -> str:
     accuracy, loss = figures.mean(axis=0)
     change, error = (figures - whole).mean(axis=0), (figures - whole).std(axis=0, ddof=1) / len(figures) ** 0.5
     facts: Mapping[str, str] = {
@@ -107,8 +96,6 @@ def _line(method: str, bits: int, figures: Floats, whole: Floats, shares: list[f
         "minus_32": f"{change[0]:+.4f}±{error[0]:.4f}",
         "loss": f"{loss:.4f}",
         "loss_minus_32": f"{change[1]:+.4f}±{error[1]:.4f}",
-        "clipped": f"{np.mean(shares):.3%}",
-        "most_clipped": f"{max(shares):.2%}",
     }
     return f"{method:20} bits={bits:2} " + " ".join(f"{key}={value}" for key, value in facts.items())
 

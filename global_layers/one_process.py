@@ -21,7 +21,7 @@ from protos.wire.messages import Finish, Offer, Stage
 from site_agent.gate.door import Builder, Noise
 from site_agent.gate.privacy_ledger import with_noise
 from site_agent.trainer.prior.prior_study import PriorStudy
-from site_agent.trainer.requests import Answer, Asked
+from site_agent.trainer.requests import Asked
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 from site_agent.trainer.study import Study
 
@@ -33,7 +33,6 @@ class Part:
     updates: npt.NDArray[np.generic]
     scalars: Sequence[int]
     rows: int
-    clipped: int = 0
 
 
 class Collection:
@@ -56,25 +55,20 @@ class Collection:
         offered = self.run.offered(round_number)
         payload = part.updates.tobytes() + np.array(part.scalars, "<i8").tobytes()
         here, noise = offered.offer.parameters_digest, None if self.plan.privacy is None else partial(self._noisy, site)
-        contribution = self._builder.build(
-            here, offered.exchange, memoryview(payload), rows=part.rows, clipped=part.clipped, noise=noise
-        )
+        contribution = self._builder.build(here, offered.exchange, memoryview(payload), rows=part.rows, noise=noise)
         for index in range(offered.exchange.layout.chunks):
             self.run.running_sum.add(site, index, offered.exchange.layout.body(contribution.buffer, index))
 
-    def make(self, round_number: int, studies: Mapping[str, Study | PriorStudy | StatisticsStudy]) -> list[Answer]:
-        """Run a whole round: train at every site, and add each site's numbers to the sums. Return the answers."""
+    def make(self, round_number: int, studies: Mapping[str, Study | PriorStudy | StatisticsStudy]) -> None:
+        """Run a whole round: train at every site, and add each site's numbers to the sums."""
         offered = self.run.offered(round_number)
         self.begin(round_number)
-        answers = []
         for name, study in studies.items():
             answer = study.train(self.asked_of(name, offered.offer), np.array(offered.values))
             rows = study.rows if offered.offer.stage is Stage.TRAINING else 0
-            part = Part(updates=answer.updates, scalars=answer.scalars, rows=rows, clipped=answer.clipped)
+            part = Part(updates=answer.updates, scalars=answer.scalars, rows=rows)
             self.add(name, round_number, part)
-            answers.append(answer)
         self.close(round_number)
-        return answers
 
     def asked_of(self, site: str, message: Offer | Finish) -> Asked:
         """Return the request to a site, with the sums of its private layers that the gate stored."""
@@ -124,5 +118,4 @@ def asked_by(message: Offer | Finish) -> Asked:
         layers=message.layers,
         best_round=message.best_round,
         scales=message.scales if isinstance(message, Offer) else b"",
-        summed_rows=message.summed_rows if isinstance(message, Offer) else 0,
     )

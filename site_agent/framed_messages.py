@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar, 
 from protos.wire.messages import MalformedMessage
 
 HEADER: Final = struct.Struct("<4sBIQ")  # magic, kind, bytes of JSON, bytes of payload
-_LARGEST_FACTS_BYTES: Final = 4096
+_LARGEST_FACTS_BYTES: Final = 1 << 15  # two characters for each of at most 16,000 layers
 # The kernel can grant fewer bytes; each time the buffer is full, the computer must switch processes.
 _SOCKET_BYTES: Final = 4 << 20
 AHEAD_BYTES: Final = 16 << 10  # read at once, so that a small message needs only one system call

@@ -54,7 +54,7 @@ class Train:
             measured.
         saves: whether the state after this round is written to disk before the reply.
         oldest: states of earlier rounds are not needed any more.
-        scales, summed_rows: for short integers, as in an offer, in hexadecimal.
+        scales: of short integers, in hexadecimal as in an offer.
     """
 
     round: int
@@ -65,7 +65,6 @@ class Train:
     saves: bool = False
     oldest: int = 0
     scales: str = ""
-    summed_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +103,9 @@ class Prepared:
 class Trained:
     """The trainer returns to the gate the numbers that it computed in a round, and nothing else.
 
-    The payload is the updates in the manifest's order, as little-endian float32, or as short integers of which
-    `clipped` were clipped. Then follow the exchange's scalars without "rows" as little-endian int64. After them are the
-    noisy sums of private layers, which stay at the gate. `rows` is
+    The payload is the updates in the manifest's order, as little-endian float32 or as short integers. Then
+    follow the exchange's scalars without "rows" as little-endian int64. After them are the noisy sums of private
+    layers, which stay at the gate. `rows` is
     the number of training rows on the public grid, 0 if the plan does not weigh by it. `void` is the number of a
     SiteReason if this site's rows do not allow an answer, otherwise 0. Then the payload is empty, and the gate sends a
     void. `memory` is the head of the trainer's memory of answered values, empty under a plan with privacy.
@@ -117,11 +116,8 @@ class Trained:
     payload: bytes | memoryview = field(repr=False)
     void: int = 0
     memory: str = ""
-    clipped: int = 0
 
     def __post_init__(self) -> None:
-        if self.clipped < 0:
-            raise ValueError("a negative number of clipped values")
         if self.void:
             SiteReason(self.void)
         if len(self.memory) not in (0, 64) or set(self.memory) - set("0123456789abcdef"):

@@ -124,7 +124,7 @@ def short(plan: Plan, site: str, update: Vector, asked: Asked, weight: float = 1
     assert isinstance(plan, NetworkPlan)
     manifest = manifest_of(plan)
     tensors = Exchanges(plan, manifest).of(asked.round, Stage.TRAINING, asked.layers).up
-    return ShortUpdates(plan, manifest, tensors, site.encode()).encode(update, asked, weight)[0]
+    return ShortUpdates(plan, manifest, tensors, site.encode()).encode(update, asked, weight)
 
 
 def encoded(plan: Plan, update: Vector, weight: float = 1.0) -> Integers:
@@ -199,7 +199,7 @@ class MadeUpTrainer:
         if exchange.bits == 32 or not exchange.up:
             return update
         layers, scales = bytes.fromhex(question.layers), bytes.fromhex(question.scales)
-        asked = Asked(round=question.round, layers=layers, scales=scales, summed_rows=question.summed_rows)
+        asked = Asked(round=question.round, layers=layers, scales=scales)
         weight = rows_of(self._site) / largest_weight(self._plan) if ROWS in exchange.scalar_names else 1.0
         return short(self._plan, self._site, update, asked, weight)
 

@@ -73,7 +73,7 @@ class _PlusOne:
         if self._short is None:
             return memoryview(self._update).cast("B")
         asked = Asked(round=question.round, scales=bytes.fromhex(question.scales))
-        return memoryview(self._short.encode(self._update, asked, 1.0)[0]).cast("B")
+        return memoryview(self._short.encode(self._update, asked, 1.0)).cast("B")
 
 
 if __name__ == "__main__":

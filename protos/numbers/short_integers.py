@@ -1,12 +1,15 @@
-"""Encodes updates as integers of 8 or 16 bits, so that their sums are exact modulo 2**bits.
+"""Encodes updates as integers of 16 bits, so that their sums are exact modulo 2**16.
 
-Source: docs/privacy.md, "Short integers". A layer has one scale S = 2**e. An integer of a site with the weight w lies
-within plus or minus w / W times the capacity 2**(bits - 1) - 1 - K, with W the sum of the K sites' weights. So the sum
-fits and can be added in any order. The rules:
+Source: docs/privacy.md, "Short integers". A layer has one scale S = 2**e. With K sites an integer lies within plus or
+minus 32767 / K - 1 before rounding, whatever the site's weight. So each sum fits, in any order. The rules:
 
-* the scale of the next round follows from the sum that everybody has received: the largest power of two at which 8
-  times the largest sum of the layer fits, 64 times with 16 bits. No value beyond the plan's clipping range is sent;
-* rounding is stochastic and so unbiased. The site's secret keys the draws, so a repeated round has the same bits;
+* the scale of the next round follows from the sum that was announced: the largest power of two at which 64 times the
+  largest sum of the layer fits. It is never coarser than the first, at which the plan's clipping range fits, and grows
+  by few steps a round;
+* values beyond the limit are clipped. The gate counts them in each layer, and sends a void if there are too many: sums
+  of clipped values at scales of a coordinator's choice would show values of single sites. Eight bits are not offered,
+  because they need ranges that clip;
+* rounding is stochastic. The site's secret keys the draws, so a repeated round has the same bits;
 * what rounding and clipping leave out is the residual. The site adds it to its next update (error feedback). It stays
   at the site.
 
@@ -27,9 +30,8 @@ from protos.numbers.fixed_point import BLOCK, NotFinite
 Float32: TypeAlias = npt.NDArray[np.float32]
 Integers: TypeAlias = npt.NDArray[np.signedinteger]
 
-WIDTHS: Final = {8: np.int8, 16: np.int16, 32: np.int32}
-# How many times the largest mean a range is. With 3 at eight bits, sites that differ clip much more in a few rounds.
-_HEADROOM: Final = {8: 8.0, 16: 64.0}
+WIDTHS: Final = {16: np.int16, 32: np.int32}
+_HEADROOM: Final = 64.0  # so many times the largest sum fits; with 3, sites that differ clip one value of a hundred
 # By how much an exponent grows from one round to the next, because means can vanish by chance. It grows more from the
 # first round, whose range is only the plan's limit.
 _MOST_FINER: Final = 2
@@ -42,34 +44,34 @@ _DRAW: Final = np.float32(2.0**-10)
 _ZEROS: Final = memoryview(bytes(2 * BLOCK))
 
 
-def capacity(bits: int, sites: int) -> int:
-    """Return the largest sum of integers before rounding. Each of the sites can round one up."""
-    return (1 << (bits - 1)) - 1 - sites
+def largest_integer(bits: int, sites: int) -> int:
+    """Return the largest integer that one of the sites sends, before rounding. Rounding adds at most 1."""
+    return ((1 << (bits - 1)) - 1) // sites - 1
 
 
-def coarsest_exponent(bits: int, sites: int, weights: float, clipping_range: float) -> int:
-    """Return the exponent of the finest scale at which no value within the clipping range is clipped.
-
-    Args:
-        weights: the sum of the sites' weights. In the first round their number stands for it.
-    """
-    return _floor_log2(capacity(bits, sites) / (weights * clipping_range))
+def first_exponent(bits: int, sites: int, clipping_range: float) -> int:
+    """Return the exponent of the finest scale at which no value within the clipping range is clipped."""
+    return _floor_log2(largest_integer(bits, sites) / clipping_range)
 
 
-def next_exponent(exponent: int, largest_sum: int, bits: int, sites: int, *, coarsest: int, first: int) -> int:
+def next_exponent(exponent: int, largest_sum: int, bits: int, sites: int, first: int) -> int:
     """Return a layer's exponent in the next round.
 
     Args:
         exponent: of this round.
         largest_sum: the largest absolute integer of the layer's sum.
-        coarsest: see `coarsest_exponent`.
         first: the exponent of the first round.
     """
-    most = _MOST_FROM_THE_FIRST if exponent == first else _MOST_FINER
+    most = most_after(exponent, first)
     if largest_sum == 0:  # all means were below half a step
-        return min(exponent + most, _FINEST)
-    finer = exponent + min(_floor_log2(capacity(bits, sites) / (_HEADROOM[bits] * largest_sum)), most)
-    return max(coarsest, min(finer, _FINEST))
+        return most
+    room = sites * largest_integer(bits, sites) / (_HEADROOM * largest_sum)
+    return max(first, min(exponent + _floor_log2(room), most))
+
+
+def most_after(exponent: int, first: int) -> int:
+    """Return the largest exponent that a layer can have in the round after this one."""
+    return max(first, min(exponent + (_MOST_FROM_THE_FIRST if exponent == first else _MOST_FINER), _FINEST))
 
 
 def pack_exponents(exponents: tuple[int, ...]) -> bytes:
@@ -92,8 +94,8 @@ def rounding_stream(key: bytes) -> CipherContext:
 
 
 def encode_short(
-    values: Float32, residual: Float32, exponent: int, weight: float, limit: float, stream: CipherContext, out: Integers
-) -> int:
+    values: Float32, residual: Float32, exponent: int, weight: float, limit: int, stream: CipherContext, out: Integers
+) -> None:
     """Write the values and the residual as integers into `out`, and the new residual into `residual`.
 
     Args:
@@ -101,18 +103,15 @@ def encode_short(
         residual: float32 of shape (n,), what earlier updates left out. Changed in place.
         exponent: of the layer's scale.
         weight: above 0 and at most 1, rounded to float32.
-        limit: the largest absolute integer before rounding, rounded to float32.
+        limit: see `largest_integer`.
         stream: see `rounding_stream`. Two bytes are taken for each value.
         out: integers of shape (n,).
-
-    Returns:
-        the number of clipped values.
 
     Raises:
         NotFinite: a value is infinite or not a number.
     """
     factor = np.float32(math.ldexp(1.0, exponent)) * np.float32(weight)
-    most, clipped = np.float32(limit), 0
+    most = np.float32(limit)
     scratch, second = (np.empty(min(BLOCK, values.size), np.float32) for _ in range(2))
     for start in range(0, values.size, BLOCK):
         part = slice(start, start + BLOCK)
@@ -125,7 +124,6 @@ def encode_short(
             finite = np.isfinite(scaled)
             if not finite.all():
                 raise NotFinite(start + int(np.argmin(finite)))
-            clipped += int(np.count_nonzero(np.abs(scaled) > most))
             np.clip(scaled, -most, most, out=scaled)
         drawn = np.frombuffer(stream.update(_ZEROS[: 2 * rest.size]), "<u2") >> _UNUSED_BITS
         np.multiply(drawn, _DRAW, out=drawing, casting="unsafe")
@@ -134,7 +132,6 @@ def encode_short(
         whole[...] = scaled
         np.divide(scaled, factor, out=scaled)
         np.subtract(rest, scaled, out=rest)
-    return clipped
 
 
 def _floor_log2(number: float) -> int:

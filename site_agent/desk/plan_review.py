@@ -208,12 +208,8 @@ def _updates(plan: Plan, manifest: Manifest) -> Section:
     sentences = (
         f"In each round of training this site sends how much the values of {counted(len(manifest.tensors), 'tensor')} "
         f"(blocks of the model's numbers) changed.{which}",
-        f"Each value is limited to -{encoding.clipping_range:g} to {encoding.clipping_range:g}. "
-        + (
-            f"If more than {encoding.largest_clipped_share:.2%} of the values are outside, this site sends a void."
-            if plan.bits == 32
-            else "What rounding and these limits leave out is added to the next update. Rounding hides nothing."
-        ),
+        f"Each value is limited to -{encoding.clipping_range:g} to {encoding.clipping_range:g}. If more than "
+        f"{encoding.largest_clipped_share:.2%} of the values are outside, this site sends a void.",
     )
     rows = tuple(
         (

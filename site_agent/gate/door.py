@@ -31,8 +31,9 @@ from blake3 import blake3
 
 from host.audit_log import AuditLog
 from protos.numbers.fixed_point import FixedPoint, NotFinite
-from protos.numbers.short_integers import Integers, capacity
+from protos.numbers.short_integers import Integers, largest_integer
 from protos.plan.exchange import Exchange, Float32
+from protos.plan.layer_scales import layer_parts
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
 from protos.plan.weighting import EqualWeights, RowWeights
@@ -101,7 +102,6 @@ class Gate:
         payload: memoryview,
         *,
         rows: int,
-        clipped: int = 0,
         memory: str = "",
         void: SiteReason | None = None,
     ) -> Contribution:
@@ -109,7 +109,7 @@ class Gate:
         noise = partial(self._permission.with_noise, position) if self._permission.has_noise else None
         try:
             if void is None:
-                built = self._builder.build(position, exchange, payload, rows=rows, clipped=clipped, noise=noise)
+                built = self._builder.build(position, exchange, payload, rows=rows, noise=noise)
                 return replace(built, memory=memory)
         except GateRefusal as refused:
             structlog.get_logger().error("contribution_void", what=refused.what)
@@ -214,7 +214,6 @@ class Builder:
         payload: memoryview,
         *,
         rows: int,
-        clipped: int = 0,
         noise: Noise | None = None,
     ) -> Contribution:
         """Check the trainer's reply, and return it as a contribution in encoded form.
@@ -226,7 +225,6 @@ class Builder:
                 Then the scalars without "rows" as little-endian int64, each in the exchange's order, then the noisy
                 sums of private layers.
             rows: training rows as the plan counts them; not used if their number is not sent.
-            clipped: how many short integers the trainer clipped.
             noise: returns the scalars with noise, and keeps the sums behind them; a plan with privacy needs it.
 
         Raises:
@@ -244,6 +242,7 @@ class Builder:
         noisy = self._noisy([*scalars, *self._own_sums(exchange, payload)], noise)
         scalars = noisy[: len(scalars)]
         buffer, digest = memoryview(bytearray(layout.total_bytes)), blake3()
+        clipped = 0 if exchange.bits == 32 else self._clipped(exchange, values)
         for index in range(layout.chunks):
             body = layout.body(buffer, index)
             words = layout.words(body, index)
@@ -255,10 +254,7 @@ class Builder:
             else:
                 clipped += self._encode(values[part], weight, layout.updates(body, index))
             digest.update(body)  # while it is in the processor's cache
-        # What short integers clip is in the residual, and is sent later.
-        if exchange.bits == 32 and clipped > self._plan.masking.largest_clipped_share * values.size:
-            what = f"{clipped} of {values.size} values were outside the agreed clipping range."
-            raise GateRefusal(what=what, reason=SiteReason.TOO_MUCH_CLIPPED)
+        self._require_few(clipped, values.size)
         return Contribution(position, exchange, clipped, buffer.toreadonly(), digest.digest(), noisy)
 
     def void(
@@ -278,9 +274,6 @@ class Builder:
     def _encode(self, values: Float32 | Integers, weight: float, out: Integers) -> int:
         """Write a part of the updates into a chunk. Return how many were clipped here: none of short integers."""
         if values.dtype != np.float32:
-            most = capacity(self._plan.bits, len(self._plan.sites)) + 1
-            if values.size and not -most <= int(values.min()) <= int(values.max()) <= most:
-                raise unexpected_answer("The trainer's integers are outside their agreed limits.")
             out[...] = values
             return 0
         try:
@@ -288,6 +281,27 @@ class Builder:
         except NotFinite as found:
             what = "Training made a value infinite or not a number."
             raise GateRefusal(what=what, reason=SiteReason.VALUE_NOT_FINITE) from found
+
+    def _clipped(self, exchange: Exchange, values: Integers) -> int:
+        """Return how many short integers lie at their limit. Refuse those beyond it, and too many in any layer."""
+        limit, found = largest_integer(exchange.bits, len(self._plan.sites)), dict[str, int]()
+        sizes = dict[str, int]()
+        for layer, part in layer_parts(exchange.up):
+            own = values[part]
+            lowest, largest = int(own.min()), int(own.max())
+            if not -limit - 1 <= lowest <= largest <= limit + 1:
+                raise unexpected_answer("The trainer's integers are outside their agreed limits.")
+            is_reached = max(largest, -lowest) >= limit
+            count = int(np.count_nonzero((own >= limit) | (own <= -limit))) if is_reached else 0
+            found[layer], sizes[layer] = found.get(layer, 0) + count, sizes.get(layer, 0) + own.size
+        for layer, count in found.items():
+            self._require_few(count, sizes[layer])
+        return sum(found.values())
+
+    def _require_few(self, clipped: int, size: int) -> None:
+        if clipped > self._plan.masking.largest_clipped_share * size:
+            what = f"{clipped} of {size} values were outside the agreed clipping range."
+            raise GateRefusal(what=what, reason=SiteReason.TOO_MUCH_CLIPPED)
 
     def _noisy(self, scalars: list[int], noise: Noise | None) -> list[int]:
         if (noise is None) != (self._plan.privacy is None):

@@ -8,6 +8,7 @@ The rules, in addition to those of the plan (protos/plan/exchange.py):
   values itself and refuses any others;
 * stages only advance, and a measurement is not repeated in a second round;
 * the layers that PLayer-FL's probe has chosen stay the chosen ones to the end;
+* the scales of short integers are the plan's in the first round, and grow by few steps from one round to the next;
 * a result comes after the last round, which the plan fixes unless training may end early.
 """
 
@@ -19,6 +20,7 @@ from typing import Any, Final
 
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, is_measured
+from protos.plan.layer_scales import why_not_scales
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
 from protos.wire.messages import Finish, MalformedMessage, Offer, Stage
@@ -46,13 +48,14 @@ class Itinerary:
 
         A site that `only_receives` was offered no round, so only the plan limits when a result can come.
         """
-        self._run, self._plan, self._only_receives = run, plan, only_receives
+        self._run, self._plan, self._manifest, self._only_receives = run, plan, manifest, only_receives
         self._exchanges = Exchanges(plan, manifest)
         self._known: dict[int, tuple[int, bytes]] = {}  # for each round the newest attempt, and its position
         self._oldest = 0
         self.newest: int | None = None  # the round that was offered last, by this process
         self._last: tuple[int, Stage] | None = None
         self._chosen: bytes | None = None
+        self._scales = dict[int, bytes]()  # of the newest rounds that this process knows
         for facts in sorted(released, key=lambda facts: (facts["round"], facts["attempt"])):
             stage, layers = Stage[facts["stage"].upper()], bytes.fromhex(facts["offered_layers"])
             position_then = bytes.fromhex(facts["position"])
@@ -80,6 +83,7 @@ class Itinerary:
         self._check_layers(offer.stage, offer.layers)
         self._check_best(offer.best_round)
         self._check_start(offer, exchange)
+        self._check_scales(offer)
         self._known[offer.round], self.newest = (offer.attempt, here), offer.round
         self._highest = max(newest, offer.round)
         if offer.oldest > self._oldest:  # not in each round, because a run may have many thousand
@@ -123,6 +127,17 @@ class Itinerary:
         is_start = offer.round <= self._plan.has_probe
         if is_start and not hmac.compare_digest(offer.parameters_digest, self._exchanges.start_digest(exchange)):
             raise MalformedMessage("first parameters that are not the plan's")
+
+    def _check_scales(self, offer: Offer) -> None:
+        is_start = offer.round <= self._plan.has_probe
+        before = None if is_start else self._scales.get(offer.round - 1, b"")
+        why_not = why_not_scales(self._plan, self._manifest, offer.scales, before)
+        if why_not is None and is_start and offer.summed_rows:
+            why_not = "rows of a sum before the first"
+        if why_not is not None:
+            raise MalformedMessage(why_not)
+        kept = {number: scales for number, scales in self._scales.items() if number >= offer.round - 1}
+        self._scales = kept | {offer.round: offer.scales}
 
     def _check_best(self, best_round: int | None) -> None:
         if best_round is None:

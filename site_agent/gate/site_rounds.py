@@ -221,7 +221,7 @@ class Rounds:
         self._saved = set(saved)
         self.next_round = None if saved else 0
         self._position, self._contribution, self._training = b"", None, None
-        self._received, self._base = (b"", 0), None
+        self._received, self._base, self._interrupted = (b"", 0), None, None
 
     def end(self) -> None:
         """Delete the masking keys of this run, because another run starts."""
@@ -336,7 +336,8 @@ class Rounds:
 
     def _before(self, message: Offer | Finish) -> Received:
         """Return the parameters of the round before, from which those of the message follow."""
-        if self._base is None or self._base.round != message.round - 1:
+        # Before the contribution is built, the trainer may not have read these parameters yet.
+        if self._base is None or self._base.round != message.round - 1 or self._contribution is None:
             raise MalformedMessage("a sum after parameters that this site does not have")
         return self._base
 
@@ -405,8 +406,7 @@ class Rounds:
         best = -1 if offer.best_round is None else offer.best_round
         payload = self._with_own_sums(vector, self._position)
         layers, saves = offer.layers.hex(), offer.saves
-        scales = offer.scales.hex(), offer.summed_rows
-        question = Train(offer.round, int(offer.stage), layers, best, payload, saves, offer.oldest, *scales)
+        question = Train(offer.round, int(offer.stage), layers, best, payload, saves, offer.oldest, offer.scales.hex())
         if self.next_round in (None, 0) and not self._saved:
             self._saved.add(offer.round)  # the site can always start from the beginning
         self.next_round = offer.round + 1
@@ -440,10 +440,8 @@ class Rounds:
         void = SiteReason(answer.void) if answer.void else None
         if self.void is not None and self.void[0] <= question.round:
             void = self.void[1]
-        facts = {"rows": answer.rows, "clipped": answer.clipped}
-        contribution = self._gate.build(
-            here, exchange, memoryview(answer.payload), **facts, memory=answer.memory, void=void
-        )
+        rows, memory = answer.rows, answer.memory
+        contribution = self._gate.build(here, exchange, memoryview(answer.payload), rows=rows, memory=memory, void=void)
         if contribution.void is not None:
             self.void = min(self.void or (question.round, contribution.void), (question.round, contribution.void))
         await self._around.deliver(Built(contribution))

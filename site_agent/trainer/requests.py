@@ -29,17 +29,15 @@ class Asked:
     best_round: int | None = None
     own_sums: tuple[int, ...] = ()
     scales: bytes = b""
-    summed_rows: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """The trainer's result of one round: updates in the order of the round's tensors, and scalars.
 
-    The updates are float32, or under a plan with short integers such integers, of which `clipped` were clipped.
+    The updates are float32, or short integers under a plan with such.
     These are all numbers of the round except "rows". The noisy sums of private layers follow, if the plan has them.
     """
 
     updates: Vector | Integers = field(repr=False)
     scalars: tuple[int, ...]
-    clipped: int = 0

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from protos.numbers.short_integers import WIDTHS, Integers, encode_short, rounding_stream, unpack_exponents
+from protos.numbers.short_integers import (
+    WIDTHS,
+    Integers,
+    encode_short,
+    largest_integer,
+    rounding_stream,
+    unpack_exponents,
+)
 from protos.plan.architecture import TensorSpec
 from protos.plan.canonical import digest
-from protos.plan.layer_scales import largest_integer, layer_parts
+from protos.plan.layer_scales import layer_parts
 from protos.plan.manifest import Manifest
 from protos.plan.network_plan import NetworkPlan
 from protos.wire.messages import MalformedMessage
@@ -22,12 +29,13 @@ class ShortUpdates:
     """
 
     def __init__(self, plan: NetworkPlan, manifest: Manifest, tensors: tuple[TensorSpec, ...], key: bytes) -> None:
-        self._plan, self._layers, self._key = plan, len(manifest.layers), key
-        self._parts = tuple(layer_parts(manifest, tensors))
+        self._layers, self._key, self._kind = manifest.layers, key, WIDTHS[plan.bits]
+        self._limit = largest_integer(plan.bits, len(plan.sites))
+        self._parts = tuple(layer_parts(tensors))
         self.residual = np.zeros(sum(tensor.number_count for tensor in tensors), np.float32)
 
-    def encode(self, update: Vector, asked: Asked, weight: float) -> tuple[Integers, int]:
-        """Return an update as integers, and how many of its values were clipped.
+    def encode(self, update: Vector, asked: Asked, weight: float) -> Integers:
+        """Return an update as integers.
 
         Args:
             update: float32 of the shape of `residual`.
@@ -37,12 +45,11 @@ class ShortUpdates:
             MalformedMessage: the offer has scales for other layers.
             NotFinite: a value is infinite or not a number.
         """
-        if len(asked.scales) != self._layers:
+        if len(asked.scales) != len(self._layers):
             raise MalformedMessage("scales of other layers than the manifest's")
-        exponents, out = unpack_exponents(asked.scales), np.empty(update.size, WIDTHS[self._plan.bits])
-        stream, clipped = rounding_stream(digest("rounding", self._key, asked.round)), 0
+        exponents = dict(zip(self._layers, unpack_exponents(asked.scales), strict=True))
+        stream, out = rounding_stream(digest("rounding", self._key, asked.round)), np.empty(update.size, self._kind)
         for layer, part in self._parts:
             values, rest = update[part], self.residual[part]
-            limit = largest_integer(self._plan, exponents[layer], weight, asked.summed_rows)
-            clipped += encode_short(values, rest, exponents[layer], weight, limit, stream, out[part])
-        return out, clipped
+            encode_short(values, rest, exponents[layer], weight, self._limit, stream, out[part])
+        return out

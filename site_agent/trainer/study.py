@@ -226,10 +226,9 @@ class Study:
             return Answer(updates=np.zeros(update.size, WIDTHS[self.plan.bits]), scalars=scalars)
         weight = self.rows / largest_weight(self.plan) if self.rows else 1.0
         try:
-            integers, clipped = self._short.encode(update, asked, weight)
+            return Answer(updates=self._short.encode(update, asked, weight), scalars=scalars)
         except NotFinite as cause:
             raise TrainingDiverged from cause
-        return Answer(updates=integers, scalars=scalars, clipped=clipped)
 
     def _short_updates(self, tensors: tuple[TensorSpec, ...]) -> ShortUpdates | None:
         if self.plan.bits == 32:

@@ -292,7 +292,7 @@ class Worker:
         updates = answer.updates.view(np.uint8).data
         payload = b"".join((updates, _packed(answer.scalars))) if answer.scalars else updates
         rows = study.rows if asked.stage is Stage.TRAINING else 0
-        return Trained(question.round, rows, payload, memory=self._memory, clipped=answer.clipped)
+        return Trained(question.round, rows, payload, memory=self._memory)
 
     def _parted(self, question: Train | Conclude) -> tuple[Asked, npt.NDArray[np.float32]]:
         asked, payload, own = _asked(question), memoryview(question.payload), 0
@@ -402,15 +402,13 @@ def _asked(question: Train | Conclude) -> Asked:
     try:
         layers = bytes.fromhex(question.layers)
         stage = Stage(question.stage) if isinstance(question, Train) else None
-        scales, rows = b"", 0
-        if isinstance(question, Train):
-            scales, rows = bytes.fromhex(question.scales), question.summed_rows
+        scales = bytes.fromhex(question.scales) if isinstance(question, Train) else b""
     except ValueError as cause:
         raise MalformedMessage("a stage or layers that there are not") from cause
     if question.round < 0:
         raise MalformedMessage("a round before the first")
     best = None if question.best_round < 0 else question.best_round
-    return Asked(round=question.round, stage=stage, layers=layers, best_round=best, scales=scales, summed_rows=rows)
+    return Asked(round=question.round, stage=stage, layers=layers, best_round=best, scales=scales)
 
 
 def _packed(scalars: Sequence[int]) -> bytes:

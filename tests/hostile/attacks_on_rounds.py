@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import protos.wire.messages
+from protos.numbers.short_integers import first_exponent, pack_exponents
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
@@ -47,7 +48,7 @@ TRAINING = Stage.TRAINING
 PLANS: dict[str, dict[str, Any]] = {
     "plain": {},
     "measuring": {"checkpoint": "global"},
-    "short": {"masking": {"required": False, "bits": 8}},
+    "short": {"masking": {"required": False, "bits": 16}},
     "probing": {
         "method": {"name": "player-fl"},
         "architecture": {"name": "dense", "hidden": [2, 2]},
@@ -60,8 +61,8 @@ PLANS: dict[str, dict[str, Any]] = {
 FIRST_LAYER = manifest_of(masked_plan("abc", **PLANS["probing"])).initial_parameters(0)[:4]
 
 
-SCALES = bytes((130, 130))
-SUM = np.ones(ZEROS.size, np.int8)
+SCALES = pack_exponents((first_exponent(16, 3, 8.0),) * 2)
+SUM = np.ones(ZEROS.size, np.int16)
 
 
 def asked(
@@ -166,6 +167,14 @@ TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Calla
         "a sum from which other parameters follow than were announced",
         "the digest of the parameters that follow from a sum",
         lambda: patched(site_rounds, parameters_digest=lambda _: bytes(32)),
+    ),
+    "scales-that-clip-everything": (
+        "offers scales so fine that each number is clipped, so that the sum shows signs at single sites",
+        "short",
+        [asked(0, scales=pack_exponents((60, 60)))],
+        "first scales that are not the plan's",
+        "the check of scales",
+        lambda: patched(Itinerary, _check_scales=_nothing),
     ),
     "best-round-that-nobody-measured": (
         "names a best round that no site has measured, so that a site reports on a model of its choice",

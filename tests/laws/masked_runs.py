@@ -56,8 +56,7 @@ def summed(plan: Plan, exchange: Exchange, number: int, sites: str, parameters: 
     for site in sites:
         rows = rows_of(site) / largest_weight(plan) if plan.weighting.name == "rows" else 1.0
         update = update_of(site, number, received)
-        facts = {"scales": pack_exponents(course.exponents), "summed_rows": course.summed_rows}
-        asked = Asked(round=number, layers=exchange.layers, **facts)
+        asked = Asked(round=number, layers=exchange.layers, scales=pack_exponents(course.exponents))
         is_short = plan.bits != 32 and exchange.up
         updates.append(short(plan, site, update, asked, rows) if is_short else encoded(plan, update, rows))
         for scalar, value in zip(exchange.scalars, measured_by(site, number, exchange).values(), strict=True):

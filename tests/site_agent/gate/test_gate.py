@@ -13,7 +13,7 @@ import pytest
 
 from host.audit_log import AuditLog
 from protos.numbers.chunk_layout import CHUNK_PARAMETERS, Layout
-from protos.numbers.short_integers import capacity
+from protos.numbers.short_integers import largest_integer
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
@@ -104,21 +104,35 @@ def test_too_much_clipping_stops_the_round(tmp_path: Path, audit: AuditLog, clip
     assert is_refused or contribution.clipped == clipped
 
 
-@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize(("largest", "share", "is_void"), [(0, 0.0, False), (1, 0.3, True), (1, 0.4, False),
+                                                          (2, 0.4, True), (1, 0.1, True), (3, 0.5, True)])  # fmt: skip
 def test_short_integers_leave_as_the_trainer_made_them_or_not_at_all(
-    tmp_path: Path, audit: AuditLog, bits: int
+    tmp_path: Path, audit: AuditLog, largest: int, share: float, is_void: bool
 ) -> None:
-    """Those beyond what one site of three may send are void, and so are other bytes than the round has."""
-    plan = plan_with(made_up_identities(), changes={"masking": {"required": False, "bits": bits}})
-    gate, exchange, most = gate_for(plan, audit, tmp_path), exchange_of(plan), capacity(bits, 3) + 1
-    for largest, is_void in ((most, False), (most + 1, True), (-most - 1, True)):
-        sent = np.array([largest, *range(9)], f"<i{bits // 8}")
-        found = gate.build(POSITION, exchange, memoryview(sent.tobytes()), rows=0, clipped=10)
-        assert (found.void is not None) == is_void
-        if not is_void:
-            np.testing.assert_array_equal(exchange.layout.updates(found.buffer, 0), sent)
-            assert found.clipped == 10
-    assert gate.build(POSITION, exchange, memoryview(bytes(10 * bits // 8 + 1)), rows=0).void is not None
+    """Those at their limit are clipped values. Too many of them in one layer of three numbers are void."""
+    masking = {"required": False, "bits": 16, "largest_clipped_share": share}
+    plan = plan_with(made_up_identities(), changes={"masking": masking})
+    gate, exchange, most = gate_for(plan, audit, tmp_path), exchange_of(plan), largest_integer(16, 3)
+    sent = np.array([most if place < largest else 7 for place in range(10)], "<i2")
+
+    found = gate.build(POSITION, exchange, memoryview(sent.tobytes()), rows=0)
+
+    assert found.void is (SiteReason.TOO_MUCH_CLIPPED if is_void else None)
+    if not is_void:
+        np.testing.assert_array_equal(exchange.layout.updates(found.buffer, 0), sent)
+        assert found.clipped == largest
+
+
+@pytest.mark.parametrize("sent", [np.full(10, largest_integer(16, 3) + 2), -np.full(10, largest_integer(16, 3) + 2)])
+def test_short_integers_beyond_their_limit_and_other_lengths_are_void(
+    tmp_path: Path, audit: AuditLog, sent: npt.NDArray[np.int64]
+) -> None:
+    """No honest trainer of this plan sends them."""
+    masking = {"required": False, "bits": 16, "largest_clipped_share": 1.0}
+    plan = plan_with(made_up_identities(), changes={"masking": masking})
+    gate, exchange = gate_for(plan, audit, tmp_path), exchange_of(plan)
+    for payload in (sent.astype("<i2").tobytes(), bytes(19), bytes(21), bytes(40)):
+        assert gate.build(POSITION, exchange, memoryview(payload), rows=0).void is not None
 
 
 @pytest.mark.parametrize("seed", range(20))
