@@ -45,7 +45,6 @@ _PART: Final = 1 << 22  # characters of a text file that are read at once
 _MOST_TITLES: Final = 30
 _PART_BYTES: Final = 1 << 20
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
-_NO_TEXTS: Final = arrow.array([], arrow.string())
 _NO_TEXT: Final = "a value that is not text, a number or a date"
 
 
@@ -183,7 +182,8 @@ def blocks_of(rows: Iterator[Row | Block], width: int, places: Sequence[int]) ->
 
 def _converted(block: Block, width: int, places: Sequence[int]) -> Block:
     if len(block.columns) != width:  # a text file without names can have rows of another width than its first
-        return Block(rows=block.rows[:0], columns=dict.fromkeys(places, _NO_TEXTS), ragged=block.rows.tolist())
+        nothing = arrow.array([], arrow.string())  # not made before it is needed, because pyarrow then loads pandas
+        return Block(rows=block.rows[:0], columns=dict.fromkeys(places, nothing), ragged=block.rows.tolist())
     found = {place: _converted_column(block.columns[place]) for place in places}
     flaws = [(int(block.rows[row]), place, flaw) for place, (_, some) in found.items() for row, flaw in some]
     flaws += [one for one in block.unreadable if one[1] in found]
