@@ -31,17 +31,18 @@ class OwnEstimate:
     @property
     def first(self) -> tuple[float, ...]:
         """Return the site's numbers in the first sums, in the order of FIRST_SUMS."""
-        weight = self._weight(0.0)
-        return float(weight > 0.0), weight, weight**2, weight * self.value, weight * self.value**2
+        weight = 1.0 / self.error**2
+        return 1.0, weight, weight**2, weight * self.value, weight * self.value**2
+
+    @property
+    def is_far(self) -> bool:
+        """Return whether the estimate is too far from 0 for its error. Then it is in no sum: all of them are void."""
+        return abs(self.value) > _LARGEST_Z * self.error
 
     def second(self, variance: float) -> tuple[float, float]:
         """Return the site's numbers in the second sums, for an announced variance between sites."""
-        weight = self._weight(variance)
+        weight = 1.0 / (self.error**2 + variance)
         return weight, weight * self.value
-
-    def _weight(self, variance: float) -> float:
-        """Return 1 / (error^2 + variance), or 0 if the estimate is too far from 0 for its error."""
-        return 1.0 / (self.error**2 + variance) if abs(self.value) <= _LARGEST_Z * self.error else 0.0
 
     def record(self, *, is_ratio: bool) -> dict[str, float]:
         """Return the estimate and the limits of its 95% interval, or their exponentials."""

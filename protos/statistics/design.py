@@ -70,6 +70,11 @@ class DesignColumn:
     low: float
     high: float
 
+    @property
+    def is_curved(self) -> bool:
+        """Return whether a factor is a curved column of a spline."""
+        return any(factor.knots and factor.place for factor in self.factors)
+
 
 @dataclass(frozen=True, eq=False)
 class Standardised:

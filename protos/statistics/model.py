@@ -70,6 +70,8 @@ class Estimates:
     def contrast(self, weights: Float64) -> dict[str, float]:
         """Return a weighted sum of the estimates with error, interval and p value. `weights` are (unknowns,)."""
         value, error = float(weights @ self.values), float(np.sqrt(weights @ self.covariance @ weights))
+        if not error > 0.0:
+            raise Unanswerable("The model fits without any residual, so its coefficients have no errors.")
         reach = (limit_of_t(self.degrees) if self.degrees else TWO_SIDED) * error
         p = self._p(value**2 / error**2, 1)
         return {"estimate": value, "error": error, "low": value - reach, "high": value + reach, "p": p}
@@ -226,9 +228,11 @@ class ModelArithmetic(ABC, Generic[Rows]):
         return np.concatenate([found, own])
 
     def _as_sums(self, one: OwnEstimate | None) -> tuple[float, ...]:
-        # A weight that is beyond the bounds of its sums is that of a perfect fit, and no estimate.
-        is_large = one is not None and one.error**2 * self._size.largest_rows < 1.0
-        return (0.0, *[VOID] * (len(FIRST_SUMS) - 1)) if one is None or is_large else one.first
+        # A weight that is beyond the bounds of its sums is that of a perfect fit, and no estimate. One site without an
+        # estimate makes the sums void: zeros would show the estimates of few sites.
+        if one is None or one.error**2 * self._size.largest_rows < 1.0 or one.is_far:
+            return (0.0, *[VOID] * (len(FIRST_SUMS) - 1))
+        return one.first
 
     def last_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
         """Return the numbers at the estimates, and those of this site's own estimates."""
@@ -295,7 +299,7 @@ class ModelArithmetic(ABC, Generic[Rows]):
         columns = list(enumerate(self._design.columns))
         for term, own in groupby(columns, key=lambda one: one[1].term):
             places = [place for place, _ in own]
-            curved = [place for place in places if "'" in self._names[place]]
+            curved = [place for place in places if self._design.columns[place].is_curved]
             if len(places) > 1:
                 yield {"term": term, **found.joint(places)}
             if curved:
@@ -380,7 +384,10 @@ class ModelArithmetic(ABC, Generic[Rows]):
         design = (rows.values - rows.values.mean(axis=0)) / deviations
         if self._design.collinear(design.T @ design) is not None:
             return nothing
-        here = own_walk(lambda at: self._sums_at(rows, design, at, 1, sums), self._columns)
+        try:
+            here = own_walk(lambda at: self._sums_at(rows, design, at, 1, sums), self._columns)
+        except Unanswerable:  # of these rows alone
+            return nothing
         if here is None or self._design.collinear(here.sums.information) is not None:
             return nothing
         errors = np.sqrt(np.diagonal(here.sums.covariance) * self._own_variance(rows, here.sums))

@@ -173,10 +173,15 @@ def require_estimate(position: Position, names: Sequence[str]) -> None:
         return
     moves = np.abs(position.following - position.best if direction is None else direction)[: len(names)]
     growing = [name for name, one in zip(names, moves, strict=True) if one >= _STILL_MOVING * moves.max()]
+    how = (
+        "did not settle in the plan's rounds. Plan more newton_rounds. If it"
+        if direction is None
+        else "keeps growing. It"
+    )
     raise Unanswerable(
-        f"The coefficient of {' and '.join(growing)} keeps growing, because these columns separate the patients with "
-        f"the event from the others, or nearly do: join codes of {growing[0]}, remove the term, or plan a ridge, "
-        "or Firth's correction with newton_rounds of 30."
+        f"The coefficient of {' and '.join(growing)} {how} grows because these columns separate the patients with the "
+        f"event from the others, or nearly do: join codes of {growing[0]}, remove the term, or plan a ridge or "
+        "Firth's correction with newton_rounds of 30."
     )
 
 

@@ -332,6 +332,8 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         if self._model.family != "gaussian" or sums.last is None:
             return None
         degrees = self._count(sums, "rows") - self._parameters(sums)
+        if degrees <= 0.0:
+            raise Unanswerable("The model has as many coefficients as rows.")
         return degrees, -2.0 * float(sums.last[0]) / degrees
 
     def _parameters(self, sums: AnnouncedPart) -> float:
@@ -346,6 +348,8 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         if not self._model.robust:
             return (bread, None) if residual is None else (bread * residual[1], residual[0])
         patients, outer = sums.last[self._fit], symmetric(sums.last[self._fit + 1 :], self._unknowns)
+        if patients <= 1.0:
+            raise Unanswerable("Robust errors need several patients.")
         rows = self._count(sums, "rows")
         correction = patients / (patients - 1.0) * (rows - 1.0) / (rows - self._parameters(sums))
         return np.asarray(bread @ outer @ bread * correction), None if residual is None else patients - 1.0

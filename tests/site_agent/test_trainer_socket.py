@@ -146,7 +146,7 @@ WRONG_FRAMES = {
     "another magic": frame(AGREED, {}, magic=b"GLH2"),
     "an unknown kind": frame(8, {}),
     "the last kind": frame(255, {}),
-    "too many facts": HEADER.pack(MAGIC, AGREED, 4097, 0),
+    "too many facts": HEADER.pack(MAGIC, AGREED, (1 << 15) + 1, 0),
     "facts of four gigabytes": HEADER.pack(MAGIC, AGREED, (1 << 32) - 1, 0),
     "a payload one byte too large": HEADER.pack(MAGIC, AGREED, 2, LARGEST_PLAN_BYTES + 1),
     "a payload of all memory": HEADER.pack(MAGIC, AGREED, 2, (1 << 64) - 1),

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from functools import cached_property
 from typing import Final
 
@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from site_agent.desk.examination.examined_columns import MARKERS, far_values, seem_identifiers, unlikely_markers
-from site_agent.trainer.data.cell_rules import LARGEST_MAGNITUDE, LIMIT, ZONED_TIME, canonical_code
+from site_agent.trainer.data.cell_rules import LARGEST_MAGNITUDE, LIMIT, ZONED_TIME, canonical_code, written_day
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.column_profile import steps_around
 
@@ -400,7 +400,7 @@ def _is_written(text: str, pattern: str) -> bool:
         if pattern == "%Y-%m-%d":
             date.fromisoformat(text[:10] if text[4:5] == "-" else "")  # it would also read 20260131
         else:
-            datetime.strptime(text, pattern)
+            return written_day(text, pattern) is not None
     except ValueError:
         return False
     return True

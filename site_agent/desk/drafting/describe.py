@@ -41,7 +41,8 @@ from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.table_sources import Doubt, blocks_of, first_row, header_row, open_rows, texts_of
 
 MOST_ROWS: Final = 20_000
-_HEADER: Final = 0.8  # of the cells of the widest row
+_MOST_IN_A_TITLE: Final = 2  # cells
+_NUMBER: Final = re.compile(r"[-+<>]?\d[\d.,:/ -]*([eE][-+]?\d+)?")  # or a date
 _MOST_CELLS: Final = 2_000_000
 _MOST_COMMENTED: Final = 1000
 _FEWEST_COLUMNS: Final = 2  # a feature and the outcome
@@ -158,13 +159,23 @@ def _filled(cells: list[str]) -> int:
     return sum(bool(cell.strip()) for cell in cells)
 
 
+def _may_be_header(cells: list[str], rows: list[list[str]]) -> bool:
+    """Return whether a row has the columns' names: texts in more than half of the cells, or in more than a title has.
+
+    A row with a number can be a patient's, and is never taken. Without such a row the first one is the header.
+    """
+    filled = _filled(cells)
+    is_long = filled > _MOST_IN_A_TITLE or 2 * filled > max(map(_filled, rows))
+    return is_long and not any(_NUMBER.fullmatch(cell.strip()) for cell in cells)
+
+
 def _columns(
     path: Path, form: Format, notes: Mapping[str, FileNote], doubts: list[Doubt]
 ) -> tuple[list[ColumnDraft], list[int], int, bool]:
     """Return the named columns, the numbers of those without a name, the rows read, and whether there are more."""
     start = 1
     if isinstance(form, TableFormat | ExcelFormat) and form.header:
-        start = header_row(path, form, lambda cells, rows: _filled(cells) >= _HEADER * max(map(_filled, rows)))
+        start = header_row(path, form, _may_be_header)
     if start > 1:
         doubts.append(Doubt(f"the names of the columns are in row {start}, and what is above it is not read"))
     with open_rows(path, form, doubts, start) as rest:

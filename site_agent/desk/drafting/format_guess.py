@@ -17,7 +17,7 @@ from site_agent.trainer.data.contract import (
     TableFormat,
 )
 from site_agent.trainer.data.file_kinds import another_kind, kind_of
-from site_agent.trainer.data.mistakes import unusable
+from site_agent.trainer.data.mistakes import refuse, unusable
 
 _LOOKED_AT: Final = 1 << 18
 _DELIMITERS: Final = ("\t", ";", "|", ",")
@@ -62,7 +62,10 @@ def _guess_text(start: bytes) -> TableFormat:
     encoding = _encoding(start)
     lines = _lines(start, encoding)
     delimiter = max(_DELIMITERS, key=lambda mark: _agreement(lines, mark))
-    rows = list(csv.reader(lines[:200], delimiter=delimiter))
+    try:
+        rows = list(csv.reader(lines[:200], delimiter=delimiter))
+    except csv.Error:
+        refuse(["a cell near the beginning has more than 131,072 characters: remove the column, or a quotation mark"])
     return TableFormat(
         header=_has_header(rows),
         delimiter=delimiter,  # type: ignore[arg-type]  # one of the four

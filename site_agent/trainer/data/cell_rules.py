@@ -25,6 +25,7 @@ LONGEST_NUMBER: Final = 400
 UNKNOWN_POSITION: Final = -1.0
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 LIMIT: Final = re.compile(r"([<>\u2264\u2265])=?\s*(\S+)")
+_NO_SEPARATORS: Final = re.compile("(%[A-Za-z])+")
 _TIME: Final = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)
 ZONED_TIME: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)? ?(Z|[+-]\d{2}(:?\d{2}(:?\d{2})?)?)", re.ASCII
@@ -166,7 +167,7 @@ class DateRule:
             return math.nan
         if ZONED_TIME.fullmatch(text):
             return ZONED if self.zone is None else self._zoned(text, ZoneInfo(self.zone), today)
-        found = {day for pattern in self.patterns if (day := _written_day(text, pattern)) is not None}
+        found = {day for pattern in self.patterns if (day := written_day(text, pattern)) is not None}
         if len(found) != 1:  # two patterns of a contract never read one text as different days
             return FAILED_FORMULA if text in ERROR_CODES else NOT_A_DATE
         return self.judged(float(found.pop().toordinal()), today)
@@ -183,11 +184,13 @@ class DateRule:
         return IN_THE_FUTURE if self.refuses_future and day > today.toordinal() else day
 
 
-def _written_day(text: str, pattern: str) -> date | None:
+def written_day(text: str, pattern: str) -> date | None:
     """Return the date that a text means in one pattern, or None if the text does not match."""
     is_plain = pattern == PLAIN_DATE
     if is_plain and not (len(text) == 10 or _TIME.fullmatch(text[10:])):
         return None
+    if _NO_SEPARATORS.fullmatch(pattern) and len(text) != (8 if "%Y" in pattern else 6):
+        return None  # 202011 is a month, and would be read as a day
     try:
         return date.fromisoformat(text[:10]) if is_plain else datetime.strptime(text, pattern).date()
     except ValueError:

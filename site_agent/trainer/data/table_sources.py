@@ -45,6 +45,7 @@ _PART: Final = 1 << 22  # characters of a text file that are read at once
 _MOST_TITLES: Final = 30
 _PART_BYTES: Final = 1 << 20
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
+_NO_DAY: Final = "a time beyond the years 1 to 9999, or in an unknown zone"
 _NO_TEXT: Final = "a value that is not text, a number or a date"
 
 
@@ -115,9 +116,19 @@ def open_rows(path: Path, form: Format, doubts: list[Doubt], start: int = 1) -> 
 def header_row(path: Path, form: Format, is_header: Callable[[list[str], list[list[str]]], bool]) -> int:
     """Return the number of the first row that is the header, judged from its cells and all first rows. Otherwise 1."""
     with open_rows(path, form, []) as rows:
-        first = [row for row in itertools.islice(rows, _MOST_TITLES) if isinstance(row, tuple)]
+        first = list(itertools.islice(_each_row(rows), _MOST_TITLES))
     texts = [(row, [cell if isinstance(cell, str) else "" for cell in map(cell_of, cells)]) for row, cells in first]
     return next((row for row, cells in texts if is_header(cells, [cells for _, cells in texts])), 1)
+
+
+def _each_row(rows: Iterator[Row | Block]) -> Iterator[Row]:
+    for row in rows:
+        if isinstance(row, tuple):
+            yield row
+        else:
+            numbers = row.rows[:_MOST_TITLES].tolist()
+            columns = [texts_of(row.columns[place].slice(0, len(numbers))) for place in sorted(row.columns)]
+            yield from zip(numbers, map(list, zip(*columns, strict=True)), strict=False)
 
 
 def first_row(rows: Iterator[Row | Block]) -> tuple[int, list[str]]:
@@ -196,7 +207,17 @@ def _converted_column(column: Cells) -> tuple[Cells, list[tuple[int, Unreadable]
         return column, []
     if arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_date32(kind):
         return compute.fill_null(column.cast(arrow.string()), ""), []
-    return _column(column.to_pylist())
+    try:
+        return _column(column.to_pylist())
+    except (arrow.ArrowException, OverflowError, ValueError):  # such as a time after the year 9999
+        return _column([_value(cell) for cell in column])
+
+
+def _value(cell: arrow.Scalar) -> object:
+    try:
+        return cell.as_py()
+    except (arrow.ArrowException, OverflowError, ValueError):
+        return Unreadable(_NO_DAY)
 
 
 def _block(some: Sequence[Row], width: int, places: Sequence[int]) -> Block:
@@ -334,6 +355,8 @@ class _Text:
                 ),
             )
         except (arrow.ArrowException, UnicodeError):
+            return None
+        if len(table) != part.count("\n") + (not part.endswith("\n")):  # a quotation mark hides a line end
             return None
         rows = np.arange(self._row + 1, self._row + 1 + len(table), dtype=np.int64)
         self._row, self._line = self._row + len(table), self._line + len(table)
