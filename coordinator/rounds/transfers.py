@@ -50,10 +50,8 @@ class Transfers:
         self._clock = clock
         self._received: dict[str, tuple[bytes, int]] = {}
         self._under_way: dict[str, _Transfer] = {}
-        self._newest: dict[
-            bytes, int
-        ] = {}  # the positions of the newest parameters and of their sum, with their chunks
-        self._before: dict[bytes, int] = {}  # and of those before
+        # By position the numbers of chunks: of the newest parameters and their sum, and of those before.
+        self._newest, self._before = dict[bytes, int](), dict[bytes, int]()
 
     def joined(self, site: str, join: Join) -> None:
         """Record what a site has received on its earlier streams."""

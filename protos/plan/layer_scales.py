@@ -16,7 +16,7 @@ from protos.plan.manifest import Manifest, slices_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 
-_FINEST_KNOWN: Final = 127  # for a gate that was started in mid-run
+_UNKNOWN: Final = 127  # the exponent before, for a gate that was started in mid-run
 
 
 def layer_parts(tensors: tuple[TensorSpec, ...]) -> Iterator[tuple[str, slice]]:
@@ -64,7 +64,7 @@ def why_not_scales(plan: Plan, manifest: Manifest, scales: bytes, before: bytes 
         return "scales of other layers than the manifest's"
     if before is None:
         return None if unpack_exponents(scales) == first else "first scales that are not the plan's"
-    known = unpack_exponents(before) if before else (_FINEST_KNOWN,) * len(first)
+    known = unpack_exponents(before) if before else (_UNKNOWN,) * len(first)
     pairs = zip(unpack_exponents(scales), known, first, strict=True)
     is_fit = all(lowest <= scale <= most_after(earlier, lowest) for scale, earlier, lowest in pairs)
     return None if is_fit else "scales that grow faster than they may"

@@ -82,7 +82,7 @@ def _alike(identifiers: Collection[str]) -> int:
 
 
 def identifier_findings(table: Table) -> Iterator[Finding]:
-    """Yield warnings about identifiers that seem to be those of one patient, or of nobody."""
+    """Yield warnings about identifiers that may be two spellings of one patient's, or words for a missing one."""
     counts, column = Counter(table.patients), table.contract.patient
     if not counts or column is None:
         return
