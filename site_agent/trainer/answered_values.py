@@ -4,8 +4,8 @@ Two sums over tables that differ by one patient differ by that patient's values.
 they have the same values as at every earlier answer, or enough other values. The rules:
 
 * values are remembered before a sum leaves. One run uses one state of its columns, however often it is repeated;
-* since each earlier run, in each column and in each pair of columns, either no row changed or at least `smallest_cell`
-  rows did. A row that changed in several columns is one row, and missing values are no rows;
+* since each earlier run, in each column and in each pair of columns, either no row changed or rows of at least
+  `smallest_cell` patients did. A row that changed in several columns is one row, and missing values are no rows;
 * a value that the plan's range replaced by a limit hides no other row, because anybody knows it. Only for pairs of two
   codes no number of rows is required;
 * source values are remembered, and values as the plan maps them. So a changed range is a change of values;
@@ -44,6 +44,7 @@ Float64: TypeAlias = npt.NDArray[np.float64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Digests: TypeAlias = npt.NDArray[np.uint64]  # 0 for a missing value; odd for a value that hides others
 
+_PATIENTS: Final = ""  # no column has this name
 _NEVER: Final = "Nothing was counted, nothing was trained and nothing was sent."
 
 
@@ -54,8 +55,8 @@ class ReleasedBefore(RefusedError):
         super().__init__(
             what=f"Sums of {', '.join(columns[:5])} were already sent for another study, and too few rows are new.",
             consequence=_NEVER,
-            remedy=f"Use the sums of that study or the table of that time, or wait until at least {smallest_cell} rows "
-            "of each column, and of each pair of columns, are new.",
+            remedy=f"Use the sums of that study or the table of that time, or wait until at least {smallest_cell} "
+            "patients have new values in each column, and in each pair of columns.",
         )
 
 
@@ -137,34 +138,45 @@ def concepts_of(
     return found
 
 
-def remember(folder: Path, run: str, columns: Mapping[str, Values], smallest_cell: int) -> None:
+def patients_of(table: Table, rows: Rows) -> list[str] | None:
+    """Return the patient of each row; None if each row is a patient."""
+    return None if table.patients is None else [table.patients[row] for row in rows]
+
+
+def remember(
+    folder: Path, run: str, columns: Mapping[str, Values], smallest_cell: int, patients: Sequence[str] | None = None
+) -> None:
     """Store on disk, before anything is sent, which values of which columns a run uses.
 
     Args:
         folder: the trainer's folder with the site's secret.
         columns: by name, with the same rows in the same order. A name has one meaning for all plans.
-        smallest_cell: the least number of changed rows.
+        smallest_cell: the least number of patients with a changed row.
+        patients: the patient of each row; None if each row is a patient.
 
     Raises:
-        ReleasedBefore: the values were used for another run, and too few rows are new; or for this run, and differ.
+        ReleasedBefore: the values were used for another run, and too few are new; or for this run, and differ.
         OperatorError: the secret cannot be read, or the disk cannot be read or written.
     """
     secret = site_secret(folder)
     now = {name: _digests(_key(secret, name), column) for name, column in columns.items()}
+    if patients is not None:
+        now[_PATIENTS] = _owners(secret, patients)
     contents = {name: blake3(found.tobytes()).hexdigest() for name, found in now.items()}
-    codes = {name for name in now if columns[name].is_code}
+    codes = {name for name, column in columns.items() if column.is_code}
     is_known, again, compared = False, dict[str, None](), list[dict[str, str]]()
     with recording(folder) as store:
         for other, before in _answers(store):
             common = {name: before[name] for name in now if name in before}
-            changed = [name for name in common if before[name] != contents[name]]
+            changed = [name for name in columns if before.get(name, contents[name]) != contents[name]]
             if other == run:
                 is_known = is_known or before == contents
                 again |= dict.fromkeys(changed)
             elif changed and common not in compared:  # otherwise all rows of all columns are equal
                 compared.append(common)
                 then = {name: _read(store, folder, content) for name, content in common.items()}
-                again |= dict.fromkeys(_too_few({name: now[name] for name in common}, then, codes, smallest_cell))
+                mine = {name: now[name] for name in now if name in common or name == _PATIENTS}
+                again |= dict.fromkeys(_too_few(mine, then, codes, smallest_cell))
         if again:
             raise ReleasedBefore(list(again), smallest_cell)
         if not is_known:
@@ -240,24 +252,35 @@ def _digests(key: bytes, column: Values) -> Digests:
     return np.where(np.isnan(column.values), np.uint64(0), found)
 
 
+def _owners(secret: bytes, patients: Sequence[str]) -> Digests:
+    """Return a keyed digest of the patient of each row."""
+    names, places = np.unique(np.array(patients), return_inverse=True)
+    key = _key(secret, _PATIENTS)
+    digests = [blake3(str(name).encode("utf-8", "surrogatepass"), key=key).digest(length=8) for name in names]
+    return np.frombuffer(b"".join(digests), np.uint64)[places]
+
+
 def _too_few(
     now: Mapping[str, Digests], then: Mapping[str, Digests], codes: set[str], smallest_cell: int
 ) -> Iterator[str]:
-    """Yield each column that has too few changed rows, alone or in a pair. Both have the same columns."""
-    names = list(now)
+    """Yield each column that has too few patients with changed rows, alone or in a pair. Both have the same columns."""
+    names = [name for name in now if name != _PATIENTS]
     new, old = (np.stack([each[name] for name in names], axis=1) for each in (now, then))
-    more, fewer = new[_beyond(new, old)], old[_beyond(old, new)]
+    owners = [each.get(_PATIENTS, np.arange(len(each[names[0]]), dtype=np.uint64)) for each in (now, then)]
+    is_more, is_less = _beyond(new, old), _beyond(old, new)
+    more, fewer, owners = new[is_more], old[is_less], [owners[0][is_more], owners[1][is_less]]
     for place, name in enumerate(names):
-        if not _are_enough(more[:, [place]], fewer[:, [place]], smallest_cell):
+        if not _are_enough(more[:, [place]], fewer[:, [place]], owners, smallest_cell):
             yield name
     is_code = np.array([name in codes for name in names])
-    open_pairs = np.triu(~_surely_enough(more, fewer, smallest_cell) & ~np.outer(is_code, is_code), 1)
+    most = max(int(np.unique(each, return_counts=True)[1].max(initial=1)) for each in owners)  # rows of one patient
+    open_pairs = np.triu(~_surely_enough(more, fewer, most * smallest_cell) & ~np.outer(is_code, is_code), 1)
     for one, other in zip(*np.nonzero(open_pairs), strict=True):
-        if not _are_enough(more[:, [one, other]], fewer[:, [one, other]], smallest_cell):
+        if not _are_enough(more[:, [one, other]], fewer[:, [one, other]], owners, smallest_cell):
             yield f"{names[one]} with {names[other]}"
 
 
-def _surely_enough(new: Digests, old: Digests, smallest_cell: int) -> Bools:
+def _surely_enough(new: Digests, old: Digests, fewest_rows: int) -> Bools:
     """Return for which pairs of columns counts alone show that enough rows, or none, changed: (columns, columns).
 
     A row with a value that the other table lacks has changed. And as many rows have changed as one table has more.
@@ -270,7 +293,7 @@ def _surely_enough(new: Digests, old: Digests, smallest_cell: int) -> Bools:
         hiding.append(_counted(hides))
         fresh.append(hiding[-1] - _counted(hides & np.stack(is_old, axis=1)))
     changed = np.maximum(np.maximum(*fresh), np.abs(hiding[0] - hiding[1]))
-    return np.asarray((changed >= smallest_cell) | (present[0] + present[1] == 0))
+    return np.asarray((changed >= fewest_rows) | (present[0] + present[1] == 0))
 
 
 def _counted(flags: Bools) -> Float64:
@@ -279,12 +302,15 @@ def _counted(flags: Bools) -> Float64:
     return (numbers.T @ numbers).astype(np.float64)
 
 
-def _are_enough(new: Digests, old: Digests, smallest_cell: int) -> bool:
-    """Return whether no row changed or enough rows did, of the rows without a missing value. Shapes (rows, columns)."""
-    new, old = new[(new != 0).all(axis=1)], old[(old != 0).all(axis=1)]
-    more, fewer = new[_beyond(new, old)], old[_beyond(old, new)]
-    hiding = max(int((each % np.uint64(2) == 1).all(axis=1).sum()) for each in (more, fewer))
-    return not (len(more) or len(fewer)) or hiding >= smallest_cell
+def _are_enough(new: Digests, old: Digests, owners: Sequence[Digests], smallest_cell: int) -> bool:
+    """Return whether no row changed, or rows of enough patients, without missing values. Shapes (rows, columns)."""
+    is_new, is_old = ((each != 0).all(axis=1) for each in (new, old))
+    new, old, is_changed, patients = new[is_new], old[is_old], False, 0
+    for mine, others, of in ((new, old, owners[0][is_new]), (old, new, owners[1][is_old])):
+        changed = _beyond(mine, others)
+        hides = changed & (mine % np.uint64(2) == 1).all(axis=1)
+        is_changed, patients = is_changed or bool(changed.any()), max(patients, len(np.unique(of[hides])))
+    return not is_changed or patients >= smallest_cell
 
 
 def _beyond(rows: Digests, others: Digests) -> Bools:

@@ -92,12 +92,14 @@ def _remember_network(hospital: Hospital, plan: NetworkPlan, table: Table, rows:
         mapped = mapped_columns(plan.concepts, table.contract, hospital.site)
         used |= answered_values.concepts_of(columns_of(plan.concepts), mapped, table, rows.training)
     folder, cell = hospital.state_path / "models", hospital.policy.smallest_cell
-    answered_values.remember(folder, plan.run_name, used, cell)
+    patients = answered_values.patients_of(table, rows.training)
+    answered_values.remember(folder, plan.run_name, used, cell, patients)
     if plan.has_validation_round:
         measured = answered_values.features_of(table, rows.validation)
         measured |= answered_values.outcomes_of(table, rows.validation)
         others = {f"validation {name}": values for name, values in measured.items()}
-        answered_values.remember(folder, plan.run_name, others, cell)
+        patients = answered_values.patients_of(table, rows.validation)
+        answered_values.remember(folder, plan.run_name, others, cell, patients)
 
 
 def _prepare(hospital: Hospital) -> None:
@@ -130,12 +132,13 @@ def begin_prior(hospital: Hospital, plan: PriorPlan) -> tuple[PriorStudy, Prepro
 
 def _remember_prior(hospital: Hospital, study: PriorStudy, table: Table, rows: SplitRows) -> None:
     """Store on disk which values of which rows the sums have. See answered_values.py."""
-    from site_agent.trainer.answered_values import concepts_of, outcomes_of, remember
+    from site_agent.trainer.answered_values import concepts_of, outcomes_of, patients_of, remember
 
     plan = study.prior
     used = concepts_of(plan.columns, study.mapped, table, rows.training)
     used |= outcomes_of(table, rows.training, plan.outcome if isinstance(plan.outcome, Number) else None)
-    remember(hospital.state_path / "models", plan.run_name, used, hospital.policy.smallest_cell)
+    patients = patients_of(table, rows.training)
+    remember(hospital.state_path / "models", plan.run_name, used, hospital.policy.smallest_cell, patients)
 
 
 def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> StatisticsStudy:
@@ -159,7 +162,7 @@ def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> S
     secret = site_secret(state / "models")
     study = StatisticsStudy(plan, frame, site=hospital.site, secret=secret, digest=table_digest(table))
     if plan.privacy is None:
-        study.remember = partial(remember, state / "models", plan.run_name, used, cell)
+        study.remember = partial(remember, state / "models", plan.run_name, used, cell, table.patients)
     return study
 
 

@@ -61,13 +61,13 @@ def statistics(config: Path, plan: PriorPlan, memory: str = "") -> tuple[dict[st
     return dict(zip(plan.statistics_names, numbers, strict=True)), answer.memory
 
 
-def add_visit(folder: Path) -> dict[str, float]:
-    """One more visit of a patient whose rows are for training; the values of the first concept and of the outcome."""
+def add_visits(folder: Path, count: int = 1) -> dict[str, float]:
+    """Equal visits of a patient whose rows are for training; the values of the first concept and of the outcome."""
     study = begin_prior(read_hospital(folder / "hospital.yaml"), prior_plan(TABLE))[0]
     lines = (folder / "table.csv").read_text().splitlines()
     cells = lines[1 + int(study._rows_of["training"][0])].split(",")
     cells[0] = "12.345"
-    (folder / "table.csv").write_text("\n".join([*lines, ",".join(cells)]) + "\n")
+    (folder / "table.csv").write_text("\n".join([*lines, *count * [",".join(cells)]]) + "\n")
     return {"value": 12.345, "outcome": float(cells[-2] == "0")}
 
 
@@ -76,16 +76,22 @@ def without_the_memory() -> AbstractContextManager[None]:
     return patched(answered_values, remember=lambda *used: None)
 
 
+def without_patients() -> AbstractContextManager[None]:
+    """A site counts the rows that changed, and not their patients."""
+    return patched(answered_values, patients_of=lambda table, rows: None)
+
+
 def without_the_witness() -> AbstractContextManager[None]:
     """A site trusts the memory that it finds."""
     return patched(answered_values, require_head=lambda folder, head: None)
 
 
-def one_more_visit(weakened: bool, lost: str = "") -> bool:
-    """Repeat a regression after one visit, and subtract: value and outcome of that visit."""
+def one_more_visit(weakened: bool, lost: str = "", visits: int = 1) -> bool:
+    """Repeat a regression after visits of one patient, and subtract: value and outcome of these visits."""
     plan, again = prior_plan(TABLE), prior_plan(TABLE, version=2)
     concept = plan.concepts[0]
-    with scratch() as folder, in_copy(weakened, without_the_witness if lost else without_the_memory):
+    lacking = without_the_witness if lost else without_the_memory if visits == 1 else without_patients
+    with scratch() as folder, in_copy(weakened, lacking):
         config = hospital(folder / "site")
         if lost == "older":
             site_secret(folder / "site" / "state" / "models")
@@ -96,13 +102,14 @@ def one_more_visit(weakened: bool, lost: str = "") -> bool:
             shutil.rmtree(folder / "site" / "state" / "models")
         if lost == "older":
             shutil.copytree(folder / "copy", folder / "site" / "state" / "models")
-        visit = add_visit(folder / "site")
+        visit = add_visits(folder / "site", visits)
         second = statistics(config, again, memory=first[1])
     if second is None:
         return False
     more = {name: second[0][name] - number for name, number in first[0].items()}
-    value = more[f"sum {concept.name}"] / PRIOR_MOMENT_SCALE * (concept.high - concept.low) + concept.low
-    return more["outcomes"] == 1 and abs(value - visit["value"]) < 1e-6 and more["sum outcome"] == visit["outcome"]
+    value = more[f"sum {concept.name}"] / visits / PRIOR_MOMENT_SCALE * (concept.high - concept.low) + concept.low
+    is_theirs = (more["outcomes"], more["sum outcome"]) == (visits, visits * visit["outcome"])
+    return is_theirs and abs(value - visit["value"]) < 1e-6
 
 
 def another_limit(weakened: bool) -> bool:
@@ -141,6 +148,12 @@ ATTACKS = (
         tries="a regression is repeated after one visit of a patient, and the two sums are subtracted",
         without="the memory of the values that sums used",
         run=one_more_visit,
+    ),
+    Attack(
+        name="regression-after-ten-visits-of-one-patient",
+        tries="a regression is repeated after as many visits of one patient as the smallest cell has rows",
+        without="the patients behind the rows that changed",
+        run=partial(one_more_visit, visits=10),
     ),
     Attack(
         name="regression-with-another-limit",

@@ -121,8 +121,24 @@ def test_counts_decide_as_the_rows_themselves(tmp_path: Path) -> None:
         surely = answered_values._surely_enough(new, old, 4)
         for one in range(4):
             for other in range(one + 1, 4):
-                exact = answered_values._are_enough(new[:, [one, other]], old[:, [one, other]], 4)
+                owners = [np.arange(24, dtype=np.uint64)] * 2
+                exact = answered_values._are_enough(new[:, [one, other]], old[:, [one, other]], owners, 4)
                 assert exact or not surely[one, other]
+
+
+@for_each("patients", (1, 2, CELL - 1, CELL))
+def test_changed_rows_count_as_their_patients(patients: int, tmp_path: Path) -> None:
+    """Ten new visits of a few patients are refused, whoever the old rows belong to and if nobody named them."""
+    old, visits = ({name: found[name] for name in ("age", "bmi")} for found in (table(30), table(4 * CELL, seed=9)))
+    before = [f"P{row // 2}" for row in range(30)]
+    after = [*before, *(f"P{row % patients}" for row in range(4 * CELL))]
+    for folder, first in ((tmp_path / "named", before), (tmp_path / "first unnamed", None)):
+        remember(folder, "one", columns(old), CELL, first)
+        try:
+            remember(folder, "two", columns(beside(old, visits)), CELL, after)
+            assert patients == CELL
+        except ReleasedBefore:
+            assert patients < CELL
 
 
 def test_the_memory_has_no_value(tmp_path: Path) -> None:
