@@ -28,6 +28,7 @@ from protos.plan.documents import Document
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
 # A concept, or the product of up to three: "age", "age:sex".
 Term: TypeAlias = Annotated[
     str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}(:[a-z][a-z0-9-]{0,39}){0,2}$", max_length=125)
@@ -214,8 +215,8 @@ class Frame:
     Attributes:
         columns: by concept float64 of shape (rows,), NaN if missing. A number is in the concept's unit, within low and
             high. A code is its position among the concept's codes. A concept that the site does not record is absent.
-        patients: int64 of shape (rows,), equal for rows of one patient. Without patients each row is one.
-        smallest_cell: the larger of the plan's and of this hospital's smallest number of rows of a count.
+        patients: int64 of shape (rows,), 0, 1, ..., equal for rows of one patient. Without patients each row is one.
+        smallest_cell: the larger of the plan's and of this hospital's smallest number of patients of a count.
         left_out: how many further rows the contract leaves out, because they have no outcome.
     """
 
@@ -229,6 +230,11 @@ class Frame:
         """Return the number of rows."""
         return len(self.patients)
 
+    def require_one_row_each(self) -> None:
+        """Raise Unanswerable if a patient has several rows: a time to event would count once for each."""
+        if len(np.unique(self.patients)) < self.rows:
+            raise Unanswerable("Patients of this hospital have several rows. A time to event needs one row for each.")
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StudySize:
@@ -238,9 +244,9 @@ class StudySize:
         sites: that record all concepts of the analysis.
         fewest_sites: that every printed number needs.
         largest_rows: of all sites together.
-        smallest_cell: rows below which no count is printed.
-        smallest_part: rows that a site needs in a cell of a model. So the sum of the sites that do not collude has at
-            least `smallest_cell` rows, whatever their number is.
+        smallest_cell: patients below which no count is printed.
+        smallest_part: patients that a site needs in a cell of a model. So the sum of the sites that do not collude has
+            at least `smallest_cell` patients, whatever their number is.
         rows_per_unknown: rows of other sites for each number that a reader could solve for.
     """
 

@@ -63,6 +63,7 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
         return tuple(self._sum(f"log time x {name}") for name in trend)
 
     def _rows(self, frame: Frame) -> _Rows:
+        frame.require_one_row_each()
         values, times = self._design.values(frame), frame.columns[self._cox.time]
         events = frame.columns[self._cox.event]
         complete = ~(np.isnan(values).any(axis=1) | np.isnan(times) | np.isnan(events))
@@ -70,7 +71,8 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
         require_times(self._cox.time, times)
         if 0 < died.sum() < self._size.smallest_part:
             raise Unanswerable(f"Only {died.sum()} rows of this hospital have the event {self._cox.event}.")
-        return _Rows(values=values, adds=bool(died.any()), sets=RiskSets.of(times, died, self._cox.ties))
+        sets = RiskSets.of(times, died, self._cox.ties)
+        return _Rows(values=values, patients=frame.patients[complete], adds=bool(died.any()), sets=sets)
 
     def _counts(self, frame: Frame, rows: _Rows) -> list[float]:
         number = len(rows.values)

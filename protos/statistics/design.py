@@ -6,7 +6,7 @@ with a missing value take no part. The rules:
 
 * a column is scaled from its possible range to 0..1, and then standardised by the sums of all sites, so every entry of
   a Hessian has a bound. Coefficients are printed in the units of the concepts;
-* a site needs `smallest_part` rows beside the commonest value of a column, or none. Fewer would show single patients;
+* a site needs `smallest_part` patients beside the commonest value of a column, or none. Fewer would show single ones;
 * a column that too few sites have is no part of a model that anybody prints.
 """
 
@@ -24,6 +24,7 @@ from protos.plan.analyses import (
     VOID,
     Float64,
     Frame,
+    Integers,
     Model,
     Number,
     StudySize,
@@ -124,14 +125,14 @@ class Design:
             found[:, place] = (values - column.low) / (column.high - column.low)
         return np.clip(found, 0.0, 1.0)
 
-    def first_values(self, complete: Float64, *, adds: bool = True) -> Float64:
-        """Return the numbers of `first` for the scaled columns of complete rows, float64 of shape (rows, columns).
+    def first_values(self, complete: Float64, patients: Integers, *, adds: bool = True) -> Float64:
+        """Return the numbers of `first` for the scaled columns of complete rows, float64 (rows, columns), and patients.
 
         A site whose rows add nothing to the model's sums (not `adds`) counts as no site of a column.
         """
         found = np.zeros((len(self.columns), 4))
         for place, values in enumerate(complete.T):
-            beside = _beside_commonest(values)
+            beside = _beside_commonest(values, patients)
             is_few = 0 < beside < self.size.smallest_part
             moments = (VOID, VOID) if is_few else (values.sum(), values @ values)
             found[place] = (adds and beside >= self.size.smallest_part, is_few, *moments)
@@ -149,7 +150,7 @@ class Design:
         for place, column in enumerate(self.columns):
             if few[place]:
                 raise Unanswerable(
-                    f"{column.name} has fewer than {self.size.smallest_part} rows beside its commonest value at a "
+                    f"{column.name} has fewer than {self.size.smallest_part} patients beside its commonest value at a "
                     "hospital: remove the term, or join codes."
                 )
             if sites[place] < self.size.fewest_sites:
@@ -206,6 +207,7 @@ def _factors(concept: NumberConcept | CodedConcept, model: Model) -> tuple[_Fact
     return tuple(found)
 
 
-def _beside_commonest(values: Float64) -> int:
-    """Count the values that differ from the most frequent one."""
-    return int(len(values) - np.unique(values, return_counts=True)[1].max()) if len(values) else 0
+def _beside_commonest(values: Float64, patients: Integers) -> int:
+    """Count the patients with a value that differs from the most frequent one."""
+    different, counts = np.unique(values, return_counts=True)
+    return len(np.unique(patients[values != different[counts.argmax()]])) if len(values) else 0

@@ -84,6 +84,7 @@ class CurveArithmetic:
 
     def first_values(self, frame: Frame) -> Float64:
         """Return counts of each group and interval, and the log-rank numbers."""
+        frame.require_one_row_each()
         times, events = frame.columns[self._curve.time], frame.columns[self._curve.event]
         groups = np.zeros(frame.rows) if self._curve.by is None else frame.columns[self._curve.by]
         complete = ~(np.isnan(times) | np.isnan(events) | np.isnan(groups))

@@ -26,6 +26,7 @@ from protos.plan.analyses import (
     AnnouncedPart,
     Float64,
     Frame,
+    Integers,
     Model,
     Number,
     StudySize,
@@ -53,9 +54,10 @@ _NOT_ANSWERED: Final = "Few rows of a hospital would decide the sums: remove ter
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModelRows:
-    """A site's complete rows: columns in 0..1, float64 (rows, columns), and whether they add to the model's sums."""
+    """A site's complete rows: columns in 0..1, float64 (rows, columns), patients, and whether they add to the sums."""
 
     values: Float64 = field(repr=False)
+    patients: Integers = field(repr=False)
     adds: bool
 
 
@@ -214,7 +216,8 @@ class ModelArithmetic(ABC, Generic[Rows]):
     def first_values(self, frame: Frame) -> Float64:
         """Return counts and moments."""
         rows = self._rows(frame)
-        return np.concatenate([self._counts(frame, rows), self._design.first_values(rows.values, adds=rows.adds)])
+        moments = self._design.first_values(rows.values, rows.patients, adds=rows.adds)
+        return np.concatenate([self._counts(frame, rows), moments])
 
     def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
         """Return likelihood, score and information at the coefficients that follow from the sums."""

@@ -46,12 +46,16 @@ _RATIOS: Final = {"binomial": "odds ratio", "poisson": "rate ratio"}
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Rows(ModelRows):
-    """Outcomes in 0..1, or counts of a poisson model, offsets and exposures in 0..1, and patients; each (rows,)."""
+    """Outcomes in 0..1, or counts of a poisson model, offsets and exposures in 0..1; each (rows,)."""
 
     outcomes: Float64 = field(repr=False)
     offsets: Float64 = field(repr=False)
     exposures: Float64 = field(repr=False)
-    patients: Integers = field(repr=False)
+
+    def are_shared(self, weights: Float64, fewest: int) -> bool:
+        """Return whether at least `fewest` patients have the weights, counted as (sum w)^2 / sum w^2."""
+        total, each = float(weights.sum()), np.bincount(self.patients, weights)
+        return bool(np.isfinite(total)) and total * total * (1.0 + 1e-9) >= fewest * float(each @ each) > 0.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -144,7 +148,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         offsets = np.zeros(len(places)) if model.exposure is None else np.log(frame.columns[model.exposure][places])
         return _Rows(
             values=values[places],
-            adds=self._adds(frame, outcomes),
+            adds=self._adds(frame, outcomes, frame.patients[places]),
             outcomes=outcomes,
             offsets=offsets,
             exposures=exposures,
@@ -162,14 +166,16 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
             exposures = frame.columns[self._exposure.name][places] / self._exposure.high
         return np.clip(own, 0.0, 1.0), np.clip(exposures, 0.0, 1.0)
 
-    def _adds(self, frame: Frame, outcomes: Float64) -> bool:
+    def _adds(self, frame: Frame, outcomes: Float64, patients: Integers) -> bool:
         """Return whether this site's complete rows add to the sums of the model.
 
         Raises:
-            Unanswerable: few rows of this site, or few rows of an outcome, would decide a sum.
+            Unanswerable: few patients of this site, or few with an outcome, would decide a sum.
         """
-        rows, events = len(outcomes), int(np.count_nonzero(outcomes))
-        counts = {"gaussian": (rows,), "poisson": (events,), "binomial": (events, rows - events)}[self._model.family]
+        rows, events, others = (
+            len(np.unique(patients[which])) for which in (outcomes >= 0, outcomes > 0, outcomes == 0)
+        )
+        counts = {"gaussian": (rows,), "poisson": (events,), "binomial": (events, others)}[self._model.family]
         if 0 < rows < frame.smallest_cell or any(0 < count < self._size.smallest_part for count in counts):
             raise Unanswerable(f"Too few complete rows of this hospital, or too few with {self._model.outcome}.")
         return rows > 0 and (self._is_common or self._model.firth or all(counts))
@@ -258,16 +264,16 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
                 case "poisson" if not is_common:
                     line = line + np.log(outcomes.sum() / np.exp(line + rows.offsets).sum())
             means, weights = self._mean(line, rows)
-        total, squares = float(weights.sum()), float(weights @ weights)
-        if not (np.isfinite(total) and total * total >= fewest * squares > 0.0):
-            raise Unanswerable("Few rows of this hospital would decide its sums.")
+        if not rows.are_shared(weights, fewest):
+            raise Unanswerable("Few patients of this hospital would decide its sums.")
+        total = float(weights.sum())
         columns = design if is_common else design - (weights @ design) / total
         leverages = np.zeros(len(line))
         if spread is not None:
             own = 0.0 if is_common else 1.0 / total
             leverages = weights * (own + np.einsum("ij,jk,ik->i", columns, spread, columns))
-            if not leverages.sum() ** 2 >= fewest * (leverages @ leverages):
-                raise Unanswerable("Few rows of this hospital would decide the correction.")
+            if not rows.are_shared(leverages, fewest):
+                raise Unanswerable("Few patients of this hospital would decide the correction.")
         return _Fitted(line=line, means=means, weights=weights, leverages=leverages, columns=columns)
 
     def _mean(self, line: Float64, rows: _Rows) -> tuple[Float64, Float64]:

@@ -3,7 +3,7 @@
 The rules:
 
 * a cell is the rows of one code, or the rows with a number, of one group. A site with a cell that is not empty and has
-  fewer rows than `smallest_cell` makes this column void for all sites in this group, with all its cells, and in further
+  fewer patients than `smallest_cell` makes this column void for all sites in this group, with all its cells, and in further
   groups until no cell follows from a total (void_groups.py);
 * missing values are no cell: their number shows no value of a patient;
 * the rows of all groups together are a sum of the groups, so a void group makes the column of all void;
@@ -26,8 +26,10 @@ from protos.plan.analyses import (
     SUM_SCALE,
     VOID,
     AnnouncedPart,
+    Bools,
     Float64,
     Frame,
+    Integers,
     Number,
     StudySize,
     TableOne,
@@ -88,34 +90,36 @@ class TableOneArithmetic:
             if own is None or group_of is None:
                 by_column.append([[0.0] * self._length(concept)] * len(self.groups))
             else:
-                parts = [own[group_of == place] for place in range(len(self.groups))]
-                by_column.append(self._of_groups(concept, parts, frame.smallest_cell))
+                places = [group_of == place for place in range(len(self.groups))]
+                parts, owners = [own[here] for here in places], [frame.patients[here] for here in places]
+                by_column.append(self._of_groups(concept, parts, owners, frame.smallest_cell))
         found = [number for group in zip(*by_column, strict=True) for column in group for number in column]
         return np.array([*found, float(frame.left_out)])
 
     def _of_groups(
-        self, concept: NumberConcept | CodedConcept, parts: list[Float64], smallest: int
+        self, concept: NumberConcept | CodedConcept, parts: list[Float64], owners: list[Integers], smallest: int
     ) -> list[list[float]]:
-        """Return the numbers of a column in each group, from its values in each group."""
+        """Return the numbers of a column in each group, from its values in each group, and their patients."""
 
         def is_small(places: Sequence[int]) -> bool:
-            together = np.concatenate([parts[place] for place in places])
-            return any(0 < count < smallest for count in self._shown(concept, together))
+            values, patients = (np.concatenate([each[place] for place in places]) for each in (parts, owners))
+            return any(0 < len(np.unique(patients[cell])) < smallest for cell in self._shown(concept, values))
 
         void = void_groups([int((~np.isnan(part)).sum()) for part in parts], is_small)
         nothing = [1.0, 1.0, *[VOID] * (self._length(concept) - 2)]
+        # A bin's extremes are of enough patients if they are of enough rows of each.
+        rows = [smallest * int(np.bincount(each, minlength=1).max()) for each in owners]
         return [
-            nothing if place in void else self._of_cells(concept, part, smallest) for place, part in enumerate(parts)
+            nothing if place in void else self._of_cells(concept, part, rows[place]) for place, part in enumerate(parts)
         ]
 
-    def _shown(self, concept: NumberConcept | CodedConcept, values: Float64) -> list[int]:
-        """Return the counts of a column that must not be small."""
-        present = values[~np.isnan(values)]
+    def _shown(self, concept: NumberConcept | CodedConcept, values: Float64) -> list[Bools]:
+        """Return the cells of a column that must not be small, as flags of the rows."""
         if isinstance(concept, CodedConcept):
-            return [int(np.count_nonzero(present == code)) for code in range(len(concept.codes))]
+            return [values == code for code in range(len(concept.codes))]
         # Values at the ends of the range may have been replaced, and hide no other row. One of the others is left.
-        inside = np.count_nonzero((present > concept.low) & (present < concept.high))
-        return [max(int(inside), int(len(present) > 0))]
+        inside, present = (values > concept.low) & (values < concept.high), ~np.isnan(values)
+        return [inside if inside.any() else present & (np.cumsum(present) == 1)]
 
     def _length(self, concept: NumberConcept | CodedConcept) -> int:
         return 2 + len(self._cells(concept)) + (2 + self._bins) * isinstance(concept, NumberConcept)
@@ -128,7 +132,7 @@ class TableOneArithmetic:
         present = values[~np.isnan(values)]
         moments: list[float] = []
         if isinstance(concept, CodedConcept):
-            counts = self._shown(concept, present)
+            counts = [int(np.count_nonzero(cell)) for cell in self._shown(concept, present)]
         else:
             scaled = (present - concept.low) / (concept.high - concept.low)
             moments = [float(scaled.sum()), float(scaled @ scaled)]

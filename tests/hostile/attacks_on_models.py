@@ -113,10 +113,10 @@ def firth_at_one_patient(weakened: bool) -> bool:
 def _with_rare_codes() -> AbstractContextManager[None]:
     first = Design.first_values
 
-    def lenient(self: Design, complete: Any, *, adds: bool = True) -> Any:
+    def lenient(self: Design, complete: Any, patients: Any, *, adds: bool = True) -> Any:
         copied = copy(self)
         copied.size = replace(self.size, smallest_part=1)
-        return first(copied, complete, adds=adds)
+        return first(copied, complete, patients, adds=adds)
 
     return patched(Design, first_values=lenient)
 
@@ -171,6 +171,21 @@ def cell_in_two_analyses(weakened: bool) -> bool:
         return _first(curves, frames)["sites sex=male"] == len(frames)
 
 
+def cells_of_one_patient(weakened: bool) -> bool:
+    """Count a code, and the events of a model, that one patient has in all visits: as many as the smallest cell."""
+    table = {"name": "t", "table_one": {"columns": ["sex"]}}
+    rows = _patients().assign(sex="female")
+    own = rows.index[rows.site == rows.site[0]]
+    rows.loc[own[:12], "sex"], rows.loc[own, "died"] = "male", ["yes"] * 12 + ["no"] * (len(own) - 12)
+    (described, model), frames = _begun(rows, table, {"name": "model", "regression": MODEL})
+    if not weakened:
+        patients = np.maximum(np.arange(frames[0].rows) - 11, 0)
+        frames[0] = replace(frames[0], patients=patients)
+    with suppress(Unanswerable):
+        return _first(model, frames)["rows"] > 0
+    return _first(described, frames)["rows with male sex of all"] == 12
+
+
 def _attack(name: str, run: Any, without: str) -> Attack:
     return Attack(name=name, tries=str(run.__doc__).splitlines()[0].rstrip("."), without=without, run=run)
 
@@ -181,5 +196,6 @@ ATTACKS = (
     _attack("firth-at-one-patient", firth_at_one_patient, "the least number of rows with a leverage"),
     _attack("regression-product-with-a-rare-code", product_with_a_rare_code, "the rows beside a column's usual value"),
     _attack("statistics-group-as-the-rest", group_as_the_rest_of_a_total, "the further groups of a void"),
+    _attack("statistics-cells-of-one-patient", cells_of_one_patient, "the patients behind the rows of a cell"),
     _attack("statistics-cell-twice", cell_in_two_analyses, "the check that concepts are counted together once"),
 )

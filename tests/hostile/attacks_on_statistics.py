@@ -37,7 +37,7 @@ def _sums(folder: Path, plan: Any, tables: Sequence[list[float]], smallest_cell:
 def without_small_cells() -> AbstractContextManager[None]:
     """A site counts all its rows, also cells that are too small or that the range has replaced."""
     groups = TableOneArithmetic._of_groups
-    return patched(TableOneArithmetic, _of_groups=lambda self, concept, parts, _: groups(self, concept, parts, 1))
+    return patched(TableOneArithmetic, _of_groups=lambda self, *parts: groups(self, *parts[:-1], 1))
 
 
 def range_around_one_patient(weakened: bool) -> bool:
