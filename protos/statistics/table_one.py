@@ -3,8 +3,8 @@
 The rules:
 
 * a cell is the rows of one code, or the rows with a number, of one group. A site with a cell that is not empty and has
-  fewer patients than `smallest_cell` makes this column void for all sites in this group, with all its cells, and in further
-  groups until no cell follows from a total (void_groups.py);
+  fewer patients than `smallest_cell` makes this column void for all sites in this group, with all its cells, and in
+  further groups until no cell follows from a total (void_groups.py);
 * missing values are no cell: their number shows no value of a patient;
 * the rows of all groups together are a sum of the groups, so a void group makes the column of all void;
 * quartiles need the rows of each bin. A site first moves its extreme values, at most a quarter on each side, inward to
