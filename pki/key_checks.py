@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from cryptography import x509
 
 from host import secret_files
-from host.diagnosis import Finding, failure, fine, judge_secrets, judge_validity, warning
+from host.clock_words import COMPARE_CLOCK, SET_CLOCK, outside
+from host.diagnosis import Finding, failure, fine, warning
 from pki.authority import Authority
 from pki.certificate_chain import certificates_in
 from pki.invitation import Invitation
 from pki.register import Register, newest_certificates
 from protos.errors import OperatorError
+
+_RENEWAL_IS_LATE_DAYS: Final = 14.0  # renewed from day 30 of 90, so usually 60 days remain
 
 
 def judge_certificate(place: Path, owner: str, renewal: str, now: datetime) -> Finding:
@@ -54,7 +58,6 @@ def judge_authority(directory: Path, now: datetime) -> list[Finding]:
     if authority.sealed_root_key_path.exists():
         says = f"The sealed root key is still at {authority.sealed_root_key_path}."
         found.append(warning("D420", says, "Move the file with the sealed root key to a place outside this computer."))
-    found += judge_secrets((authority.issuing_key_path, authority.coordinator_key_path, authority.identity_key_path))
     for place, owner, renewal in (
         (authority.coordinator_certificate_path, "The coordinator's certificate", "Run `pki renew`."),
         (authority.issuing_certificate_path, "The issuing certificate", "Run `pki renew --authority`."),
@@ -66,4 +69,12 @@ def judge_authority(directory: Path, now: datetime) -> list[Finding]:
 
 
 def _judged(owner: str, leaf: x509.Certificate, renewal: str, now: datetime) -> Finding:
-    return judge_validity(owner, leaf.not_valid_before_utc, leaf.not_valid_after_utc, now=now, renewal=renewal)
+    start, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
+    if now < start:
+        return failure("D404", f"{owner} is not valid yet. {outside(start, end, now)}", SET_CLOCK)
+    if now >= end:
+        return failure("D404", f"{owner} has expired. {outside(start, end, now)}", f"{COMPARE_CLOCK} {renewal}")
+    days_left = (end - now).total_seconds() / 86400
+    if days_left < _RENEWAL_IS_LATE_DAYS:
+        return warning("D404", f"{owner} expires in {days_left:.0f} days.", renewal)
+    return fine("D404", f"{owner} is valid for {days_left:.0f} more days.")

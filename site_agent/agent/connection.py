@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import quote
 
 # As at the coordinator. With ECDSA certificates a TLS 1.2 peer finds no common cipher.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
@@ -26,7 +27,7 @@ os.environ["no_grpc_proxy"] = ""  # noqa: SIM112  # as gRPC spells it
 import grpc
 import grpc.aio
 
-from host.address_checks import Proxy
+from pki.names import Address
 from protos.wire.messages import COORDINATOR_TIME, ENROL, LARGEST_MESSAGE_BYTES, PARTICIPATE, RENEW
 
 CONNECT_SECONDS: Final = 20.0
@@ -36,6 +37,8 @@ _OF_TEXTS: Final = {
     "certificate is not yet valid": "certificate_not_yet_valid",
     "CERTIFICATE_VERIFY_FAILED": "certificate_unproven",
     "HTTP proxy returned response code": "proxy_refuses",
+    "Connection refused": "connection_refused",
+    "errors resolving": "name_unknown",
 }
 _OPTIONS: Final = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
@@ -47,6 +50,19 @@ _OPTIONS: Final = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_retries", 0),
 ]
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """An HTTP proxy that receives a CONNECT request, and its login USER:PASSWORD (Basic) if it has one."""
+
+    address: Address
+    login: str = field(default="", repr=False)
+
+    @property
+    def url(self) -> str:
+        """Return the proxy as gRPC wants it, with the login. It is a secret."""
+        return f"http://{quote(self.login, safe=':') + '@' if self.login else ''}{self.address}"
 
 
 def _options(proxy: Proxy | None) -> list[tuple[str, int | str]]:

@@ -13,31 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from host import secret_files
-from host.address_checks import Proxy
 from pki.names import Address, site_name
 from pki.site_keys import SiteKeys
-from site_agent.agent.connection import Credentials
+from site_agent.agent.connection import Credentials, Proxy
 from site_agent.framed_messages import packed, unpacked
 from site_agent.gate_socket import Install, Shown
 
 ADDRESSES: Final = "federation.json"
 PROXY_LOGIN: Final = "proxy-login"
-
-
-def proxy_with_login(directory: Path, address: str) -> Proxy | None:
-    """Return the proxy at HOST:PORT with the login of the file `proxy-login` in the agent's folder, if there is one.
-
-    Returns:
-        None without an address.
-
-    Raises:
-        OperatorError: other accounts can read the file.
-    """
-    if not address:
-        return None
-    place, path = Address.parse(address), directory / PROXY_LOGIN
-    login = secret_files.read_secret(path).decode("utf-8", "replace").strip() if path.exists() else ""
-    return Proxy(place.host, place.port, login)
 
 
 class KeptCertificates:
@@ -68,8 +51,14 @@ class KeptCertificates:
         )
 
     def proxy(self, address: str) -> Proxy | None:
-        """Return the proxy at this address with this site's login (`proxy_with_login`)."""
-        return proxy_with_login(self._keys.directory, address)
+        """Return the proxy at HOST:PORT with its login, which the file `proxy-login` may have. None without address.
+
+        Raises:
+            OperatorError: other accounts can read the file.
+        """
+        path = self._keys.directory / PROXY_LOGIN
+        login = secret_files.read_secret(path).decode("utf-8", "replace").strip() if path.exists() else ""
+        return Proxy(Address.parse(address), login) if address else None
 
     def root(self) -> bytes:
         """Return the trusted root certificate as PEM text."""

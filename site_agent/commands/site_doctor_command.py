@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,8 +35,8 @@ _TRAINER_SECONDS = 600.0
 def doctor(path: Path, as_json: bool, side: Side) -> None:
     """Check whether this site has everything that it needs to take part.
 
-    You can run this command at any time. The command changes nothing. For a test of a connection, it sends only a TLS
-    handshake.
+    You can run this command at any time. The command changes nothing. For a test of the
+    connection, it opens a stream and sends nothing on it.
 
     The exit status is 0 if no problem was found, 3 if there are only warnings, and 1 if a check failed.
 
@@ -53,13 +52,13 @@ def _examine(path: Path, side: Side) -> list[Finding]:
         return [failure("D401", wrong.what, wrong.remedy)]
     found = [fine("D401", f"{path.name} has no mistakes.")]
     if side in ("all", "gate"):
-        from site_agent.service import gate_doctor
+        from site_agent.service.site_doctor import examine_gate
 
-        found += asyncio.run(gate_doctor.examine(hospital))
+        found += asyncio.run(examine_gate(hospital))
     if side in ("all", "agent"):
-        from site_agent.agent import agent_doctor
+        from site_agent.service.site_doctor import examine_agent
 
-        found += asyncio.run(agent_doctor.examine(hospital, os.environ))
+        found += asyncio.run(examine_agent(hospital))
     if side in ("all", "trainer"):
         found += _trainer(path)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 from host.audit_log import AuditLog
 from host.clock_words import COMPARE_CLOCK, SET_CLOCK, at
@@ -11,6 +12,14 @@ from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.wire.messages import CoordinatorReason, Farewell, MalformedMessage, SiteReason
 from site_agent.gate_socket import COORDINATOR_UNABLE, REFUSALS
 from site_agent.trainer_socket import Failed
+
+_REMEDIES: Final = {
+    "connection_refused": "Ask the federation office whether the coordinator runs, and whether the port is right.",
+    "name_unknown": "Check the name in hospital.yaml and in the invitation, and the resolver of this computer.",
+    "proxy_refuses": "Check `proxy` in hospital.yaml and the file proxy-login, or ask the proxy's administrator to "
+    "allow CONNECT to the coordinator.",
+    "unavailable": "If this lasts, ask the network department whether this computer may connect to the coordinator.",
+}
 
 
 class TrainerFailed(OperatorError):
@@ -83,7 +92,7 @@ def of_certificate(address: str, status: str, now: datetime, code: str) -> Unava
     return UnavailableError(
         what=what,
         consequence="No connection was made and nothing was sent.",
-        remedy=f"{remedy} `site-agent doctor` shows when the certificate is valid and who issued it.",
+        remedy=f"{remedy} `openssl s_client -connect {address}` shows the certificate's issuer and days.",
         code=code,
     )
 
@@ -158,8 +167,12 @@ def stream_ended(address: str, status: str) -> OperatorError:
         what = f"The coordinator{at} cannot write its records, usually because its disk is full."
         return _reconnects(what, "Tell the federation office. This site tries again by itself.")
     told = "the stream ended" if status == "ended" else status
-    remedy = "You need not do anything. This site tries again by itself. `site-agent doctor` shows the cause."
-    return _reconnects(f"The coordinator{at} cannot be reached ({told}).", remedy)
+    return _reconnects(f"The coordinator{at} cannot be reached ({told}).", remedy_of(status))
+
+
+def remedy_of(status: str) -> str:
+    """Return what a person can do if the coordinator cannot be reached, by a word of gate_socket.STATUSES."""
+    return f"{_REMEDIES.get(status, 'You need not do anything.')} This site tries again by itself."
 
 
 def reads_nothing() -> UnavailableError:

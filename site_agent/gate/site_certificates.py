@@ -26,7 +26,7 @@ from protos.errors import ConfigurationError, OperatorError, ProtocolError, Unav
 from protos.plan.documents import Document
 from protos.wire.upkeep_messages import RenewalAnswered, RenewalAsked
 from site_agent.framed_messages import packed
-from site_agent.gate.mishaps import of_certificate
+from site_agent.gate.mishaps import of_certificate, remedy_of
 from site_agent.gate_socket import (
     Answer,
     Call,
@@ -224,6 +224,6 @@ def _unreached(address: str, status: str) -> UnavailableError:
         what=f"The enrolment port {address} cannot be reached ({status}).",
         consequence="This site only tried to connect, and sent no data. The site's invitation or certificate is still "
         "valid.",
-        remedy="`site-agent doctor` shows the cause. A running `site-agent join` tries again by itself.",
+        remedy=remedy_of(status),
         code="E022",
     )

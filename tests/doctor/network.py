@@ -76,7 +76,6 @@ class ConnectProxy:
 
     allows: bool = True
     login: bytes = b""
-    kinds: bytes = b"Basic realm=hospital"
     asked: list[str] = field(default_factory=list)
 
     def __call__(self, connection: socket.socket) -> None:
@@ -92,7 +91,7 @@ class ConnectProxy:
             connection.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
             return
         if self.login and b"Proxy-Authorization: Basic " + self.login not in request:
-            refusal = b"HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: " + self.kinds
+            refusal = b"HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm=hospital"
             connection.sendall(refusal + b"\r\nContent-Length: 0\r\n\r\n")
             return
         host, _, port = target.rpartition(":")
@@ -141,21 +140,14 @@ def intercepting(folder: Path, issuer: str) -> Serve:
     return serve
 
 
-def intercepting_as(office: Office, *, hangs_up: bool = False) -> Serve:
-    """A server that shows the coordinator's own certificate, and serves nothing.
-
-    Args:
-        office: whose coordinator it seems to be.
-        hangs_up: it ends the connection without an alert after the handshake, as gRPC does if it rejects the
-            caller's certificate.
-    """
+def intercepting_as(office: Office) -> Serve:
+    """A server that shows the coordinator's own certificate, and serves nothing."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(office.authority.coordinator_certificate_path, office.authority.coordinator_key_path)
     context.set_alpn_protocols(["h2"])
 
     def serve(connection: socket.socket) -> None:
         with context.wrap_socket(connection, server_side=True) as secure:
-            if not hangs_up:
-                secure.recv(1)
+            secure.recv(1)
 
     return serve

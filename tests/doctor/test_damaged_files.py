@@ -14,7 +14,6 @@ from click.testing import CliRunner, Result
 from coordinator.commands.coordinator_cli import cli as coordinator
 from coordinator.network.control_socket import unix_server
 from coordinator.storage.history import store_path
-from host import diagnosis
 from host.audit_log import AuditLog
 from protos.errors import UnavailableError
 from site_agent.service import status_socket
@@ -84,13 +83,6 @@ def test_a_damaged_store_of_the_coordinator_is_a_failure(scene: Scene) -> None:
 
     assert whole == {}
     assert list(found) == ["D422"]
-
-
-def test_a_disk_without_inodes_is_found_by_doctor(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Free bytes alone do not let a program create a file."""
-    monkeypatch.setattr(diagnosis, "free_on_disk", lambda _: (80 << 30, 0))
-
-    assert "D405" in examined(scene)
 
 
 @pytest.mark.parametrize("program", ["site", "coordinator"])

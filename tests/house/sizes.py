@@ -63,7 +63,7 @@ SKIPPED: Final = {
         "site_agent.gate.site_upkeep", "site_agent.gate.site_certificates",
     ),
     "status and metrics": (
-        "site_agent.service.gate_doctor", "site_agent.service.neighbours",
+        "site_agent.service.site_doctor", "site_agent.service.neighbours",
         "site_agent.service.site_metrics", "site_agent.service.status_socket",
     ),
 }  # fmt: skip
