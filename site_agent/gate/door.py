@@ -41,7 +41,6 @@ from protos.wire.messages import Bind, Chunk, MalformedMessage, SiteReason
 from site_agent.gate.consent import Consent
 from site_agent.gate.permission import Allowance, GateRefusal, Permission
 from site_agent.gate.site_masking import SiteMasking
-from site_agent.hospital import Policy
 
 _MOST_LISTED: Final = 50
 
@@ -120,10 +119,6 @@ class Gate:
     def own_sums(self, position: bytes | None) -> bytes:
         """Return the private layers' noisy sums, added up before a step or over all steps, as little-endian int64."""
         return self._permission.own_sums(position)
-
-    def follow(self, policy: Policy) -> None:
-        """Apply the hospital's changed policy to all contributions that are built from now on."""
-        self._builder.smallest_rows = policy.smallest_training_rows
 
     def require_open(self, bind: Bind) -> None:
         """Check that the approval still permits sending. Raises the same errors as `release`."""
@@ -204,7 +199,7 @@ class Builder:
 
         `trains` is False for a site that only evaluates; `smallest_rows` limits its row count.
         """
-        self._plan, self._trains, self.smallest_rows = plan, trains, smallest_rows
+        self._plan, self._trains, self._smallest_rows = plan, trains, smallest_rows
         self._fixed_point = FixedPoint(plan.masking.clipping_range, len(plan.sites))
 
     def build(
@@ -324,7 +319,9 @@ class Builder:
             case EqualWeights():
                 return 1.0
             case RowWeights(largest_rows=largest, fewest_rows=agreed) as weighting:
-                fewest, most = (max(agreed, weighting.counted(self.smallest_rows)), largest) if self._trains else (0, 0)
+                fewest, most = (
+                    (max(agreed, weighting.counted(self._smallest_rows)), largest) if self._trains else (0, 0)
+                )
                 if exchange.up and not fewest <= rows <= most:
                     raise unexpected_answer("The trainer sent no valid row count.")
                 return rows / largest if exchange.up else 1.0

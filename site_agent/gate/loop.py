@@ -61,11 +61,6 @@ MOST_DEATHS: Final = 5  # of the trainer, without a contribution between them
 
 
 @dataclass(frozen=True)
-class Adopted:
-    """A notice that the operator has changed the configuration."""
-
-
-@dataclass(frozen=True)
 class Failure:
     """A notice that a task beside the loop failed. `run` is the run of the task, or empty for a task of no run."""
 
@@ -73,8 +68,8 @@ class Failure:
     run: str
 
 
-_Item: TypeAlias = CoordinatorMessage | Upkeep | Built | Concluded | Adopted | Failure
-_NOTICES: Final = (Built, Concluded, Adopted)  # of this program, not messages of the coordinator
+_Item: TypeAlias = CoordinatorMessage | Upkeep | Built | Concluded | Failure
+_NOTICES: Final = (Built, Concluded)  # of this program, not messages of the coordinator
 
 
 class _Replaced(Exception):  # only in this file. No run ends, and nothing is lost
@@ -162,11 +157,6 @@ class SiteGate:
                 task.cancel()
             self._trainer.close()
 
-    def adopt(self, hospital: Hospital) -> None:
-        """Use this changed configuration from now on. If its policy refuses the current study, end the study here."""
-        self._admission.hospital = hospital
-        self._spawn(self._inbox.put(Adopted()))
-
     def _require_trainer(self) -> None:
         """Raise TrainerGone if the trainer has ended, unless an open request will report it."""
         if not self._asking.locked():
@@ -239,7 +229,7 @@ class SiteGate:
             of_stream = isinstance(error, UnavailableError | MalformedMessage | TrainerGone)
             if isinstance(item, Farewell):
                 self._unheard = item
-            elif isinstance(item, Built | Concluded | Adopted | Failure) and not of_stream:
+            elif isinstance(item, Built | Concluded | Failure) and not of_stream:
                 self._inbox.put_nowait(item)
 
     async def _read(self, connection: Stream) -> None:
@@ -256,7 +246,7 @@ class SiteGate:
             raise MalformedMessage("upkeep that was not agreed on")
         return self._upkeep
 
-    async def _handle(self, item: CoordinatorMessage | Built | Concluded | Adopted) -> None:
+    async def _handle(self, item: CoordinatorMessage | Built | Concluded) -> None:
         match item:
             case Announcement():
                 await self._announced(item)
@@ -267,11 +257,8 @@ class SiteGate:
             case Concluded(run=run):
                 self._standing.concluded(run)
                 await self._send(Done(run))
-            case Adopted() if self._rounds is not None:
-                self._rounds.follow(self._admission.hospital.policy)
-                await self._admission.check_policy(self._rounds.plan, self._rounds.manifest)
-            case Adopted() | Farewell():
-                return  # no run is active; a farewell was handled before
+            case Farewell():
+                return  # it was handled before
             case _:
                 if self._running().is_repetition(item):
                     self._repetitions.count()
@@ -347,10 +334,9 @@ class SiteGate:
     def _require_awaited(self, consent: Consent) -> None:
         """Check what the loop cannot handle while it waits for an approval.
 
-        It checks for a reload, an ended stream or trainer, a withdrawal from the earlier run, and the announcement of
-        another run.
+        It checks for an ended stream or trainer, a withdrawal from the earlier run, and the announcement of another
+        run.
         """
-        consent.approvers = self._admission.hospital.policy.approvers
         self._require_consent()
         self._require_trainer()
         if self._connection is not None:

@@ -3,7 +3,7 @@
 A run begins in this order: the plan, the policy, the persons here, the trainer's network, the run's rounds
 (site_rounds.py). loop.py only passes messages to this module. The rules:
 
-* the policy decides when a plan is announced, and again each time the configuration changes;
+* the policy decides when a plan is announced. A changed configuration applies from the next start of the gate;
 * a run without masks needs a plan with secure aggregation off, or a site that only receives;
 * the fewest sites and the smallest set are the stricter of plan and policy;
 * a plan is read in another thread, so that no plan holds up the gate. Later messages wait for it;
@@ -61,15 +61,11 @@ class Turns:
 
 
 class Admission:
-    """Starts and ends this site's part in runs.
-
-    Attributes:
-        hospital: the configuration that applies from now on.
-    """
+    """Starts and ends this site's part in runs."""
 
     def __init__(self, hospital: Hospital, *, identity_key: Ed25519PrivateKey, audit: AuditLog, turns: Turns) -> None:
         """Start without a run. `identity_key` is this site's long-term key."""
-        self.hospital, self._identity_key, self._audit, self._turns = hospital, identity_key, audit, turns
+        self._hospital, self._identity_key, self._audit, self._turns = hospital, identity_key, audit, turns
         self._identity = fingerprint(identity_key.public_key().public_bytes_raw())
         self._read: tuple[bytes, Plan, Manifest] | None = None  # the newest plan, which each stream announces again
 
@@ -98,33 +94,31 @@ class Admission:
             OperatorError: the policy refuses the plan, or the trainer cannot follow it.
             MaskingRefused: this site does not mask for the run.
         """
-        await self.check_policy(plan, manifest)
+        await self._check_policy(plan, manifest)
         return await self._begin(plan.run_name, plan, manifest)
 
-    async def check_policy(self, plan: Plan, manifest: Manifest) -> None:
-        """End this site's part in the run if the current policy does not allow the study. Raises RefusedError."""
+    async def _check_policy(self, plan: Plan, manifest: Manifest) -> None:
+        """End this site's part in the run if the policy does not allow the study. Raises RefusedError."""
         identity, now = self._identity, datetime.now(UTC)
-        decision = decide_plan(self.hospital, plan, manifest, identity=identity, audit=self._audit, announced_at=now)
+        decision = decide_plan(self._hospital, plan, manifest, identity=identity, audit=self._audit, announced_at=now)
         refusal = decision.reasons
         if refusal is None:
             return
         digests = {"plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
         self._audit.write("plan_refused", reason=refusal, run=plan.run_name, **digests)
         await self._turns.tell(Refusal(plan.run_name, SiteReason.POLICY_FORBIDS))
-        remedy = remedy_of_refusal(self.hospital, plan, identity=identity, audit=self._audit)
+        remedy = remedy_of_refusal(self._hospital, plan, identity=identity, audit=self._audit)
         raise policy_refuses(plan.study, refusal, remedy)
 
     async def _begin(self, run: str, plan: Plan, manifest: Manifest) -> Rounds:
-        if starts := starting_values(Path(self.hospital.starting_files), plan):
+        if starts := starting_values(Path(self._hospital.starting_files), plan):
             manifest = manifest_of(plan, starts)
         facts = {"run": run, "plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
-        before, state, site = self.hospital, self.hospital.state_path, self.hospital.site
-        guard, approvers = guard_of(before), before.policy.approvers
+        hospital, state, site = self._hospital, self._hospital.state_path, self._hospital.site
+        guard, approvers = guard_of(hospital), hospital.policy.approvers
         consent = Consent(state, plan, approvers=approvers, now=lambda: datetime.now(UTC), guard=guard)
         keep_plan(state, plan)
         await self._turns.wait(consent)
-        if self.hospital is not before:  # it was reloaded while the site waited
-            await self.check_policy(plan, manifest)
         saved = await self.prepare_trainer(plan, manifest)
         method = plan.method_in_words
         receives = {"tier": "receiving"} if plan.tier_of(site) == "receiving" else {}
@@ -136,7 +130,7 @@ class Admission:
             plan=plan,
             manifest=manifest,
             site=site,
-            policy=self.hospital.policy,
+            policy=self._hospital.policy,
             consent=consent,
             audit=self._audit,
             masking=self._masking(run, plan, manifest, consent.beside),
@@ -165,15 +159,15 @@ class Admission:
             raise unexpected_answer() from cause
 
     def _masking(self, run: str, plan: Plan, manifest: Manifest, beside: frozenset[str]) -> SiteMasking | None:
-        if not plan.masking.required or plan.tier_of(self.hospital.site) == "receiving":
+        if not plan.masking.required or plan.tier_of(self._hospital.site) == "receiving":
             return None
         return SiteMasking(
             run=run,
             plan=plan,
             manifest=manifest,
-            site=self.hospital.site,
+            site=self._hospital.site,
             identity_key=self._identity_key,
-            policy=self.hospital.policy,
+            policy=self._hospital.policy,
             store=self._audit.store,
             beside=beside,
         )

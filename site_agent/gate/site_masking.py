@@ -65,14 +65,20 @@ class SiteMasking:
         store: Store,
         beside: frozenset[str] = frozenset(),
     ) -> None:
-        """Begin without keys. `store` is the gate's. Persons here allowed the sums of the runs in `beside`."""
+        """Begin without keys. Of the limits of plan and policy, the stricter applies.
+
+        `store` is the gate's. Persons here allowed the sums of the runs in `beside`.
+        """
         self._run, self._plan, self._manifest, self._site = run, plan, manifest, site
         self._identity_key, self._store = identity_key, store
         self._encoding = encoding_name(plan.masking.clipping_range, len(plan.sites), plan.bits)
         self._answer = replace(answer_of(plan), run=run)
         self._steps = MaskedSteps(store, self._answer)
         self._sent: tuple[bytes, bytes] | None = None  # the newest context, and the vector that was masked under it
-        self.limit(policy, beside)
+        self._quorum = max(len(plan.site_names), policy.smallest_sites + len(plan.evaluating_sites))
+        is_too_small = fewest_contributors(plan) < smallest_set(plan, policy.smallest_sites)
+        why_not = why_not_answered(self._answer, self._steps.answered_beside(beside))
+        self._why_not = Reason.TOO_FEW_FOR_A_NUMBER if is_too_small else why_not
         self._terms: KeySessionTerms | None = None
         self._secret: KeySessionSecret | None = None
         self._advert: KeyAdvert | None = None
@@ -87,13 +93,6 @@ class SiteMasking:
     def void_key(self) -> bytes:
         """Return the secret from which this site's voids are drawn, 32 bytes. A restarted gate sends the same void."""
         return blake3(self._identity_key.private_bytes_raw(), derive_key_context="global-layers void").digest()
-
-    def limit(self, policy: Policy, beside: frozenset[str]) -> None:
-        """Apply these limits for masking from now on. Of the plan's and the policy's limit, the stricter applies."""
-        self._quorum = max(len(self._plan.site_names), policy.smallest_sites + len(self._plan.evaluating_sites))
-        is_too_small = fewest_contributors(self._plan) < smallest_set(self._plan, policy.smallest_sites)
-        self._why_not = why_not_answered(self._answer, self._steps.answered_beside(beside))
-        self._why_not = Reason.TOO_FEW_FOR_A_NUMBER if is_too_small else self._why_not
 
     def open(self, message: KeySessionOpen) -> KeyAdvert:
         """Create this site's masking keys for a new key session, and delete the keys of the previous session.

@@ -164,13 +164,13 @@ class Rounds:
         self.run, self.plan, self.manifest, self.consent = run, plan, manifest, consent
         self._site, self._audit, self._masking, self._around = site, audit, masking, around
         released = audit.records("contribution_released", run=run)
-        self._allowance = Allowance(policy, plan, site=site, released=released)
+        allowance = Allowance(policy, plan, site=site, released=released)
         # From the first void of a run on, this site sends only voids. An earlier step is repeated with its numbers.
         voids = ((facts["round"], SiteReason[facts["void"].upper()]) for facts in released if facts["void"] != "no")
         self.void: tuple[int, SiteReason] | None = min(voids, default=None)
         # A site that only receives has no gate object, so nothing in this process can build a contribution.
         door = partial(Gate, run, plan, manifest, audit=audit, masking=masking)
-        self._gate = None if self._receives else door(allowance=self._allowance, consent=consent)
+        self._gate = None if self._receives else door(allowance=allowance, consent=consent)
         self._download: Download | None = None
         self._interrupted: Download | None = None  # of an earlier stream
         self._received = (b"", 0)  # the position of the newest complete download, and the number of its chunks
@@ -207,14 +207,6 @@ class Rounds:
     def saved(self) -> tuple[int, ...]:
         """Return the rounds whose training states are on the trainer's disk, or only the newest if there are many."""
         return tuple(sorted(self._saved)[-MOST_SAVED:])
-
-    def follow(self, policy: Policy) -> None:
-        """Apply this changed policy to everything that this site sends from now on."""
-        self._allowance.policy, self.consent.approvers = policy, policy.approvers
-        if self._gate is not None:
-            self._gate.follow(policy)
-        if self._masking is not None:
-            self._masking.limit(policy, self.consent.beside)
 
     def trainer_restarted(self, saved: tuple[int, ...]) -> None:
         """Handle a restart of the trainer. Contributions that only its old process had in memory are not sent."""

@@ -6,15 +6,20 @@ import asyncio
 import os
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from protos.wire.messages import Join, Refusal, SiteReason
+from protos.wire.messages import Chunk, Join, Ready, Refusal, SiteReason
 from site_agent.approvals import keep_plan
 from site_agent.approving import approve, withdraw
+from site_agent.gate import loop
+from site_agent.gate.agent_link import Stream
 from site_agent.gate.consent import ConsentEnded
+from site_agent.gate_socket import WINDOW, Sent
 from site_agent.state_folders import gate_folder
-from tests.federation import Line, Site, hospital, masked_plan, of_kind, settle
+from tests.federation import Line, Site, masked_plan, of_kind, settle
+from tests.rehearsal.gates import nothing
 from tests.scripted import announced
 
 
@@ -31,38 +36,6 @@ def test_announced_plans_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytes
 
     left = {place.stem for place in (gate_folder(tmp_path) / "plans").iterdir()}
     assert left == {plan.digest.hex() for plan in (plans[0], *plans[-3:])}
-
-
-async def test_the_policy_that_counts_is_the_one_at_the_end_of_the_waiting(tmp_path: Path) -> None:
-    """While a plan waits, the hospital requires a second person. The approval by one person is then not enough."""
-    plan, later = masked_plan("abc"), masked_plan("abc", rounds=4)
-
-    site = Site("a", plan, tmp_path)
-    await settle()
-    await site.tell(announced(later))
-    site.gate.adopt(hospital("a", tmp_path, approvers=2))
-    approve(tmp_path, later, by="A. Jones", at=datetime.now(UTC))
-    await asyncio.sleep(5)
-    assert (site.records("run_joined"), site.error) == ([], None)
-    approve(tmp_path, later, by="B. Smith", at=datetime.now(UTC))
-    await asyncio.sleep(5)
-    assert len(site.records("run_joined")) == 1
-    await site.stop()
-
-
-async def test_a_plan_that_the_policy_forbids_in_the_meantime_is_not_joined(tmp_path: Path) -> None:
-    """The policy changes while the plan waits. The approval comes later, and changes nothing."""
-    plan, later = masked_plan("abc"), masked_plan("abc", rounds=4)
-
-    site = Site("a", plan, tmp_path)
-    await settle()
-    await site.tell(announced(later))
-    site.gate.adopt(hospital("a", tmp_path, largest_rounds=3))
-    approve(tmp_path, later, by="A. Jones", at=datetime.now(UTC))
-    await asyncio.sleep(5)
-    assert site.records("run_joined") == []
-    assert [facts["run"] for facts in site.records("plan_refused")] == [later.run_name]
-    await site.stop()
 
 
 @pytest.mark.parametrize("is_approved", [False, True])
@@ -180,3 +153,44 @@ async def test_the_wait_before_the_next_connection_has_an_end(tmp_path: Path) ->
     await site.stop()
 
     assert 21_600 / 30 <= opened <= 21_600 / 15 + 10
+
+
+def test_a_chunk_that_waited_is_checked_again_before_it_is_sent() -> None:
+    """The coordinator does not read, a person withdraws, and then the coordinator reads: the chunk does not leave."""
+    posted: list[object] = []
+    link = SimpleNamespace(post=lambda *message: posted.append(message), begin=None, end=None)
+    stream = Stream(link, lambda: "", nothing)  # type: ignore[arg-type]
+    withdrawn: list[str] = []
+
+    def check() -> None:
+        if withdrawn:
+            raise ConsentEnded("heart", withdrawn[0], "run")
+
+    async def scene() -> None:
+        for _ in range(WINDOW):
+            await stream.send(Ready(0, 0))
+        waiting = asyncio.create_task(stream.send(Chunk(0, 0, 0, b"x" * 8), check=check))
+        await asyncio.sleep(0)
+        withdrawn.append("A. Jones withdrew")
+        stream.take(Sent(stream.number, 1))
+        with pytest.raises(ConsentEnded):
+            await waiting
+        assert len(posted) == WINDOW
+        await asyncio.wait_for(stream.send(Ready(0, 0)), 5)  # its place is free again
+
+    asyncio.run(scene())
+
+    assert len(posted) == WINDOW + 1
+
+
+def test_a_refusal_that_nobody_reads_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that does not read cannot prevent that the site ends the stream."""
+    monkeypatch.setattr(loop, "PARTING_SECONDS", 0.01)
+
+    async def never(_: object) -> None:
+        await asyncio.Event().wait()
+
+    gate = SimpleNamespace(_send=never, _connection=None)
+    refusal = Refusal("heart-1", SiteReason.WITHDRAWN)
+
+    asyncio.run(asyncio.wait_for(loop.SiteGate._tell(gate, refusal), 30))  # type: ignore[arg-type]
