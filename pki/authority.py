@@ -2,11 +2,13 @@
 
 The issuing key is unencrypted beside the coordinator, with mode 0600, because sites enrol and renew at times when
 nobody can type a passphrase. A thief of this key can forge certificates, but no entry in the register or in a plan. The
-root's key is sealed with a passphrase. It is needed only when the issuing certificate expires.
+root's key is encrypted with a passphrase of 130 random bits, which nobody can guess. It is needed only when the issuing
+certificate expires.
 """
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -17,17 +19,21 @@ from typing import Literal
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from host import secret_files
 from host.durable import sync_folder
 from pki import certificates
 from pki.certificate_chain import certificates_in
-from pki.identity_key import IDENTITY_KEY, has_identity_key, make_identity_key, read_identity_key
 from pki.names import Address, FederationName, SiteName, federation_name, host_name
 from pki.register import IssuedCertificate, Register
-from pki.sealed_key import seal, unseal
+from protos.errors import ConfigurationError, RefusedError
 from protos.plan.documents import Document, parse_document
+
+
+def new_passphrase() -> str:
+    """Return a passphrase of 130 random bits, in groups that can be copied by hand."""
+    letters = "abcdefghijklmnopqrstuvwxyz234567"
+    return "-".join("".join(secrets.choice(letters) for _ in range(length)) for length in (5, 5, 5, 5, 6))
 
 
 class _File(Document):
@@ -89,15 +95,16 @@ class Authority:
     issuing_key_path = secret_files.FileIn("issuing.key")  # mode 0600
     coordinator_certificate_path = secret_files.FileIn("coordinator.crt")  # its leaf, then the issuing certificate
     coordinator_key_path = secret_files.FileIn("coordinator.key")  # for TLS, mode 0600
-    identity_key_path = secret_files.FileIn(IDENTITY_KEY)  # the coordinator's, mode 0600; it signs only log checkpoints
     register_path = secret_files.FileIn("register.sqlite")
 
     @classmethod
     def create(cls, directory: Path, record: FederationRecord, *, passphrase: str, now: datetime) -> Authority:
         """Create root, issuing authority, coordinator's certificate and register of sites. A failure creates none.
 
+        `passphrase` is that of `new_passphrase`. It encrypts the root's key.
+
         Raises:
-            ConfigurationError: the directory is not empty, or the passphrase is too short.
+            ConfigurationError: the directory is not empty.
         """
         parent = directory.absolute().parent
         with secret_files.explained(directory, "made"):
@@ -123,12 +130,6 @@ class Authority:
     def federation(self) -> FederationName:
         """Return the federation's name."""
         return self.record.federation
-
-    def identity_key(self) -> Ed25519PrivateKey:
-        """Return the coordinator's long-term identity key. Create the key if it does not exist, as after an upgrade."""
-        if not has_identity_key(self.directory):
-            return make_identity_key(self.directory)
-        return read_identity_key(self.directory)
 
     def root_pem(self) -> bytes:
         """Return the federation's root certificate as PEM."""
@@ -171,14 +172,24 @@ class Authority:
 
     def unsealed_root(self, passphrase: str) -> certificates.Issuer:
         """Return the root certificate with its key, which is a secret. Raises RefusedError for a wrong passphrase."""
-        key = certificates.key_from_pem(unseal(secret_files.read_secret(self.sealed_root_key_path), passphrase))
-        return certificates.Issuer(certificates_in(self.root_pem())[0], key)
+        root, sealed = certificates_in(self.root_pem())[0], secret_files.read_secret(self.sealed_root_key_path)
+        try:
+            key = certificates.key_from_pem(sealed, passphrase)
+        except ConfigurationError:
+            key = None
+        if key is None or key.public_key() != root.public_key():
+            raise RefusedError(
+                what="The passphrase is wrong, or the file with the root key was changed.",
+                consequence="The key remains encrypted and nothing was written.",
+                remedy="Try the passphrase again. If it is certainly right, restore the file from its backup.",
+            )
+        return certificates.Issuer(root, key)
 
     def _fill(self, passphrase: str, now: datetime) -> None:
         root_key, issuing_key = certificates.new_tls_key(), certificates.new_tls_key()
         root = certificates.Issuer(certificates.root_certificate(root_key, self.federation, now), root_key)
         issuing = certificates.issuing_certificate(issuing_key.public_key(), root, self.federation, now)
-        sealed = seal(certificates.key_to_pem(root_key), passphrase)
+        sealed = certificates.key_to_pem(root_key, passphrase)
         secret_files.write_secret(self.sealed_root_key_path, sealed, replace=False)
         secret_files.write_secret(self.issuing_key_path, certificates.key_to_pem(issuing_key), replace=False)
         secret_files.write_public(self.root_certificate_path, certificates.certificate_pem(root.certificate))
@@ -186,7 +197,6 @@ class Authority:
         coordinator_key = certificates.key_to_pem(certificates.new_tls_key())
         secret_files.write_secret(self.coordinator_key_path, coordinator_key, replace=False)
         self.renew_coordinator(now)
-        self.identity_key()
         Register.create(self.register_path).close()
         secret_files.write_public(self.directory / "federation.json", self.record.to_json())
 

@@ -49,17 +49,17 @@ def new_tls_key() -> Key:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def key_to_pem(key: Key) -> bytes:
-    """Encode a private key as unencrypted PKCS#8 PEM, which is a secret."""
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+def key_to_pem(key: Key, passphrase: str = "") -> bytes:
+    """Encode a private key as PKCS#8 PEM. It is a secret, unless a passphrase that nobody can guess encrypts it."""
+    plain, secret = serialization.NoEncryption(), passphrase.encode()
+    encryption = serialization.BestAvailableEncryption(secret) if passphrase else plain
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
 
 
-def key_from_pem(pem: bytes) -> Key:
-    """Decode a P-256 private key from PEM. Raises ConfigurationError if the PEM contains no such key."""
+def key_from_pem(pem: bytes, passphrase: str = "") -> Key:
+    """Decode a P-256 private key from PEM. Raises ConfigurationError: no such key, or another passphrase."""
     try:
-        key = serialization.load_pem_private_key(pem, password=None)
+        key = serialization.load_pem_private_key(pem, password=passphrase.encode() or None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as cause:
         raise _no_key() from cause
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not is_p256(key.public_key()):
@@ -186,7 +186,7 @@ def _builder(
         raise ConfigurationError(
             what="The certificate of the authority that must sign this certificate has expired or expires soon.",
             consequence="No certificate was issued.",
-            remedy="Run `pki renew --authority` with the root's passphrase, then try again.",
+            remedy="Run `pki renew --authority FILE` with the root's passphrase, then try again.",
         )
     return (
         x509.CertificateBuilder()

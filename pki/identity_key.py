@@ -113,7 +113,7 @@ def _no_identity(path: Path) -> ConfigurationError:
         what=f"{path} does not contain an Ed25519 key in PEM.",
         consequence="Nothing was signed and nothing was sent.",
         remedy="Restore the key file from its backup. If a site gets a new identity key, every plan must list "
-        "the new key. If the coordinator gets a new identity key, sites refuse the coordinator.",
+        "the new key.",
     )
 
 

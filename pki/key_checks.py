@@ -14,7 +14,7 @@ from host.diagnosis import Finding, failure, fine, warning
 from pki.authority import Authority
 from pki.certificate_chain import certificates_in
 from pki.invitation import Invitation
-from pki.register import Register, newest_certificates
+from pki.register import Register
 from protos.errors import OperatorError
 
 _RENEWAL_IS_LATE_DAYS: Final = 14.0  # renewed from day 30 of 90, so usually 60 days remain
@@ -47,8 +47,7 @@ def judge_authority(directory: Path, now: datetime) -> list[Finding]:
     try:
         authority = Authority.load(directory)
         with Register(authority.register_path) as register:
-            number = len(register.sites())
-        members = sorted(newest_certificates(authority.register_path).items())
+            number, members = len(register.sites()), sorted(register.newest_certificates().items())
     except OperatorError as wrong:
         return [failure("D420", wrong.what, wrong.remedy)]
     except OSError as cause:
@@ -60,7 +59,7 @@ def judge_authority(directory: Path, now: datetime) -> list[Finding]:
         found.append(warning("D420", says, "Move the file with the sealed root key to a place outside this computer."))
     for place, owner, renewal in (
         (authority.coordinator_certificate_path, "The coordinator's certificate", "Run `pki renew`."),
-        (authority.issuing_certificate_path, "The issuing certificate", "Run `pki renew --authority`."),
+        (authority.issuing_certificate_path, "The issuing certificate", "Run `pki renew --authority FILE`."),
         (authority.root_certificate_path, "The root certificate", "Before this date, found a new federation folder."),
     ):
         found.append(judge_certificate(place, owner, renewal, now))

@@ -15,8 +15,7 @@ import click
 
 from host import secret_files
 from host.command_line import PATH, finish
-from pki import sealed_key
-from pki.authority import Authority, FederationRecord
+from pki.authority import Authority, FederationRecord, new_passphrase
 from pki.certificates import is_renewal_due
 from pki.enrolment_decisions import invite_site
 from pki.invitation import Invitation
@@ -29,12 +28,6 @@ _directory = click.option(
     type=PATH,
     required=True,
     help="Directory of the federation's certificate authority, made by `pki init`.",
-)
-_passphrase_file = click.option(
-    "--passphrase-file",
-    type=PATH,
-    envvar="GLOBAL_LAYERS_PASSPHRASE_FILE",
-    help="File (mode 0600) with the root key's passphrase in its first line.",
 )
 
 
@@ -63,36 +56,23 @@ def commands() -> None:
     help="Another name or IP address of the coordinator. Repeat the option for more names.",
 )
 @_directory
-@_passphrase_file
 def init(
     federation: str,
     address: str,
     enrolment_address: str,
     hosts: tuple[str, ...],
     directory: Path,
-    passphrase_file: Path | None,
 ) -> None:
     """Create the certificate authority, the coordinator's certificate and an empty register of sites.
 
-    Without --passphrase-file, you type the passphrase of the root key. If you enter nothing, or without a
-    terminal, the program creates a passphrase and prints it once.
+    The program creates a passphrase for the root key and prints it once.
     """
     addresses = Address.parse(address), Address.parse(enrolment_address)
     record = FederationRecord(federation_name(federation), *addresses, hosts)
-    passphrase = "" if passphrase_file is None else _passphrase_in(passphrase_file)
-    if passphrase_file is None and sys.stdin.isatty():
-        passphrase = click.prompt(
-            "Passphrase of the root key (empty: make one)",
-            default="",
-            hide_input=True,
-            show_default=False,
-            confirmation_prompt=True,
-        )
-    made = "" if passphrase else sealed_key.new_passphrase()
-    authority = Authority.create(directory, record, passphrase=passphrase or made, now=_now())
+    passphrase = new_passphrase()
+    authority = Authority.create(directory, record, passphrase=passphrase, now=_now())
     click.echo(f"Created the authority of federation {federation} in {directory}.")
-    if made:
-        click.echo(f"Passphrase of the root key, shown only once: {made}")
+    click.echo(f"Passphrase of the root key, shown only once: {passphrase}")
     click.echo(f"Move {authority.sealed_root_key_path} to a place that is not on this computer.")
 
 
@@ -169,26 +149,26 @@ def revoke(site: str, directory: Path) -> None:
     click.echo(f"Revoked site {site}. Its certificates are no longer accepted.")
 
 
-@commands.command(epilog="Example: pki renew --directory /var/lib/coordinator/pki --authority")
+@commands.command(epilog="Example: pki renew --directory /var/lib/coordinator/pki --authority passphrase")
 @_directory
 @click.option(
     "--authority",
-    "with_authority",
-    is_flag=True,
-    help="Also renew the issuing certificate. This option requires the root key.",
+    "passphrase_file",
+    type=PATH,
+    help="File (mode 0600) with the root key's passphrase. Also renew the issuing certificate.",
 )
-@_passphrase_file
-def renew(directory: Path, with_authority: bool, passphrase_file: Path | None) -> None:
+def renew(directory: Path, passphrase_file: Path | None) -> None:
     """Renew the coordinator's certificate. With --authority, also renew the issuing certificate of the authority."""
     authority = Authority.load(directory)
-    if with_authority:
-        authority.renew_issuing(_passphrase(passphrase_file), _now())
-    else:
+    if passphrase_file is None:
         authority.renew_coordinator(_now())
+    else:
+        passphrase = secret_files.read_secret(passphrase_file).decode("utf-8", "replace").strip()
+        authority.renew_issuing(passphrase, _now())
     leaf = authority.coordinator_leaf()
     click.echo(f"The coordinator's certificate is valid until {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC.")
     if is_renewal_due(leaf, _now()):
-        click.echo("The issuing certificate expires then. Run `pki renew --authority`.")
+        click.echo("The issuing certificate expires then. Run `pki renew --authority FILE`.")
 
 
 @commands.command(epilog="Example: pki inspect st-mary.invitation")
@@ -212,29 +192,6 @@ def describe(data: bytes, now: datetime) -> Iterator[str]:
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _passphrase(path: Path | None) -> str:
-    typed: str = click.prompt("Passphrase of the root key", hide_input=True) if path is None else _passphrase_in(path)
-    return typed
-
-
-def _passphrase_in(path: Path) -> str:
-    try:
-        lines = secret_files.read_secret(path).decode("utf-8").splitlines()
-    except UnicodeDecodeError as cause:
-        raise _no_passphrase(path) from cause
-    if not lines or not lines[0]:
-        raise _no_passphrase(path)
-    return lines[0]
-
-
-def _no_passphrase(path: Path) -> ConfigurationError:
-    return ConfigurationError(
-        what=f"{path} has no passphrase in its first line.",
-        consequence="Nothing was written.",
-        remedy="Write the passphrase into the first line as UTF-8 text.",
-    )
 
 
 def _plan_snippet(sites: Sequence[SiteRecord]) -> str:

@@ -9,17 +9,15 @@ a new invitation. The rules:
 * only the hash of a token is stored.
 
 Several processes can use one file at once, each with its own `Register`. A `Register` must not be used across a fork.
-Times are aware, from the caller, and stored in whole seconds. The file is in write-ahead mode, mode 0600, and synced at
-every change, so a confirmed revocation survives a power cut. It is in the authority's folder and not in the
+Times are aware, from the caller, and stored in whole seconds. The file has mode 0600 and is synced at every change
+(host/record_store.py), so a confirmed revocation survives a power cut. It is in the authority's folder and not in the
 coordinator's store, because the office invites and revokes sites also where no coordinator has run.
 """
 
 from __future__ import annotations
 
-import sqlite3
-import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -29,43 +27,42 @@ from typing import Any, Final
 from cryptography import x509
 
 from host import secret_files
+from host.record_store import Store
 from pki.identity_key import differing_fingerprints, is_same_fingerprint
 from pki.names import SiteName
-from protos.errors import ConfigurationError, RefusedError, UnavailableError
+from protos.errors import ConfigurationError, RefusedError
 from protos.fingerprints import fingerprint
 
 MOST_EACH_DAY: Final = 20  # new certificates of a site; an honest one needs a few in a year
 _DAY_SECONDS: Final = 86_400
-_VERSION = 1
-_PATIENCE_SECONDS = 20.0
-_SCHEMA = (
-    """CREATE TABLE sites (
-        name TEXT PRIMARY KEY,
-        state TEXT NOT NULL CHECK (state IN ('invited', 'requested', 'approved', 'active', 'revoked')),
-        identity_key BLOB,
-        tls_key_sha256 TEXT,
-        signing_request BLOB,
-        changed_at INTEGER NOT NULL
-    ) STRICT""",
-    """CREATE TABLE invitations (
-        token_sha256 TEXT PRIMARY KEY,
-        site TEXT NOT NULL UNIQUE REFERENCES sites (name),
-        expires_at INTEGER NOT NULL,
-        is_pre_approved INTEGER NOT NULL,
-        used_at INTEGER
-    ) STRICT""",
-    """CREATE TABLE certificates (
-        sha256 TEXT PRIMARY KEY,
-        site TEXT NOT NULL REFERENCES sites (name),
-        tls_key_sha256 TEXT NOT NULL UNIQUE,
-        chain_pem BLOB NOT NULL,
-        is_accepted INTEGER NOT NULL,
-        issued_at INTEGER NOT NULL
-    ) STRICT""",
-    "CREATE TABLE counter (generation INTEGER NOT NULL) STRICT",
-    "INSERT INTO counter VALUES (0)",
-    f"PRAGMA user_version = {_VERSION}",
-)
+_CONSEQUENCE: Final = "No site was admitted, and the requested change was not made."
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS sites (
+    name TEXT PRIMARY KEY,
+    state TEXT NOT NULL CHECK (state IN ('invited', 'requested', 'approved', 'active', 'revoked')),
+    identity_key BLOB,
+    tls_key_sha256 TEXT,
+    signing_request BLOB,
+    changed_at INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS invitations (
+    token_sha256 TEXT PRIMARY KEY,
+    site TEXT NOT NULL UNIQUE,
+    expires_at INTEGER NOT NULL,
+    is_pre_approved INTEGER NOT NULL,
+    used_at INTEGER
+) STRICT;
+CREATE TABLE IF NOT EXISTS certificates (
+    sha256 TEXT PRIMARY KEY,
+    site TEXT NOT NULL,
+    tls_key_sha256 TEXT NOT NULL UNIQUE,
+    chain_pem BLOB NOT NULL,
+    is_accepted INTEGER NOT NULL,
+    issued_at INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS counter (only INTEGER PRIMARY KEY, generation INTEGER NOT NULL) STRICT;
+INSERT OR IGNORE INTO counter VALUES (1, 0);
+"""
 
 
 class SiteState(StrEnum):
@@ -115,20 +112,21 @@ class Register:
     """Reads and changes the register in one SQLite file, created by `Register.create`."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._connection = _connect(path)
-        self._lock = threading.Lock()
+        """Open an existing register. Raises OperatorError: it is missing or damaged, or others can read it."""
+        with secret_files.explained(path, "opened"):
+            secret_files.check_secret(path, path.stat())
+            self._store = Store(path, consequence=_CONSEQUENCE, exists=True)
+        self._store.define(_SCHEMA)
 
     @classmethod
     def create(cls, path: Path) -> Register:
         """Create and open an empty register, mode 0600. An existing file is an error."""
-        _create(path)
+        secret_files.write_secret(path, b"", replace=False)
         return cls(path)
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
-            self._connection.close()
+        self._store.close()
 
     def __enter__(self) -> Register:
         return self
@@ -144,7 +142,7 @@ class Register:
         Raises:
             ConfigurationError: the site is active, and would lose its membership.
         """
-        with self.changing() as database:
+        with self._changing():
             row = self._row("SELECT state FROM sites WHERE name = ?", name)
             if row is not None and row[0] == SiteState.ACTIVE:
                 raise ConfigurationError(
@@ -152,17 +150,17 @@ class Register:
                     consequence="No invitation was created, and the site remains a member.",
                     remedy=f"If the site has lost its keys, run `pki revoke {name}` first, then invite the site again.",
                 )
-            database.execute(
+            self._store.write(
                 "INSERT INTO sites (name, state, changed_at) VALUES (?, 'invited', ?) ON CONFLICT (name) DO UPDATE"
                 " SET state = 'invited', identity_key = NULL, tls_key_sha256 = NULL, signing_request = NULL,"
                 " changed_at = excluded.changed_at",
-                (name, _seconds(now)),
-            )
-            database.execute("DELETE FROM invitations WHERE site = ?", (name,))
-            database.execute(
+                name, _seconds(now),
+            )  # fmt: skip
+            self._store.write("DELETE FROM invitations WHERE site = ?", name)
+            self._store.write(
                 "INSERT INTO invitations (token_sha256, site, expires_at, is_pre_approved) VALUES (?, ?, ?, ?)",
-                (token_sha256, name, _seconds(expires), int(is_pre_approved)),
-            )
+                token_sha256, name, _seconds(expires), int(is_pre_approved),
+            )  # fmt: skip
 
     def request(self, asked: Redemption, now: datetime) -> SiteRecord:
         """Use an invitation token for one site's two keys. A repeated request with the same keys has the same result.
@@ -175,7 +173,7 @@ class Register:
             RefusedError: the token is unknown, void, expired or used by another key, or the identity key belongs to
                 another site.
         """
-        with self.changing() as database:
+        with self._changing():
             wanted = "SELECT site, expires_at, is_pre_approved, used_at FROM invitations WHERE token_sha256 = ?"
             found = self._row(wanted, asked.token_sha256)
             if found is None:
@@ -186,16 +184,15 @@ class Register:
             if _seconds(now) >= expires_at:
                 raise _refused("this invitation has expired")
             self._check_new_keys(name, asked)
-            database.execute(
-                "UPDATE invitations SET used_at = ? WHERE token_sha256 = ?", (_seconds(now), asked.token_sha256)
-            )
+            used = "UPDATE invitations SET used_at = ? WHERE token_sha256 = ?"
+            self._store.write(used, _seconds(now), asked.token_sha256)
             state = SiteState.APPROVED if is_pre_approved else SiteState.REQUESTED
-            database.execute(
+            self._store.write(
                 "UPDATE sites SET state = ?, identity_key = ?, tls_key_sha256 = ?, signing_request = ?,"
                 " changed_at = ? WHERE name = ?",
-                (state, asked.identity_key, asked.tls_key_sha256, asked.signing_request, _seconds(now), name),
-            )
-            return self._site(name)
+                state, asked.identity_key, asked.tls_key_sha256, asked.signing_request, _seconds(now), name,
+            )  # fmt: skip
+            return self.site(name)
 
     def approve(self, name: SiteName, identity_fingerprint: str, now: datetime) -> None:
         """Allow the certificate that a site requested, after a person compared the fingerprints.
@@ -203,39 +200,37 @@ class Register:
         Raises:
             RefusedError: the site has not requested enrolment, was answered already, or has another identity key.
         """
-        with self.changing() as database:
-            site = self._site(name)
+        with self._changing():
+            site = self.site(name)
             if site.state is not SiteState.REQUESTED or site.identity_fingerprint is None:
                 raise _nothing_to_approve(site)
             if not is_same_fingerprint(identity_fingerprint, site.identity_fingerprint):
                 raise differing_fingerprints(name, identity_fingerprint, site.identity_fingerprint)
-            database.execute(
-                "UPDATE sites SET state = 'approved', changed_at = ? WHERE name = ?", (_seconds(now), name)
-            )
+            self._change_state(name, SiteState.APPROVED, now)
 
     def activate(self, name: SiteName, issued: IssuedCertificate, now: datetime) -> bytes:
         """Accept the first certificate of an approved site. Return the accepted certificate chain as PEM.
 
         If two replies race, the first certificate is kept and both receive it.
         """
-        with self.changing() as database:
-            site = self._site(name)
-            kept = self._chain_of(name, issued.tls_key_sha256)
+        with self._changing():
+            site = self.site(name)
+            kept = self.chain_of(name, issued.tls_key_sha256)
             if site.state is SiteState.ACTIVE and kept is not None:
                 return kept
             (held,) = self._row("SELECT tls_key_sha256 FROM sites WHERE name = ?", name)
             if site.state is not SiteState.APPROVED or held != issued.tls_key_sha256:
                 raise _refused(f"site {name} was revoked or invited again in the meantime")
             self._insert(name, issued, now)
-            database.execute("UPDATE sites SET state = 'active', changed_at = ? WHERE name = ?", (_seconds(now), name))
+            self._change_state(name, SiteState.ACTIVE, now)
             return issued.chain_pem
 
     def add_certificate(self, name: SiteName, issued: IssuedCertificate, now: datetime) -> bytes:
         """Accept a site's renewed certificate in addition to the current one. A repeated request keeps the first."""
-        with self.changing():
-            if self._site(name).state is not SiteState.ACTIVE:
+        with self._changing():
+            if self.site(name).state is not SiteState.ACTIVE:
                 raise _refused(f"site {name} is not a member of the federation")
-            kept = self._chain_of(name, issued.tls_key_sha256)
+            kept = self.chain_of(name, issued.tls_key_sha256)
             if kept is not None:
                 return kept
             self._insert(name, issued, now)
@@ -245,34 +240,30 @@ class Register:
         """Record that a site connected with this certificate. The site's earlier certificates become invalid."""
         values = (name, certificate_sha256)
         earlier = "site = ? AND is_accepted = 1 AND rowid < (SELECT rowid FROM certificates WHERE sha256 = ?)"
-        with self.reading():
-            # This query needs no write lock. Nearly every call finds nothing to do.
-            older = self._row(f"SELECT 1 FROM certificates WHERE {earlier}", *values)  # noqa: S608  # a fixed text
+        # This query needs no write lock. Nearly every call finds nothing to do.
+        older = self._row(f"SELECT 1 FROM certificates WHERE {earlier}", *values)  # noqa: S608  # a fixed text
         if older is not None:
-            with self.changing() as database:
-                database.execute(f"UPDATE certificates SET is_accepted = 0 WHERE {earlier}", values)  # noqa: S608
+            with self._changing():
+                self._store.write(f"UPDATE certificates SET is_accepted = 0 WHERE {earlier}", *values)  # noqa: S608
 
     def is_accepted(self, name: SiteName, certificate_sha256: str) -> bool:
         """Return whether a site may use this certificate now. The query is fast, because every call needs it."""
-        with self.reading():
-            found = self._row(
-                "SELECT 1 FROM certificates JOIN sites ON sites.name = certificates.site WHERE sha256 = ?"
-                " AND is_accepted = 1 AND sites.name = ? AND sites.state = 'active'",
-                certificate_sha256,
-                name,
-            )
-            return found is not None
+        wanted = (
+            "SELECT 1 FROM certificates JOIN sites ON sites.name = certificates.site WHERE sha256 = ?"
+            " AND is_accepted = 1 AND sites.name = ? AND sites.state = 'active'"
+        )
+        return self._row(wanted, certificate_sha256, name) is not None
 
     def chain_of(self, name: SiteName, tls_key_sha256: str) -> bytes | None:
         """Return the accepted certificate chain (PEM) that this site received for this TLS key, or None."""
-        with self.reading():
-            return self._chain_of(name, tls_key_sha256)
+        wanted = "SELECT chain_pem FROM certificates WHERE site = ? AND tls_key_sha256 = ? AND is_accepted = 1"
+        row = self._row(wanted, name, tls_key_sha256)
+        return None if row is None else bytes(row[0])
 
     def had_other_key(self, name: SiteName, tls_key_sha256: str) -> bool:
         """Return whether the site ever had a certificate for a TLS key other than this key."""
-        with self.reading():
-            wanted = "SELECT 1 FROM certificates WHERE site = ? AND tls_key_sha256 != ?"
-            return self._row(wanted, name, tls_key_sha256) is not None
+        wanted = "SELECT 1 FROM certificates WHERE site = ? AND tls_key_sha256 != ?"
+        return self._row(wanted, name, tls_key_sha256) is not None
 
     def identity_key(self, name: SiteName) -> bytes:
         """Return the raw Ed25519 public key of an active site. Raises RefusedError if the site is not active."""
@@ -283,65 +274,55 @@ class Register:
 
     def revoke(self, name: SiteName, now: datetime) -> None:
         """Revoke a site at once: its membership, certificates and open invitation end."""
-        with self.changing() as database:
-            self._site(name)
-            database.execute("UPDATE certificates SET is_accepted = 0 WHERE site = ?", (name,))
-            database.execute("DELETE FROM invitations WHERE site = ?", (name,))
-            database.execute("UPDATE sites SET state = 'revoked', changed_at = ? WHERE name = ?", (_seconds(now), name))
+        with self._changing():
+            self.site(name)
+            self._store.write("UPDATE certificates SET is_accepted = 0 WHERE site = ?", name)
+            self._store.write("DELETE FROM invitations WHERE site = ?", name)
+            self._change_state(name, SiteState.REVOKED, now)
 
     def site(self, name: SiteName) -> SiteRecord:
         """Return one site. Raises RefusedError if the site is not in the register of sites."""
-        with self.reading():
-            return self._site(name)
-
-    def sites(self) -> tuple[SiteRecord, ...]:
-        """Return every site, sorted by name."""
-        with self.reading() as database:
-            names = database.execute("SELECT name FROM sites ORDER BY name").fetchall()
-            return tuple(self._site(SiteName(row[0])) for row in names)
-
-    def generation(self) -> int:
-        """Return a number that grows with every change of the register by any process. The query is fast."""
-        with self.reading():
-            return int(self._row("SELECT generation FROM counter")[0])
-
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Open the database for reading, for this thread alone, until the block ends."""
-        with self._lock, _explained(self._path):
-            yield self._connection
-
-    @contextmanager
-    def changing(self) -> Iterator[sqlite3.Connection]:
-        """Open the database in one transaction inside the block: all changes are made, or none.
-
-        No other process can change the register until the block ends, so its files can be copied meanwhile.
-        """
-        with self.reading() as database:
-            database.execute("BEGIN IMMEDIATE")  # takes the write lock first, so what is read inside stays true
-            try:
-                yield database
-                database.execute("UPDATE counter SET generation = generation + 1")
-                database.execute("COMMIT")
-            except BaseException:
-                if database.in_transaction:
-                    database.execute("ROLLBACK")
-                raise
-
-    def _row(self, query: str, *values: str | bytes | int) -> Any:  # Any: columns of several types, or None
-        return self._connection.execute(query, values).fetchone()
-
-    def _site(self, name: SiteName) -> SiteRecord:
         row = self._row("SELECT state, identity_key FROM sites WHERE name = ?", name)
         if row is None:
             raise _refused(f"the register of sites has no site {name}")
         return SiteRecord(name, SiteState(row[0]), row[1])
 
+    def sites(self) -> tuple[SiteRecord, ...]:
+        """Return every site, sorted by name."""
+        found = self._store.read("SELECT name, state, identity_key FROM sites ORDER BY name")
+        return tuple(SiteRecord(SiteName(name), SiteState(state), key) for name, state, key in found)
+
+    def newest_certificates(self) -> dict[str, x509.Certificate]:
+        """Return each site's accepted certificate that expires last."""
+        newest: dict[str, x509.Certificate] = {}
+        for site, chain in self._store.read("SELECT site, chain_pem FROM certificates WHERE is_accepted = 1"):
+            leaf = x509.load_pem_x509_certificates(chain)[0]
+            if site not in newest or leaf.not_valid_after_utc > newest[site].not_valid_after_utc:
+                newest[site] = leaf
+        return newest
+
+    def generation(self) -> int:
+        """Return a number that grows with every change of the register by any process. The query is fast."""
+        return int(self._row("SELECT generation FROM counter")[0])
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Make all changes inside the block, or none. No other process can change the register until it ends."""
+        with self._store.transaction():
+            yield
+            self._store.write("UPDATE counter SET generation = generation + 1")
+
+    def _change_state(self, name: SiteName, state: SiteState, now: datetime) -> None:
+        self._store.write("UPDATE sites SET state = ?, changed_at = ? WHERE name = ?", state, _seconds(now), name)
+
+    def _row(self, query: str, *values: str | bytes | int) -> Any:  # Any: columns of several types, or None
+        return next(iter(self._store.read(query, *values)), None)
+
     def _asked_again(self, name: SiteName, asked: Redemption) -> SiteRecord:
         held = self._row("SELECT identity_key, tls_key_sha256 FROM sites WHERE name = ?", name)
         if held != (asked.identity_key, asked.tls_key_sha256):
             raise _refused("this invitation was already used with another key")
-        return self._site(name)
+        return self.site(name)
 
     def _check_new_keys(self, name: SiteName, asked: Redemption) -> None:
         # One key under two names would count as two sites towards the quorum.
@@ -353,11 +334,6 @@ class Register:
         if used is not None:
             raise _refused("one of the site's keys was already used in this federation")
 
-    def _chain_of(self, name: SiteName, tls_key_sha256: str) -> bytes | None:
-        wanted = "SELECT chain_pem FROM certificates WHERE site = ? AND tls_key_sha256 = ? AND is_accepted = 1"
-        row = self._row(wanted, name, tls_key_sha256)
-        return None if row is None else bytes(row[0])
-
     def _insert(self, name: SiteName, issued: IssuedCertificate, now: datetime) -> None:
         if self._row("SELECT 1 FROM certificates WHERE tls_key_sha256 = ?", issued.tls_key_sha256) is not None:
             raise _refused("this TLS key had a certificate before, which is no longer accepted")
@@ -365,86 +341,11 @@ class Register:
         (recent,) = self._row("SELECT COUNT(*) FROM certificates WHERE site = ? AND issued_at > ?", name, since)
         if recent >= MOST_EACH_DAY:  # each certificate is kept permanently
             raise _refused(f"site {name} received {recent} certificates within a day; the limit is {MOST_EACH_DAY}")
-        self._connection.execute(
+        self._store.write(
             "INSERT INTO certificates (sha256, site, tls_key_sha256, chain_pem, is_accepted, issued_at)"
             " VALUES (?, ?, ?, ?, 1, ?)",
-            (issued.sha256, name, issued.tls_key_sha256, issued.chain_pem, _seconds(now)),
-        )
-
-
-def newest_certificates(register: Path) -> dict[str, x509.Certificate]:
-    """Return each site's accepted certificate that expires last. Raises OperatorError if the file cannot be read."""
-    with secret_files.explained(register, "read"), closing(_connect(register)) as connection:
-        rows = connection.execute("SELECT site, chain_pem FROM certificates WHERE is_accepted = 1").fetchall()
-    newest: dict[str, x509.Certificate] = {}
-    for site, chain in rows:
-        leaf = x509.load_pem_x509_certificates(chain)[0]
-        if site not in newest or leaf.not_valid_after_utc > newest[site].not_valid_after_utc:
-            newest[site] = leaf
-    return newest
-
-
-def _create(path: Path) -> None:
-    """Create an empty register. An existing file is an error."""
-    secret_files.write_secret(path, b"", replace=False)
-    with _explained(path), closing(_open(path)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("BEGIN IMMEDIATE")
-        for statement in _SCHEMA:
-            connection.execute(statement)
-        connection.execute("COMMIT")
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    """Open an existing register, after checking its format and that only its owner can read it."""
-    with secret_files.explained(path, "opened"):
-        secret_files.check_secret(path, path.stat())
-    with _explained(path):
-        connection = _open(path)
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version != _VERSION:
-            connection.close()
-            raise ConfigurationError(
-                what=f"The register of sites {path} has a format that this version cannot read.",
-                consequence="No site was admitted and the file is unchanged.",
-                remedy="Use the register.sqlite that `pki init` created, or restore this file from its backup.",
-            )
-        return connection
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Convert SQLite's failures to errors with three sentences."""
-    try:
-        yield
-    except sqlite3.OperationalError as cause:
-        raise UnavailableError(
-            what=f"The register of sites {path} cannot be used now: {cause}.",
-            consequence="No site was admitted, and the requested change was not made.",
-            remedy="Check the disk's free space and the file's owner, then try again.",
-        ) from cause
-    except sqlite3.DatabaseError as cause:
-        raise ConfigurationError(
-            what=f"{path} is damaged or is not a register of sites: {cause}.",
-            consequence="No site was admitted, and the requested change was not made.",
-            remedy=(
-                "Restore register.sqlite from its backup. Issue all certificates again that were issued after this "
-                "backup."
-            ),
-        ) from cause
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        f"{path.resolve().as_uri()}?mode=rw",
-        uri=True,
-        timeout=_PATIENCE_SECONDS,
-        isolation_level=None,  # transactions never begin automatically
-        check_same_thread=False,
-    )
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
-    return connection
+            issued.sha256, name, issued.tls_key_sha256, issued.chain_pem, _seconds(now),
+        )  # fmt: skip
 
 
 def _seconds(time: datetime) -> int:

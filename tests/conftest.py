@@ -13,7 +13,6 @@ import pytest
 from hypothesis import settings
 from yaml.nodes import Node
 
-from pki import sealed_key
 from protos.plan import documents
 from tests.rehearsal.made_up_time import play
 
@@ -68,14 +67,6 @@ def documents_read_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(documents, "_compose", compose)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def cheap_passphrases() -> Iterator[None]:
-    """A passphrase costs a third of a second. Only test_sealed_key.py needs that."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sealed_key, "_COST", 2)
         yield
 
 

@@ -7,7 +7,6 @@ here is ended here, by its own id.
 
 from __future__ import annotations
 
-import secrets
 import subprocess
 import sys
 import time
@@ -58,11 +57,8 @@ class Setting:
 def prepare(setting: Setting) -> None:
     """Create authority, invitations, keys, plans, approvals and configurations."""
     folder, authority = setting.folder, setting.folder / "authority"
-    passphrase = folder / "passphrase"
-    passphrase.write_text(secrets.token_urlsafe(32) + "\n")
-    passphrase.chmod(0o600)
     _command(
-        "pki", "init", "--federation", "benchmark", "--directory", authority, "--passphrase-file", passphrase,
+        "pki", "init", "--federation", "benchmark", "--directory", authority,
         "--address", setting.address, "--enrolment-address", setting.enrolment,
     )  # fmt: skip
     identities = {}

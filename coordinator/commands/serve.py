@@ -40,7 +40,7 @@ from host.local_metrics import serving_metrics
 from host.secret_files import hold_directory
 from host.starting_files import starting_values
 from pki.authority import Authority
-from pki.register import Register, newest_certificates
+from pki.register import Register
 from protos.errors import ConfigurationError, OperatorError
 from protos.plan.plan import Plan
 
@@ -247,7 +247,8 @@ def _told(engine: Engine, authority: Authority) -> dict[str, Any]:
     """Return the engine's status and the remaining days of certificates."""
     facts, now = engine.status(), datetime.now(UTC)
     try:
-        newest, own = newest_certificates(authority.register_path), authority.coordinator_leaf().not_valid_after_utc
+        with Register(authority.register_path) as register:
+            newest, own = register.newest_certificates(), authority.coordinator_leaf().not_valid_after_utc
     except OperatorError:  # a file is being replaced, or the disk has an error; `coordinator doctor` finds it
         return facts | {"coordinator_certificate_days": None}
     for name, site in facts["sites"].items():

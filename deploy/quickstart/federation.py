@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import string
 import subprocess
 import sys
@@ -56,12 +55,9 @@ def prepare(rehearsal: Rehearsal) -> None:
     """
     _check_plans(rehearsal)
     folder = rehearsal.folder
-    passphrase = folder / "passphrase"
-    passphrase.touch(mode=0o600)
-    passphrase.write_text(secrets.token_urlsafe(32) + "\n")
     authority = folder / "authority"
     command(
-        "pki", "init", "--federation", "quickstart", "--directory", authority, "--passphrase-file", passphrase,
+        "pki", "init", "--federation", "quickstart", "--directory", authority,
         "--address", rehearsal.address, "--enrolment-address", rehearsal.enrolment,
     )  # fmt: skip
     identities = {}

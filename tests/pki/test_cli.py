@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,9 +37,8 @@ class Terminal:
 
 
 @pytest.fixture
-def pki(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """The command without a terminal, as a service would run it."""
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+def pki(capsys: pytest.CaptureFixture[str]) -> Terminal:
+    """The command in this process."""
     return Terminal(capsys)
 
 
@@ -98,20 +97,19 @@ def test_a_site_is_invited_approved_listed_and_revoked(pki: Terminal, directory:
     assert exposed(tmp_path) == []
 
 
-def test_a_passphrase_is_read_or_made(pki: Terminal, tmp_path: Path) -> None:
-    """From a private file it is used and not shown; without one it is made and shown once."""
-    file = tmp_path / "passphrase"
-    file.write_text("correct horse battery\n")
+def test_the_root_key_opens_with_the_passphrase_that_was_shown(pki: Terminal, tmp_path: Path) -> None:
+    """It is made at random and shown once. To renew the authority it is read from a private file."""
+    file, words = tmp_path / "passphrase", ["renew", "--directory", tmp_path / "a", "--authority"]
+    assert pki(*init_words(tmp_path / "a")) == 0
+    (made,) = re.findall("shown only once: (.*)", pki.out)
+    assert len(made.replace("-", "")) == 26
+    file.write_text(f"{made}\n")
     file.chmod(0o644)
-    assert pki(*init_words(tmp_path / "a"), "--passphrase-file", file) == 78
+    assert pki(*words, file) == 78
     file.chmod(0o600)
-    assert pki(*init_words(tmp_path / "a"), "--passphrase-file", file) == 0
-    assert "correct horse" not in pki.out
-    assert pki("renew", "--directory", tmp_path / "a", "--authority", "--passphrase-file", file) == 0
-
-    assert pki(*init_words(tmp_path / "b")) == 0
-    assert "shown only once" in pki.out
-    assert pki("renew", "--directory", tmp_path / "b", "--authority", "--passphrase-file", file) == 77
+    assert pki(*words, file) == 0
+    file.write_text(f"{made}a\n")
+    assert pki(*words, file) == 77
     assert exposed(tmp_path) == []
 
 

@@ -222,14 +222,13 @@ def test_the_file_is_private_and_strange_files_are_explained(register: Register,
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert set(modes.values()) == {0o600}
     assert "register.sqlite-wal" in modes
-    foreign, empty, opened = (tmp_path / name for name in ("foreign", "empty", "opened"))
+    foreign, opened = tmp_path / "foreign", tmp_path / "opened"
     foreign.write_bytes(b"not a database at all" * 100)
-    empty.write_bytes(b"")
     opened.write_bytes(b"")
-    for path, mode in ((foreign, 0o600), (empty, 0o600), (opened, 0o644)):
+    for path, mode in ((foreign, 0o600), (opened, 0o644)):
         path.chmod(mode)
 
-    for path in (foreign, empty, opened, tmp_path / "missing"):
+    for path in (foreign, opened, tmp_path / "missing"):
         with pytest.raises(OperatorError):
             Register(path)
     with pytest.raises(ConfigurationError):
