@@ -21,8 +21,7 @@ from site_agent.hospital import Hospital  # noqa: E402
 _END: Final = """## Paths of secrets, from the environment
 
 A variable replaces the path in the configuration file: `GLOBAL_LAYERS_INVITATION` replaces `invitation` in
-hospital.yaml, and `GLOBAL_LAYERS_AUTHORITY` replaces `authority` in coordinator.yaml. No variable names a proxy: `proxy`
-in hospital.yaml does.
+hospital.yaml, and `GLOBAL_LAYERS_AUTHORITY` replaces `authority` in coordinator.yaml. No variable names a proxy.
 
 The examples in [deploy/examples](../deploy/examples) explain each key of a plan and of a data contract."""
 

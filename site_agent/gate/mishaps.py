@@ -160,7 +160,8 @@ def stream_ended(address: str, status: str) -> OperatorError:
             what=f"The coordinator{at} does not accept this site's certificate.",
             consequence="Nothing was sent. The certificate was revoked or replaced, or belongs to another federation.",
             remedy="Ask the federation office whether this site still belongs to the federation. If it sends a new "
-            "invitation, replace the file that `invitation` in hospital.yaml names, and start the site agent again.",
+            "invitation, replace the file that `invitation` in hospital.yaml names. Delete tls.key and tls.crt in the "
+            "folder `agent` of the state folder, and start the site agent again.",
             code="E021",
         )
     if status == COORDINATOR_UNABLE:

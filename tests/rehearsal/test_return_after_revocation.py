@@ -10,17 +10,14 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 import yaml
-from structlog.testing import capture_logs
 
 from deploy.quickstart.ports import free_port
-from host.audit_log import AuditLog
+from host.audit_log import RESTORED, AuditLog
 from pki.enrolment_decisions import invite_site
 from pki.identity_key import read_identity_key
 from pki.names import SiteName
 from pki.register import Register, SiteState
-from site_agent.gate_socket import Order
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.service.enrolling import enrol_where_needed
 from tests.logged import lines_of
@@ -58,28 +55,20 @@ def events(folder: Path) -> list[str]:
 
 
 class Returning:
-    """Site a, which this office has enrolled; `orders` is all that its agent was asked to do."""
+    """Site a, which this office has enrolled."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.office = folder, Office.found(folder / "office")
         hospital = hospital_of(self.office, folder)
         self.hospital: Hospital = hospital.model_copy(update={"invitation": str(folder / "a.invitation")})
         self.register = Register(self.office.authority.register_path)
-        self.orders: list[Order] = []
+        self.audit = AuditLog(folder / "state" / "gate" / "gate.sqlite", site="a", now=utc_now)
 
     @property
     def keys(self) -> SiteKeys:
-        """Its TLS key and certificates."""
-        return SiteKeys.load(self.folder / "state" / "agent")
-
-    @property
-    def state(self) -> SiteState:
-        """Its state in the office's register."""
-        return self.register.site(SiteName("a")).state
-
-    def revoke(self) -> None:
-        """Revoke the site, as `pki revoke` does."""
-        self.office.revoke("a")
+        """Its TLS key and certificates. A missing TLS key is made, as by the agent."""
+        folder = self.folder / "state" / "agent"
+        return SiteKeys.load(folder) if SiteKeys.exists(folder) else SiteKeys.create(folder)
 
     def invite(self, port: str, site: str = "a") -> None:
         """Replace the file of the invitation, as the hospital does with the office's new one."""
@@ -102,19 +91,8 @@ class Returning:
 
     async def start(self) -> None:
         """Enrol where needed, as `site-agent join` does at its start."""
-        certificates = certificates_in_process(self.keys)
-        inner, gate = certificates._ask, self.folder / "state" / "gate"
-
-        async def ask(order: Order):  # type: ignore[no-untyped-def]
-            self.orders.append(order)
-            return await inner(order)
-
-        certificates._ask = ask
-        audit = AuditLog(gate / "gate.sqlite", site="a", now=utc_now)
-        try:
-            await enrol_where_needed(self.hospital, certificates, read_identity_key(gate), audit)
-        finally:
-            audit.close()
+        gate, certificates = self.folder / "state" / "gate", certificates_in_process(self.keys)
+        await enrol_where_needed(self.hospital, certificates, read_identity_key(gate), self.audit)
 
     def is_accepted(self) -> bool:
         """Whether the coordinator accepts the certificate that the site uses."""
@@ -140,15 +118,19 @@ def test_a_revoked_site_returns_with_a_new_invitation_and_a_persons_approval(tmp
     async def scene() -> None:
         async with enrolling(site.office) as port:
             tell_port(tmp_path, port)
-            await site.start()  # records that there is no invitation yet
-            site.revoke()
+            site.audit.write("enrolled", federation="study", identity=identity)
+            site.invite(port, "another")
+            await site.start()  # a member reads no invitation
+            assert site.is_accepted()
+            site.office.revoke("a")
             site.invite(port)
+            (tmp_path / "state" / "agent" / "tls.key").unlink()
+            (tmp_path / "state" / "agent" / "tls.crt").unlink()
             for _ in range(2):
                 async with started(site) as task:
-                    await eventually(lambda: site.state is SiteState.REQUESTED)
+                    await eventually(lambda: site.register.site(SiteName("a")).state is SiteState.REQUESTED)
                     await asyncio.sleep(0.1)
                     assert not task.done()
-                    assert not site.is_accepted()
             site.approve()
             await site.start()
 
@@ -160,60 +142,4 @@ def test_a_revoked_site_returns_with_a_new_invitation_and_a_persons_approval(tmp
     addresses = json.loads((tmp_path / "state" / "agent" / "federation.json").read_text())
     assert addresses["coordinator"] == "moved.example.org:8443"
     assert events(tmp_path)[-1] == "enrolled"
-
-
-@pytest.mark.parametrize("hindrance", ["no answer at its port", "a folder that nobody may open"])
-def test_a_made_up_invitation_does_not_stop_a_member(
-    tmp_path: Path, hindrance: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever can send a hospital a file must not be able to end its part in the federation."""
-    site = Returning(tmp_path)
-
-    exists = Path.exists
-
-    def forbidden(path: Path) -> bool:
-        if path == Path(str(site.hospital.invitation)):
-            raise PermissionError(13, "Permission denied")
-        return exists(path)
-
-    async def scene() -> None:
-        async with enrolling(site.office) as port:
-            tell_port(tmp_path, port)
-            await site.start()
-            site.invite("127.0.0.1:9", site="another")
-            if hindrance != "no answer at its port":
-                monkeypatch.setattr("site_agent.service.enrolling.Path.exists", forbidden)
-            async with asyncio.timeout(60):
-                await site.start()
-
-    asyncio.run(scene())
-
-    assert site.is_accepted()
-
-
-@pytest.mark.parametrize("content", ["no invitation", "unknown token"])
-def test_a_file_that_is_no_new_invitation_never_stops_a_member(tmp_path: Path, content: str) -> None:
-    """The program warns, keeps the certificate and goes on; the coordinator decides about the certificate."""
-    site = Returning(tmp_path)
-    before = site.keys.certificate_sha256()
-
-    async def scene() -> None:
-        async with enrolling(site.office) as port:
-            tell_port(tmp_path, port)
-            await site.start()
-            place = Path(str(site.hospital.invitation))
-            if content == "no invitation":
-                place.write_text(content)
-            else:
-                site.revoke()
-                site.invite(port)
-                stale = place.read_bytes()
-                site.invite(port)
-                place.write_bytes(stale)
-            await site.start()
-
-    with capture_logs() as logged:
-        asyncio.run(scene())
-
-    assert [line["event"] for line in logged if line["event"] == "invitation_not_used"] == ["invitation_not_used"]
-    assert site.keys.certificate_sha256() == before
+    assert RESTORED not in events(tmp_path)  # what it has spent is all there
