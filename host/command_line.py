@@ -20,6 +20,7 @@ from protos.errors import UsageError, explained
 Command = TypeVar("Command", bound=Callable[..., Any])
 PATH: Final = click.Path(path_type=Path)
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+metrics_option: Final = click.option("--metrics", "as_metrics", is_flag=True, help="Print metrics for Prometheus.")
 by_option: Final = click.option("--by", required=True, help="Name of the person who decides, for the audit log.")
 _MEANT: Final = {"--by": "name of the person", "--to": "recipient and the purpose"}
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import AfterValidator, Field, StringConstraints
 
 from protos.errors import ConfigurationError
-from protos.plan.documents import Address, Document, LocalAddress, PathText, did_you_mean, read_document
+from protos.plan.documents import Address, Document, PathText, did_you_mean, read_document
 from protos.plan.methods import METHOD_NAMES
 from protos.plan.patient_privacy import LARGEST_DELTA, LARGEST_EPSILON, SMALLEST_DELTA
 from protos.plan.plan_head import Name
@@ -167,7 +167,6 @@ class Hospital(Document):
         trainer_socket: the socket of a trainer that runs as a service; without it `site-agent join` starts the
             trainer itself.
         starting_files: the folder of the files that plans name as starting_file.
-        metrics_listen: the address for this computer's own monitoring, on loopback or a Unix socket.
     """
 
     site: Name
@@ -181,7 +180,6 @@ class Hospital(Document):
     gate_socket: PathText | None = None
     trainer_socket: PathText | None = None
     starting_files: PathText = "starting-files"
-    metrics_listen: LocalAddress | None = None
 
     @property
     def state_path(self) -> Path:

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from host.starting_files import starting_values
-from protos.plan.documents import Address, Document, LocalAddress, PathText, read_document
+from protos.plan.documents import Address, Document, PathText, read_document
 from protos.plan.plan import Plan, read_plan
 
 # Many commands read this file while the coordinator runs, and most of them start nothing.
@@ -31,7 +31,6 @@ class CoordinatorConfiguration(Document):
         state: the directory for runs; created with mode 0700.
         plans: the studies to run, one after another. Without plans, sites can only enrol.
         starting_files: the folder of the files that plans name as starting_file.
-        metrics_listen: the address for this computer's own monitoring, on loopback or a Unix socket.
         stay_seconds: the longest time to wait, after all studies, until every site is informed of the end.
     """
 
@@ -41,7 +40,6 @@ class CoordinatorConfiguration(Document):
     state: PathText
     plans: tuple[PathText, ...] = ()
     starting_files: PathText = "starting-files"
-    metrics_listen: LocalAddress | None = None
     stay_seconds: Annotated[float, Field(ge=0, le=30 * 86400)] = 86400.0
 
 

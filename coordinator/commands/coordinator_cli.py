@@ -20,10 +20,11 @@ import click
 
 from coordinator.commands.configuration import read_configuration, read_plans
 from coordinator.commands.coordinator_doctor import config_option, doctor
+from coordinator.commands.coordinator_metrics import coordinator_metrics
 from coordinator.network.control_socket import ask, status_path, stop_run
 from coordinator.storage.history import known_runs, store_path
 from host.audit_log import AuditLog
-from host.command_line import account, by_option, finish, json_option, person
+from host.command_line import account, by_option, finish, json_option, metrics_option, person
 from host.log_commands import LogProgram, LogSource
 from host.log_lines import set_up_log
 from host.secret_files import hold_directory
@@ -117,13 +118,17 @@ def _registered(authority: Path, plan: Plan) -> str:
 @cli.command()
 @config_option
 @json_option
-def status(path: Path, as_json: bool) -> None:
+@metrics_option
+def status(path: Path, as_json: bool, as_metrics: bool) -> None:
     """Show the state of a running coordinator.
 
     Example: coordinator status --config coordinator.yaml --json
     """
-    answer: dict[str, Any] = json.loads(asyncio.run(ask(status_path(Path(read_configuration(path).state)))))
-    if as_json:
+    state = Path(read_configuration(path).state)
+    answer: dict[str, Any] = json.loads(asyncio.run(ask(status_path(state))))
+    if as_metrics:
+        click.echo(coordinator_metrics(answer, state), nl=False)
+    elif as_json:
         click.echo(json.dumps(answer, indent=2))
     else:
         from rich.console import Console

@@ -26,7 +26,6 @@ import sdnotify
 import structlog
 
 from coordinator.commands.configuration import CoordinatorConfiguration, read_configuration, read_plans
-from coordinator.commands.coordinator_metrics import CoordinatorCollector
 from coordinator.network.control_socket import control_path, control_server, status_path, unix_server
 from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.enrolment_calls import Membership
@@ -36,7 +35,6 @@ from coordinator.storage.history import store_path
 from host.address_checks import taken_addresses
 from host.audit_log import AuditLog
 from host.durable import full_disk
-from host.local_metrics import serving_metrics
 from host.secret_files import hold_directory
 from host.starting_files import starting_values
 from pki.authority import Authority
@@ -139,7 +137,7 @@ async def serve(
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
             structlog.get_logger().info("coordinator_listening", address=configuration.listen)
             notifier.notify("READY=1")
-            watch = asyncio.create_task(_observed(configuration, parts, notifier))
+            watch = asyncio.create_task(_watch(parts, notifier))
             try:
                 await _until_over(engine, stop, watch, configuration.stay_seconds)
             finally:
@@ -204,23 +202,13 @@ async def _first_of(
     return bool(done)
 
 
-async def _observed(configuration: CoordinatorConfiguration, parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
-    """Watch the coordinator until it ends. In the meantime, serve metrics for local monitoring."""
-    collector = CoordinatorCollector(parts.engine.status, parts.authority, Path(configuration.state))
-    stopped = "The coordinator did not start. No site was contacted."
-    listen = configuration.metrics_listen
-    async with serving_metrics(listen, collector, consequence=stopped, file="coordinator.yaml"):
-        await _watch(parts, collector, notifier)
-
-
-async def _watch(parts: _Parts, collector: CoordinatorCollector, notifier: sdnotify.SystemdNotifier) -> None:
+async def _watch(parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
     """Detect revocations within a second, send log checkpoints to be cosigned, and keep systemd's watchdog informed."""
     looked_at = -math.inf
     while True:
         if time.monotonic() - looked_at > _CERTIFICATE_SECONDS:
             looked_at = time.monotonic()
             parts.membership.renew_own()
-        collector.notice()
         await asyncio.sleep(REGISTER_POLL_SECONDS)
         if parts.membership.has_changed():
             parts.service.recheck()

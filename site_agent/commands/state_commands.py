@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from host.command_line import account, by_option, json_option, person
+from host.command_line import account, by_option, json_option, metrics_option, person
 from host.log_commands import LogProgram, LogSource
 from host.secret_files import hold_directory
 from site_agent.commands.site_options import config_option, opened_log
@@ -32,20 +32,24 @@ _SEPARATION: Final = {
 @click.command()
 @config_option
 @json_option
-def status(path: Path, as_json: bool) -> None:
+@metrics_option
+def status(path: Path, as_json: bool, as_metrics: bool) -> None:
     """Show what the running agent of this site does, and what this site has sent.
 
     Example: site-agent status --config hospital.yaml --json
     """
     hospital = read_hospital(path)
 
+    from site_agent.service.site_metrics import site_metrics
     from site_agent.service.status_socket import no_status, read_status
 
     answer = asyncio.run(read_status(hospital.state_path))
     if answer is None:
         raise no_status(hospital.state_path)
     facts: dict[str, Any] = json.loads(answer)
-    if as_json:
+    if as_metrics:
+        click.echo(site_metrics(facts, hospital.state_path), nl=False)
+    elif as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
         from rich.console import Console

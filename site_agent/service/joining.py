@@ -17,7 +17,6 @@ import structlog
 from host import secret_files
 from host.audit_log import AuditLog
 from host.clock_words import clocks_apart
-from host.local_metrics import serving_metrics
 from site_agent.gate.agent_link import AgentLink
 from site_agent.gate.loop import SiteGate
 from site_agent.gate.mishaps import TrainerFailed
@@ -27,7 +26,6 @@ from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.hospital import Hospital
 from site_agent.service.enrolling import enrol_where_needed, now, site_identity_key
 from site_agent.service.neighbours import Neighbours, neighbours_of
-from site_agent.service.site_metrics import SiteCollector
 from site_agent.service.status_socket import Told, telling
 from site_agent.site_standing import Standing
 from site_agent.state_folders import gate_folder, gate_store_path
@@ -58,11 +56,8 @@ async def join(hospital: Hospital, path: Path) -> None:
         link = AgentLink(neighbours.agent, hospital.proxy)
         certificates = SiteCertificates(link.ask, gate_folder(state))
         told = Told(hospital.site, audit, standing, certificates, version("global-layers"), now)
-        stopped = "The site agent did not start, and nothing was sent."
-        collector, listen = SiteCollector(told.facts, state), hospital.metrics_listen
-        metrics = serving_metrics(listen, collector, consequence=stopped, file="hospital.yaml")
         try:
-            async with telling(gate_folder(state), told, standing), metrics:
+            async with telling(gate_folder(state), told, standing):
                 await _take_part(hospital, neighbours, link, certificates, audit, standing)
         finally:
             link.close()

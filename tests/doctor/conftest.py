@@ -11,7 +11,6 @@ import pytest
 import structlog
 import yaml
 
-from deploy.quickstart.ports import free_port
 from tests.coordinator.test_serve import Place, place_in
 from tests.site_agent.test_cli import CONTRACT, HOSPITAL
 
@@ -22,7 +21,6 @@ class Scene:
 
     place: Place
     hospital: Path
-    metrics: dict[str, str]
 
     def change(self, **keys: object) -> None:
         """Write keys into hospital.yaml."""
@@ -31,8 +29,7 @@ class Scene:
 
 def scene_in(folder: Path) -> Scene:
     """Three members; hospital a has its keys, its table is in order and its policy allows the plan."""
-    metrics = {name: f"127.0.0.1:{free_port()}" for name in ("metrics", "site")}
-    place = place_in(folder, metrics_listen=metrics["metrics"])
+    place = place_in(folder)
     home = folder / "hospital"
     (home / "state").mkdir(mode=0o700, parents=True)
     shutil.copytree(folder / "a", home / "state" / "agent")
@@ -40,12 +37,12 @@ def scene_in(folder: Path) -> Scene:
     (home / "state" / "agent" / "identity.key").rename(home / "state" / "gate" / "identity.key")
     policy = HOSPITAL["policy"] | {"secure_aggregation": "not-required"}
     document = {name: value for name, value in HOSPITAL.items() if name != "invitation"}
-    document |= {"coordinator": place.address, "policy": policy, "metrics_listen": metrics["site"]}
+    document |= {"coordinator": place.address, "policy": policy}
     (home / "hospital.yaml").write_text(yaml.safe_dump(document))
     (home / "contract.yaml").write_text(yaml.safe_dump(CONTRACT, sort_keys=False))
     rows = [f"P{number},{20 + number % 60},{'yes' if number % 3 else 'no'}" for number in range(60)]
     (home / "table.csv").write_text("\n".join(["patient,age,ill", *rows]) + "\n")
-    return Scene(place, home / "hospital.yaml", metrics)
+    return Scene(place, home / "hospital.yaml")
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import threading
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -114,12 +113,6 @@ def service_manager(place: Path) -> Iterator[list[str]]:
             listening.join()
 
 
-def read(address: str, path: str) -> str:
-    """A page of a program's monitoring."""
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
-        return str(answer.read().decode())
-
-
 def asked(scene: Scene) -> dict[str, Any]:
     """The status that the agent reports."""
     done = CliRunner().invoke(site_agent, ["status", "--config", str(scene.hospital), "--json"])
@@ -144,8 +137,11 @@ def test_a_running_agent(scene: Scene, tmp_path: Path, monkeypatch: pytest.Monke
         assert told["left"] == {"contributions": 0, "bytes": 0}
         assert told["trainer"] == "idle"
         assert told["agent_may_read_patients"]  # started by hand, so agent and trainer are one user
-        assert "global_layers_site_connected 1.0" in read(scene.metrics["site"], "/metrics")
-        assert "global_layers_coordinator_sites_connected 1.0" in read(scene.metrics["metrics"], "/metrics")
+        for program, config, metric in (
+            (site_agent, scene.hospital, "global_layers_site_connected 1.0"),
+            (coordinator, scene.place.config, "global_layers_coordinator_sites_connected 1.0"),
+        ):
+            assert metric in CliRunner().invoke(program, ["status", "--config", str(config), "--metrics"]).stdout
         wait_until(lambda: any(words.startswith("READY=1\nWATCHDOG=1\nSTATUS=") for words in heard), 20)
         wait_until(lambda: "WATCHDOG=1\nSTATUS=awaiting approval" in heard, 20)
 
