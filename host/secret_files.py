@@ -14,9 +14,8 @@ import fcntl
 import os
 import secrets
 import stat
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -27,14 +26,6 @@ LARGEST_BYTES = 256 * 1024
 
 _SECRET_MODE: Final = 0o600
 _PUBLIC_MODE: Final = 0o644
-_LOCK_ATTEMPTS: Final = 20
-_LOCK_WAIT_SECONDS: Final = 0.01
-
-
-class NotRunning(UnavailableError):
-    """No program uses this state directory."""
-
-    code = "E030"
 
 
 class _HasDirectory(Protocol):
@@ -126,82 +117,28 @@ def hold_directory(directory: Path, program: str) -> int:
         descriptor = os.open(".lock", flags, 0o600, dir_fd=folder)
         give_to_owner(descriptor, folder)
     try:
-        _lock(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as cause:
         os.close(descriptor)
-        holder = holder_of(directory)
-        hangs = f" If the other program does not react, end it with `kill -KILL {holder}`." if holder else ""
         raise ConfigurationError(
-            what=f"Another {program} already runs with the state directory {directory}{_number(holder)}.",
+            what=f"Another {program} already runs with the state directory {directory}.",
             consequence="This program did not start. The other program continues.",
-            remedy=f"Stop the other program first, or give each program its own state directory.{hangs}",
+            remedy="Stop the other program first (`fuser .lock` there shows its number), or give each program its own "
+            "state directory.",
             code="E031",
         ) from cause
     return descriptor
 
 
-def _lock(descriptor: int) -> None:
-    """Lock a file. Try again for a short time, because `holder_of` also locks it, for a moment.
-
-    Raises:
-        BlockingIOError: another process has the lock.
-    """
-    for _ in range(_LOCK_ATTEMPTS):
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        time.sleep(_LOCK_WAIT_SECONDS)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def holder_of(directory: Path) -> int | None:
-    """Return the number of the process that has locked a state directory, or None if no process has.
-
-    The number is 0 if the kernel does not report it. The result is None, too, if this user may not open the lock.
-    """
-    try:
-        descriptor = os.open(directory / ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        # A line of /proc/locks: 1: FLOCK ADVISORY WRITE 4711 08:01:131 0 EOF, with process number and inode.
-        lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
-        file = os.fstat(descriptor)
-        here = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
-        found = (int(line[4]) for line in lines if line[1] == "FLOCK" and line[5] == here)
-        return max(0, next(found, 0))
-    else:
-        return None
-    finally:
-        os.close(descriptor)
-
-
-def not_answering(program: str, directory: Path, *, unused: str, start: str) -> UnavailableError:
-    """Return the error that a running program did not answer a command of this computer.
-
-    Args:
-        program: its name for people.
-        directory: the state directory that the program locks.
-        unused: the first sentence if no process has locked this directory.
-        start: the remedy in this case.
-    """
-    holder = holder_of(directory)
-    if holder is None:
-        return NotRunning(what=unused, consequence="Nothing was changed.", remedy=start)
-    end = f"`kill -KILL {holder}`" if holder else "`systemctl kill --signal=KILL` and its service, such as site-gate"
+def not_answering(program: str, start: str) -> UnavailableError:
+    """Return the error that no running program of this name answered a command of this computer."""
     return UnavailableError(
-        what=f"A {program} uses the state directory {directory}{_number(holder)}, but it does not answer.",
-        consequence="The command did nothing, and the program was not stopped.",
-        remedy=f"Wait a minute and repeat the command. If there is still no answer, end the program with {end}, and "
-        "start it again. The run then continues.",
-        code="E033",
+        what=f"No {program} answers with this configuration: none is running, or your user account may not ask it.",
+        consequence="Nothing was changed.",
+        remedy=f"Run the command under the program's user account. Start the program with {start}. If it runs and does "
+        "not answer, restart its service.",
+        code="E030",
     )
-
-
-def _number(process: int | None) -> str:
-    return f" (process {process})" if process else ""
 
 
 @contextmanager

@@ -112,11 +112,5 @@ async def ask(socket: Path, word: str = "") -> bytes:
         if not answer:
             raise ConnectionResetError("it is ending")
     except OSError as cause:
-        raise not_answering(
-            "coordinator",
-            socket.parent,
-            unused="No coordinator is running with this configuration file.",
-            start="Run `coordinator start`. If a coordinator is already running, name its configuration file with "
-            "--config.",
-        ) from cause
+        raise not_answering("coordinator", "`coordinator start`") from cause
     return answer

@@ -41,12 +41,9 @@ def status(path: Path, as_json: bool, as_metrics: bool) -> None:
     hospital = read_hospital(path)
 
     from site_agent.service.site_metrics import site_metrics
-    from site_agent.service.status_socket import no_status, read_status
+    from site_agent.service.status_socket import read_status
 
-    answer = asyncio.run(read_status(hospital.state_path))
-    if answer is None:
-        raise no_status(hospital.state_path)
-    facts: dict[str, Any] = json.loads(answer)
+    facts = asyncio.run(read_status(hospital.state_path))
     if as_metrics:
         click.echo(site_metrics(facts, hospital.state_path), nl=False)
     elif as_json:

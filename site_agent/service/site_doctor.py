@@ -6,21 +6,19 @@ It reads no patient's data and changes nothing. A fault that the programs report
 from __future__ import annotations
 
 import asyncio
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from host.diagnosis import Finding, failure, fine, judge_disk, judge_log, warning
-from host.secret_files import NotRunning
 from pki import key_checks
 from pki.site_keys import SiteKeys
-from protos.errors import OperatorError
+from protos.errors import OperatorError, UnavailableError
 from site_agent.agent.connection import CallEnded, Connection
 from site_agent.agent.kept_certificates import KeptCertificates
 from site_agent.gate.mishaps import of_certificate, stream_ended
 from site_agent.hospital import Hospital
-from site_agent.service.status_socket import no_status, read_status
+from site_agent.service.status_socket import read_status
 from site_agent.state_folders import agent_folder, gate_store_path
 
 _PATIENCE_SECONDS: Final = 10.0
@@ -38,12 +36,11 @@ async def examine_gate(hospital: Hospital) -> list[Finding]:
 
 
 async def _program(hospital: Hospital) -> Finding:
-    if answer := await read_status(hospital.state_path):
-        return fine("D418", f"The gate process is running: {json.loads(answer)['phase']}.")
-    if not isinstance(silent := no_status(hospital.state_path), NotRunning):
-        return failure("D418", silent.what, silent.remedy)
-    remedy = "Run `systemctl start site-gate` or `site-agent join`. Run this check as the gate's user."
-    return warning("D418", "No gate process of this site is running.", remedy)
+    try:
+        facts = await read_status(hospital.state_path)
+    except UnavailableError as silent:
+        return warning("D418", silent.what, silent.remedy)
+    return fine("D418", f"The gate process is running: {facts['phase']}.")
 
 
 async def examine_agent(hospital: Hospital) -> list[Finding]:

@@ -18,7 +18,7 @@ import sdnotify
 from host.audit_log import AuditLog
 from host.durable import full_disk, short_path
 from host.secret_files import not_answering
-from protos.errors import ConfigurationError, OperatorError, UnavailableError
+from protos.errors import ConfigurationError, OperatorError
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.site_standing import Standing
 from site_agent.state_folders import gate_folder
@@ -115,10 +115,11 @@ async def _pulse(standing: Standing) -> None:
         await asyncio.sleep(PULSE_SECONDS)
 
 
-async def read_status(state: Path) -> bytes | None:
-    """Return the status of the site program that uses this state directory, as JSON.
+async def read_status(state: Path) -> dict[str, Any]:
+    """Return the status of the site program that uses this state directory.
 
-    Return None if none runs, or if it does not answer within PATIENCE_SECONDS.
+    Raises:
+        UnavailableError: none runs, or it does not answer within PATIENCE_SECONDS.
     """
     try:
         with short_path(gate_folder(state) / STATUS_SOCKET) as place:
@@ -126,17 +127,7 @@ async def read_status(state: Path) -> bytes | None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             answer = await reader.read()
         writer.close()
-    except OSError:  # includes no answer in time
-        return None
-    return answer or None
-
-
-def no_status(state: Path) -> UnavailableError:
-    """Return the error that `read_status` returned None: no site program runs, or one hangs."""
-    return not_answering(
-        "site agent",
-        gate_folder(state),
-        unused="No site agent is running with this configuration, or your user account is not allowed to read its "
-        "status.",
-        start="Start the agent with `site-agent join`, or run the command under the user account of the agent.",
-    )
+        facts: dict[str, Any] = json.loads(answer)
+        return facts
+    except (OSError, ValueError) as cause:  # includes no answer in time, and the answer of a program that ends
+        raise not_answering("site agent", "`site-agent join`") from cause
