@@ -105,11 +105,7 @@ class Standing:
     async def asking(self, question: str) -> AsyncIterator[None]:
         """Record that the trainer works on a request as long as the `with` block runs."""
         self.trainer = question
-        try:
-            yield
-        except BaseException:
-            self.trainer = "gone"
-            raise
+        yield
         self.trainer = "idle"
 
     @property

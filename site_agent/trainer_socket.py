@@ -246,6 +246,6 @@ def _gone() -> TrainerGone:
         what="The trainer of this site has ended.",
         consequence="Nothing from this round was sent.",
         remedy="Read the last message of the trainer. If there is no message, `dmesg` shows whether the operating "
-        "system stopped the trainer because memory ran out. The gate starts the trainer again, or waits until the "
-        "service site-trainer runs.",
+        "system stopped the trainer because memory ran out. The services start again by themselves. At a terminal, run "
+        "`site-agent join` again. The run then continues.",
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -46,18 +46,16 @@ from site_agent.gate.waiting import (
     CONSENT_POLL_SECONDS,
     Repetitions,
     await_approval,
-    rest,
     watch,
 )
 from site_agent.hospital import Hospital
 from site_agent.site_standing import Standing
-from site_agent.trainer_socket import Conclude, Failed, GateEnd, Prepare, Train, TrainerGone
+from site_agent.trainer_socket import Conclude, Failed, GateEnd, Prepare, Train
 from site_agent.trainer_socket import Message as TrainerMessage
 
 FIRST_WAIT_SECONDS: Final = 0.5
 LONGEST_WAIT_SECONDS: Final = 30.0
 MOST_DOUBLINGS: Final = 6  # of the first wait; then it is longer than the longest one
-MOST_DEATHS: Final = 5  # of the trainer, without a contribution between them
 
 
 @dataclass(frozen=True)
@@ -88,19 +86,17 @@ class SiteGate:
         audit: AuditLog,
         connect: Callable[[], Stream],
         software: str,
-        renew_trainer: Callable[[], Awaitable[GateEnd]] | None = None,
         standing: Standing | None = None,
         upkeep: SiteUpkeep | None = None,
     ) -> None:
         """Create the gate's loop.
 
-        `identity_key` is this site's long-term key; `connect` opens a stream; `renew_trainer` starts another trainer.
-        The loop updates `standing` for status reports.
+        `identity_key` is this site's long-term key; `connect` opens a stream. The loop updates `standing` for status
+        reports.
         """
         self._standing, self._upkeep = standing or Standing(), upkeep
         self._trainer, self._audit = trainer, audit
-        self._connect, self._software, self._renew_trainer = connect, software, renew_trainer
-        self._deaths, self._has_lost_trainer = 0, False
+        self._connect, self._software = connect, software
         self._inbox: asyncio.Queue[_Item] = asyncio.Queue(16)
         self._unheard: Farewell | None = None  # a farewell that arrived during other work, before the stream ended
         self._connection: Stream | None = None
@@ -120,26 +116,18 @@ class SiteGate:
         """Take part in runs until the coordinator reports that all runs are over.
 
         Raises:
+            TrainerGone: the trainer has ended. A restart of this process continues the run from the trainer's disk.
             OperatorError: this site cannot or must not continue.
         """
         failures, wait, told = 0, 0.0, ""
         try:
             while True:
                 try:
-                    if self._has_lost_trainer:
-                        await self._restart_trainer()
-                    await rest(wait, self._require_trainer)
+                    await asyncio.sleep(wait)
                     async with self._connect() as connection:
                         if await self._converse(connection):
                             return
                     failures, wait = 0, 0.0
-                except TrainerGone as gone:
-                    self._deaths, self._has_lost_trainer, self._connection = self._deaths + 1, True, None
-                    wait, self._standing.trainer = 0.0, "gone"
-                    self._standing.failed(gone)
-                    self._log.warning("trainer_gone", what=gone.what)
-                    if self._renew_trainer is None or self._deaths > MOST_DEATHS:
-                        raise
                 except UnavailableError as gone:
                     if (said := self._unheard) is not None and said.reason.is_final and self._part(said):
                         return
@@ -161,19 +149,6 @@ class SiteGate:
         """Raise TrainerGone if the trainer has ended, unless an open request will report it."""
         if not self._asking.locked():
             self._trainer.require()
-
-    async def _restart_trainer(self) -> None:
-        """Start another trainer after the trainer has ended. The new one continues the run from its disk."""
-        assert self._renew_trainer is not None
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._forget_messages()
-        self._trainer.close()
-        self._trainer = await self._renew_trainer()
-        if (rounds := self._rounds) is not None:
-            rounds.trainer_restarted(await self._admission.prepare_trainer(rounds.plan, rounds.manifest))
-        self._has_lost_trainer, self._standing.trainer = False, "idle"
 
     async def _converse(self, connection: Stream) -> bool:
         """Handle one stream from greeting to end. Return whether all runs are over."""
@@ -226,7 +201,7 @@ class SiteGate:
         for _ in range(self._inbox.qsize()):
             item = self._inbox.get_nowait()
             error = item.error if isinstance(item, Failure) else None
-            of_stream = isinstance(error, UnavailableError | MalformedMessage | TrainerGone)
+            of_stream = isinstance(error, UnavailableError | MalformedMessage)
             if isinstance(item, Farewell):
                 self._unheard = item
             elif isinstance(item, Built | Concluded | Failure) and not of_stream:
@@ -251,7 +226,6 @@ class SiteGate:
             case Announcement():
                 await self._announced(item)
             case Built(contribution=contribution):
-                self._deaths = 0
                 self._standing.built(contribution.void)
                 await self._running().built(contribution)
             case Concluded(run=run):

@@ -119,7 +119,7 @@ class Admission:
         consent = Consent(state, plan, approvers=approvers, now=lambda: datetime.now(UTC), guard=guard)
         keep_plan(state, plan)
         await self._turns.wait(consent)
-        saved = await self.prepare_trainer(plan, manifest)
+        saved = await self._prepare_trainer(plan, manifest)
         method = plan.method_in_words
         receives = {"tier": "receiving"} if plan.tier_of(site) == "receiving" else {}
         self._audit.write("run_joined", rounds=plan.rounds, method=method, **receives, **facts)
@@ -138,7 +138,7 @@ class Admission:
             saved=saved,
         )
 
-    async def prepare_trainer(self, plan: Plan, manifest: Manifest) -> tuple[int, ...]:
+    async def _prepare_trainer(self, plan: Plan, manifest: Manifest) -> tuple[int, ...]:
         """Let the trainer build this site's neural network. Return the training states that the trainer has on disk.
 
         Raises:

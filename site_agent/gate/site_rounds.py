@@ -208,13 +208,6 @@ class Rounds:
         """Return the rounds whose training states are on the trainer's disk, or only the newest if there are many."""
         return tuple(sorted(self._saved)[-MOST_SAVED:])
 
-    def trainer_restarted(self, saved: tuple[int, ...]) -> None:
-        """Handle a restart of the trainer. Contributions that only its old process had in memory are not sent."""
-        self._saved = set(saved)
-        self.next_round = None if saved else 0
-        self._position, self._contribution, self._training = b"", None, None
-        self._received, self._base, self._interrupted = (b"", 0), None, None
-
     def end(self) -> None:
         """Delete the masking keys of this run, because another run starts."""
         self._stop_upload()
@@ -264,7 +257,7 @@ class Rounds:
     async def built(self, contribution: Contribution) -> None:
         """Send a contribution that the gate has built, unless the step has one. Two could have different noise."""
         if contribution.position != self._position or self._contribution is not None:
-            return  # of an earlier run or round, or of a trainer that was started again
+            return  # of an earlier run or round
         self._contribution = contribution
         if self._bind is not None:
             await self._contribute(self._bind)

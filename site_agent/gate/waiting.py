@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -89,9 +88,3 @@ async def watch(check: Callable[[], None], seconds: float) -> None:
     while True:
         check()
         await asyncio.sleep(seconds)
-
-
-async def rest(seconds: float, require_trainer: Callable[[], None]) -> None:
-    """Wait this many seconds. Raise TrainerGone earlier if the waiting trainer process ends."""
-    with suppress(TimeoutError):
-        await asyncio.wait_for(watch(require_trainer, APPROVAL_POLL_SECONDS), seconds)

@@ -86,7 +86,6 @@ async def _take_part(
         audit=audit,
         connect=lambda: link.stream(greeting.address, greeting.accepted),
         software=version("global-layers"),
-        renew_trainer=neighbours.trainer,
         standing=standing,
         upkeep=upkeep,
     )

@@ -27,10 +27,7 @@ _POLL_SECONDS: Final = 0.2
 
 
 class Neighbours:
-    """Starts or finds the agent and the trainer for a gate process.
-
-    Does this again if one of these processes has ended.
-    """
+    """Starts or finds the agent and the trainer for a gate process, and another agent if the agent has ended."""
 
     def __init__(self, hospital: Hospital, path: Path) -> None:
         """Store the configuration. `path` is its file, which a trainer that is started here reads itself."""
@@ -69,8 +66,6 @@ class Neighbours:
         """Return the gate process's end of a socket that is connected to the trainer."""
         if self._hospital.trainer_socket is not None:
             return await _found_trainer(self._hospital.trainer_socket)
-        if self._trainer is not None:
-            self._trainer.end()
         self._trainer = _Child(["site_agent.trainer_process", "--config", str(self._path)])
         return GateEnd(self._trainer.ours.dup())
 

@@ -16,7 +16,6 @@ def site_metrics(facts: Mapping[str, Any], state: Path) -> str:  # Any: every ty
     disk, at = os.statvfs(state), facts["contributed_at"]
     figures = {
         "connected": facts["connected_since"] is not None,
-        "trainer_gone": facts["trainer"] == "gone",
         "certificate_days": facts["certificate_days_left"],
         "round": facts["round"],
         "rounds_planned": facts["rounds"],

@@ -161,19 +161,13 @@ class MortalSite(Site):
             audit=self.audit,
             connect=lambda: cast(Connection, Line(self._hear, self._open)),
             software="test",
-            renew_trainer=self._renew,
         )
         self._task = asyncio.create_task(self._live(self.gate))
 
-    async def _renew(self) -> GateEnd:
-        self.live = LiveTrainer(self._hospital)
-        return cast(GateEnd, self.live)
-
     async def _live(self, gate: SiteGate) -> None:
-        try:
+        with suppress(Killed):
             await super()._live(gate)
-        except Killed:
-            return
+        self.error = None if isinstance(self.error, TrainerGone) else self.error  # it is started again
 
 
 class Mortal(Federation):
@@ -239,12 +233,9 @@ class Mortal(Federation):
                 self._heard[name].clear()
                 end.is_ending = True
                 end.line.cut()
-        elif role == "agent":
+        else:  # without its trainer a gate ends, too
             self._silence(site)
             self.sites[site].live.die()  # type: ignore[attr-defined]  # sites here are mortal
-        else:
-            self.sites[site].live.die()  # type: ignore[attr-defined]
-            return  # its agent starts another one
         task = asyncio.ensure_future(self._revive(role, site))
         self._reviving.add(task)
         task.add_done_callback(self._reviving.discard)
@@ -260,7 +251,7 @@ class Mortal(Federation):
 
     async def _revive(self, role: str, name: str) -> None:
         await asyncio.sleep(self.luck.uniform(0.1, 5.0))
-        if role == "agent":
+        if role != "coordinator":
             await self.sites[name].stop()
             self._silence(name)
             try:
