@@ -1,8 +1,7 @@
 """Sends the commands of the gate process to the agent, and opens at most one stream to the coordinator.
 
 Reports of the agent are checked like messages of a hostile coordinator. If an agent sends a report that no agent of
-this version sends, this site's part ends. An agent that has ended is started again, or waited for, when the next stream
-is opened.
+this version sends, this site's part ends. If the agent ends or is silent, the gate ends too. Both are started again.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
-from protos.errors import OperatorError, UnavailableError, explained
+from protos.errors import OperatorError, explained
 from protos.wire.codec import (
     decode_coordinator_message,
     encode_site_message,
@@ -27,8 +26,6 @@ from site_agent.framed_messages import FramedSocket
 from site_agent.gate.mishaps import (
     agent_gone,
     agent_misbehaved,
-    agent_silent,
-    no_memory,
     of_certificate,
     reads_nothing,
     stream_ended,
@@ -70,24 +67,30 @@ Accepted: TypeAlias = Callable[[float | None], Awaitable[None]]
 
 
 class AgentLink:
-    """Connects the gate process to this site's agent, also after the agent process was replaced."""
+    """Connects the gate process to this site's agent."""
 
-    def __init__(self, start: Callable[[], Awaitable[socket.socket]], proxy: str | None = None) -> None:
-        """Prepare the connection. `start` returns an agent's connected socket, `proxy` is HOST:PORT or None."""
-        self._start, self._proxy = start, proxy
+    def __init__(self) -> None:
+        """Start without an agent. `connect` comes before all other methods."""
         self._socket: FramedSocket[Message] | None = None
         self._failure: OperatorError | None = None
         self._answer: asyncio.Future[Answer] | None = None
         self._answer_seconds = FIRST_ANSWER_SECONDS
-        self._asking, self._connecting = asyncio.Lock(), asyncio.Lock()
+        self._asking = asyncio.Lock()
         self._stream: Stream | None = None
         self._number = 0
+
+    def connect(self, agent: socket.socket, proxy: str | None = None) -> None:
+        """Take over the socket that is connected to the agent. `proxy` is HOST:PORT or None."""
+        self._socket = FramedSocket(agent, FRAMING)
+        if proxy:
+            self._socket.post(Through(proxy))
+        self._socket.listen(largest_payload, self._took, self._broke)
 
     async def ask(self, order: Order) -> Answer:
         """Send a command to the agent and return its reply. Only one command is sent at a time.
 
         Raises:
-            UnavailableError: the agent has ended, or does not answer in time.
+            AgentGone: the agent has ended, or does not answer in time.
             ProtocolError: the agent sends bytes that no agent sends.
         """
         # The order is finished even if the caller is cancelled. A late answer would be read as the answer to the next
@@ -104,9 +107,9 @@ class AgentLink:
         """
         return Stream(self, address, accepted)
 
-    async def begin(self, stream: Stream) -> int:
+    def begin(self, stream: Stream) -> int:
         """Make this stream the current stream to the coordinator, and return its number. Only Stream calls this."""
-        await self._connected()
+        self._require()
         self._number, self._stream = self._number + 1, stream
         return self._number
 
@@ -130,9 +133,9 @@ class AgentLink:
 
     async def _ask(self, order: Order) -> Answer:
         async with self._asking:
-            connection = await self._connected()
+            self._require()
             self._answer = asyncio.get_running_loop().create_future()
-            connection.post(order)
+            self.post(order)
             try:
                 async with asyncio.timeout(self._answer_seconds):
                     answer = await self._answer
@@ -140,23 +143,13 @@ class AgentLink:
                 return answer
             except TimeoutError as late:
                 self._broke(late)
-                raise agent_silent() from late
+                raise agent_gone() from late
             finally:
                 self._answer = None
 
-    async def _connected(self) -> FramedSocket[Message]:
-        # An order and a new stream can need an agent at the same time. Both must use the same agent.
-        async with self._connecting:
-            if self._socket is None or self._failure is not None:
-                if self._failure is not None and not isinstance(self._failure, UnavailableError):
-                    raise self._failure
-                self.close()
-                self._socket, self._failure = FramedSocket(await self._start(), FRAMING), None
-                self._answer_seconds = FIRST_ANSWER_SECONDS
-                if self._proxy:
-                    self._socket.post(Through(self._proxy))
-                self._socket.listen(largest_payload, self._took, self._broke)
-            return self._socket
+    def _require(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def _broke(self, error: Exception) -> None:
         """End the connection after an error. Each task that waits for the agent receives the reason."""
@@ -165,11 +158,7 @@ class AgentLink:
         match error:
             case MalformedMessage():
                 self._fail(agent_misbehaved(error))
-            case MemoryError():
-                self._fail(no_memory())
-            case TimeoutError():
-                self._fail(agent_silent())
-            case OSError():
+            case OSError() | MemoryError():  # includes no answer in time
                 self._fail(agent_gone())
             case _:
                 self._fail(explained(error))
@@ -206,7 +195,7 @@ class Stream:
         self._is_over = asyncio.Event()
 
     async def __aenter__(self) -> Stream:
-        self.number = await self._link.begin(self)
+        self.number = self._link.begin(self)
         self._link.post(Open(self.number, self._address()))
         return self
 

@@ -19,7 +19,7 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from host.audit_log import AuditLog
-from protos.errors import RefusedError, UnavailableError
+from protos.errors import OperatorError, UnavailableError
 from protos.masking.masking_refusals import MaskingRefused
 from protos.wire.messages import (
     PROTOCOL_VERSION,
@@ -276,7 +276,7 @@ class SiteGate:
 
     async def _tell(self, refusal: Refusal) -> None:
         """Report why this site stops, if the stream is open. The site stops in any case, also if nobody reads."""
-        with suppress(UnavailableError, RefusedError, TimeoutError):
+        with suppress(OperatorError, TimeoutError):
             async with asyncio.timeout(PARTING_SECONDS):
                 await self._send(refusal)
             if self._connection is not None:

@@ -46,8 +46,8 @@ class TrainerFailed(OperatorError):
         return is_own and self.failed.exit_status == UnavailableError.exit_status
 
 
-class AgentGone(UnavailableError):
-    """The agent, the process with network access, ended while the gate process needed it."""
+class AgentGone(OperatorError):  # a restart of the gate process continues the run with another agent
+    """The agent, the process with network access, ended while the gate process needed it, or does not answer."""
 
     code = "E029"
 
@@ -182,25 +182,13 @@ def reads_nothing() -> UnavailableError:
 
 
 def agent_gone() -> AgentGone:
-    """Return the error that the agent process of this site has ended."""
+    """Return the error that the agent process of this site has ended, or does not read or answer in time."""
     return AgentGone(
-        what="The agent of this site (the process with network access) has ended.",
-        consequence="Nothing is lost. The round continues when the agent runs again.",
-        remedy="Read the agent's last message. An agent that runs as a service restarts automatically. Check the "
-        "service with `systemctl status site-agent`.",
+        what="The agent of this site (the process with network access) has ended or does not answer.",
+        consequence="Nothing is lost. The round continues when gate and agent run again.",
+        remedy="Read the agent's last message. The services start again by themselves. At a terminal, run `site-agent "
+        "join` again.",
     )
-
-
-def agent_silent() -> UnavailableError:
-    """Return the error that the agent process of this site runs, but does not read or answer commands."""
-    what = "The agent of this site (the process with network access) did not read or answer a command in time."
-    return _reconnects(what, "If this happens again, restart the agent: `systemctl restart site-agent`.")
-
-
-def no_memory() -> UnavailableError:
-    """Return the error that this computer has no free memory for a message of the agent."""
-    what = "This computer has too little free memory for a message of the agent (the process with network access)."
-    return _reconnects(what, "Stop other programs on this computer, or install more memory.")
 
 
 def _reconnects(what: str, remedy: str) -> UnavailableError:

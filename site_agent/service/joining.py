@@ -53,7 +53,7 @@ async def join(hospital: Hospital, path: Path) -> None:
     standing.may_read_patients = not tell_separation(hospital)
     tell_guard(hospital)
     async with neighbours_of(hospital, path) as neighbours:
-        link = AgentLink(neighbours.agent, hospital.proxy)
+        link = AgentLink()
         certificates = SiteCertificates(link.ask, gate_folder(state))
         told = Told(hospital.site, audit, standing, certificates, version("global-layers"), now)
         try:
@@ -72,7 +72,7 @@ async def _take_part(
     standing: Standing,
 ) -> None:
     trainer = await neighbours.trainer()
-    neighbours.start_agent()
+    link.connect(await neighbours.agent(), hospital.proxy)
     await check_table(trainer)
     standing.phase, standing.trainer = "enrolling", "idle"
     key = site_identity_key(gate_folder(hospital.state_path))

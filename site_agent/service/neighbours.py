@@ -27,62 +27,33 @@ _POLL_SECONDS: Final = 0.2
 
 
 class Neighbours:
-    """Starts or finds the agent and the trainer for a gate process, and another agent if the agent has ended."""
+    """Starts or finds the agent and the trainer for a gate process."""
 
     def __init__(self, hospital: Hospital, path: Path) -> None:
         """Store the configuration. `path` is its file, which a trainer that is started here reads itself."""
         self._hospital, self._path = hospital, path
-        self._agent: _Child | None = None
-        self._next_agent: _Child | None = None  # started, and not yet returned by `agent`
-        self._trainer: _Child | None = None
-        self._listener: socket.socket | None = None
-
-    def start_agent(self) -> None:
-        """Start the agent process early, so that it loads its libraries while the gate process starts.
-
-        Do nothing if the agent runs as a service.
-        """
-        if self._hospital.gate_socket is None:
-            words = ["site_agent.agent", "--folder", str(agent_folder(self._hospital.state_path))]
-            self._next_agent = _Child(words)
+        self._children: list[_Child] = []
 
     async def agent(self) -> socket.socket:
-        """Return a socket that is connected to the agent process of this site.
-
-        Raises:
-            ConfigurationError: the agent that was started here has ended and must not be started again.
-        """
+        """Return a socket that is connected to the agent process of this site."""
         if self._hospital.gate_socket is not None:
-            return await self._connected_agent(Path(self._hospital.gate_socket))
-        if self._agent is not None:
-            _refuse_ended(self._agent.end())
-        if self._next_agent is None:
-            self.start_agent()
-        self._agent, self._next_agent = self._next_agent, None
-        assert self._agent is not None
-        return self._agent.ours.dup()
+            return await _connected_agent(Path(self._hospital.gate_socket))
+        return self._started("site_agent.agent", "--folder", str(agent_folder(self._hospital.state_path)))
 
     async def trainer(self) -> GateEnd:
         """Return the gate process's end of a socket that is connected to the trainer."""
         if self._hospital.trainer_socket is not None:
             return await _found_trainer(self._hospital.trainer_socket)
-        self._trainer = _Child(["site_agent.trainer_process", "--config", str(self._path)])
-        return GateEnd(self._trainer.ours.dup())
+        return GateEnd(self._started("site_agent.trainer_process", "--config", str(self._path)))
+
+    def _started(self, *words: str) -> socket.socket:
+        self._children.append(_Child(words))
+        return self._children[-1].ours.dup()
 
     def end(self) -> None:
         """End the agent and trainer processes that this object started. Wait for each process for a limited time."""
-        for child in (self._agent, self._next_agent, self._trainer):
-            if child is not None:
-                child.end()
-        if self._listener is not None:
-            self._listener.close()
-            Path(str(self._hospital.gate_socket)).unlink(missing_ok=True)
-
-    async def _connected_agent(self, place: Path) -> socket.socket:
-        if self._listener is None:
-            self._listener = _listening(place)
-        connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
-        return connection
+        for child in self._children:
+            child.end()
 
 
 class _Child:
@@ -91,7 +62,7 @@ class _Child:
     The gate uses a copy of this end, because `end` closes it while the event loop may still watch the copy.
     """
 
-    def __init__(self, words: list[str]) -> None:
+    def __init__(self, words: tuple[str, ...]) -> None:
         self.ours, theirs = socket.socketpair()
         command = [sys.executable, "-P", "-m", *words, "--socket", str(theirs.fileno())]
         # The child process must not write to the service manager of this process. Its messages would be mistaken for
@@ -100,16 +71,16 @@ class _Child:
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment)
         theirs.close()
 
-    def end(self) -> int:
-        """Close the socket so that the child process ends. Wait for the process, and return its exit status."""
+    def end(self) -> None:
+        """Close the socket so that the child process ends, and wait for the process."""
         with suppress(OSError):
             self.ours.shutdown(socket.SHUT_RDWR)
         self.ours.close()
         try:
-            return self._process.wait(END_SECONDS)
+            self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            return self._process.wait()
+            self._process.wait()
 
 
 @asynccontextmanager
@@ -122,24 +93,27 @@ async def neighbours_of(hospital: Hospital, path: Path) -> AsyncIterator[Neighbo
         neighbours.end()
 
 
-def _listening(place: Path) -> socket.socket:
-    """Open the gate's socket. A socket that an earlier process left is replaced. Any other file is not removed."""
+async def _connected_agent(place: Path) -> socket.socket:
+    """Wait at the gate's socket for the agent. A socket of an earlier process is replaced, and no other file."""
     if place.is_socket():
         place.unlink()
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(str(place))
-        place.chmod(0o660)
-        listener.listen(1)
-    except OSError as cause:
-        listener.close()
-        raise ConfigurationError(
-            what=f"The gate process cannot listen on its socket {place}: {cause.strerror}.",
-            consequence="The gate process did not start. Nothing was sent.",
-            remedy="Set gate_socket in hospital.yaml to an unused path to which the gate's user may write.",
-        ) from cause
-    listener.setblocking(False)
-    return listener
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        try:
+            listener.bind(str(place))
+            place.chmod(0o660)
+            listener.listen(1)
+        except OSError as cause:
+            raise ConfigurationError(
+                what=f"The gate process cannot listen on its socket {place}: {cause.strerror}.",
+                consequence="The gate process did not start. Nothing was sent.",
+                remedy="Set gate_socket in hospital.yaml to an unused path to which the gate's user may write.",
+            ) from cause
+        listener.setblocking(False)
+        try:
+            connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+        finally:
+            place.unlink(missing_ok=True)
+        return connection
 
 
 async def _found_trainer(place: str) -> GateEnd:
@@ -160,15 +134,3 @@ async def _found_trainer(place: str) -> GateEnd:
                     code="E027",
                 ) from cause
         await asyncio.sleep(_POLL_SECONDS)
-
-
-def _refuse_ended(status: int) -> None:
-    if status in (77, ConfigurationError.exit_status):
-        error = ConfigurationError(
-            what="The agent of this site (the process with network access) ended. The agent's own message in its log "
-            "has the reason.",
-            consequence="Nothing more is sent.",
-            remedy="Do what the agent's message recommends, then start the site agent again.",
-        )
-        error.exit_status = status
-        raise error

@@ -88,17 +88,13 @@ class Gate:
 async def gate_at(folder: Path, plan: Plan, name: str) -> AsyncIterator[Gate]:
     """A site's gate whose agent is whoever holds the other end of its sockets; `plan` may be approved in the folder."""
     folder.mkdir(exist_ok=True)
-    ends: list[socket.socket] = []
-
-    async def start() -> socket.socket:
-        ours, theirs = socket.socketpair()
-        ends.append(theirs)
-        return ours
+    ours, theirs = socket.socketpair()
 
     async def accepted(_: float | None) -> None:
         await asyncio.sleep(0)
 
-    key, link, trainer = identity_key(name), AgentLink(start), MadeUpTrainer(name)
+    key, link, trainer = identity_key(name), AgentLink(), MadeUpTrainer(name)
+    link.connect(ours)
     audit = AuditLog(folder / "audit.log", site=name, now=lambda: NOW)
     certificates = SiteCertificates(link.ask, folder)
     upkeep = SiteUpkeep(site=name, identity_key=key, certificates=certificates, audit=audit, now=now)
@@ -106,15 +102,14 @@ async def gate_at(folder: Path, plan: Plan, name: str) -> AsyncIterator[Gate]:
         hospital(name, folder), identity_key=key, trainer=cast(GateEnd, trainer), audit=audit, software="test",
         connect=lambda: link.stream(lambda: "", accepted), upkeep=upkeep,
     )  # fmt: skip
-    gate = Gate(trainer, audit, link, asyncio.create_task(own.run()), ends)
+    gate = Gate(trainer, audit, link, asyncio.create_task(own.run()), [theirs])
     try:
         yield gate
     finally:
         gate.task.cancel()
         await asyncio.wait({gate.task})
         link.close()
-        for end in ends:
-            end.close()
+        theirs.close()
         audit.close()
 
 

@@ -47,7 +47,10 @@ class Connection:
         self._relay: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Stream:
-        self._link = AgentLink(self._start)
+        self._link, (ours, theirs) = AgentLink(), socket.socketpair()
+        kept = cast(KeptCertificates, _Shown(self._credentials))
+        self._relay = asyncio.create_task(_relayed(FramedSocket(theirs, FRAMING), kept))
+        self._link.connect(ours)
         self._stream = self._link.stream(lambda: self._address, self._take)
         return await self._stream.__aenter__()
 
@@ -57,12 +60,6 @@ class Connection:
         self._link.close()
         if self._relay is not None:
             await asyncio.wait({self._relay}, timeout=10)
-
-    async def _start(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        kept = cast(KeptCertificates, _Shown(self._credentials))
-        self._relay = asyncio.create_task(_relayed(FramedSocket(theirs, FRAMING), kept))
-        return ours
 
     async def _take(self, seconds: float | None) -> None:
         self._accepted(seconds)

@@ -251,7 +251,9 @@ def test_limits_count_what_left_before_a_restart(tmp_path: Path, audit: AuditLog
     exchange = Exchanges(PLAN, manifest_of(PLAN)).of(0, Stage.TRAINING, b"")
 
     def reasons(number: int, **rules: Any) -> int:
-        allowance = rounds_of(tmp_path, audit, **rules)._allowance
+        gate = rounds_of(tmp_path, audit, **rules)._gate
+        assert gate is not None
+        allowance = gate._permission._allowance
         return len(list(allowance.reasons(exchange, Bind(number, 2, PLAN.site_names, 0), masked=False)))
 
     for rules in ({"largest_rounds": 1}, {"largest_megabytes": 1.5e-6 * size}):
