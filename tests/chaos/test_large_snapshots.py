@@ -1,11 +1,7 @@
-"""Snapshots of large models, which a thread writes during rounds: kills during and between them, and their memory."""
+"""Snapshots of large models, which a thread writes during rounds: a death in between, and their memory."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 import tracemalloc
@@ -15,28 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from coordinator.rounds.phases import Gathering
 from coordinator.rounds.run import Run, new_run, terms_of
 from coordinator.storage.history import History
 from coordinator.storage.run_store import LARGE_BYTES, RunStore
-from coordinator.storage.snapshots import KEPT, Snapshot, SnapshotRow, begin_snapshot, read_snapshot
-from tests.chaos.large_run import large_plan, rounds_in
-from tests.coordinator.in_memory import coordinator_log
-from tests.rehearsal.programs import own_environment
-from tests.rehearsal.study import MEAN
+from coordinator.storage.snapshots import KEPT, Snapshot, SnapshotRow, begin_snapshot, end_snapshot, read_snapshot
+from protos.plan.plan import Plan
+from tests.coordinator.in_memory import IDENTITIES, coordinator_log
+from tests.rehearsal.study import plan_with
 
-REPOSITORY = Path(__file__).parents[2]
+_LARGEST_TENSOR = 1 << 20
 JUST_LARGE = LARGE_BYTES // 4 + 100_000
 SIZES = [JUST_LARGE, pytest.param(25_000_000, marks=pytest.mark.slow)]
-
-
-def started(state: Path, parameters: int, rounds: int, log: Path) -> subprocess.Popen[bytes]:
-    """The coordinator as a process of its own."""
-    words = [sys.executable, "-m", "tests.chaos.large_run", str(state), str(parameters), str(rounds)]
-    with log.open("ab") as file:
-        return subprocess.Popen(words, cwd=REPOSITORY, env=own_environment(), stdout=file, stderr=file)
 
 
 def rows_of(state: Path) -> list[SnapshotRow]:
@@ -45,46 +32,50 @@ def rows_of(state: Path) -> list[SnapshotRow]:
         return [SnapshotRow(*row) for row in log.store.read("SELECT round, course, digest FROM snapshots")]
 
 
-def kill_when(process: subprocess.Popen[bytes], folder: Path, *, is_writing: bool) -> bool:
-    """Kill it in the middle of a write, or after one that is newer than what is there; whether it lived until then."""
-    newest, deadline = rounds_in(folder)[-1:], time.monotonic() + 300
-    while process.poll() is None and time.monotonic() < deadline:
-        is_time = any(folder.glob("*.partial")) if is_writing else rounds_in(folder)[-1:] > newest
-        if is_time:
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-            return True
-        time.sleep(0.002)
-    return False
+def rounds_in(snapshots: Path) -> list[int]:
+    """The rounds before which there is a whole file of a snapshot."""
+    return sorted(int(path.stem.removeprefix("before-")) for path in snapshots.glob("before-*.safetensors"))
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("parameters", SIZES)
-def test_a_kill_in_or_between_writes_loses_nothing(tmp_path: Path, parameters: int) -> None:
-    """The content of the disk stays complete, and rounds continue while a snapshot is written.
+def large_plan(parameters: int, rounds: int) -> Plan:
+    """Saved after every round, where the disk keeps up."""
+    shapes = [min(_LARGEST_TENSOR, parameters - start) for start in range(0, parameters, _LARGEST_TENSOR)]
+    tensors = [{"name": f"tensor-{number}", "shape": [size], "bound": 0.0} for number, size in enumerate(shapes)]
+    changes = {
+        "timing": {"save_every_rounds": 1, "save_every_seconds": None},
+        "architecture": {"name": "named-tensors", "tensors": tensors},
+    }
+    return plan_with(IDENTITIES, rounds=rounds, changes=changes)
 
-    The run ends with the right numbers.
-    """
-    rounds, plan = 30, large_plan(parameters, 30)
-    folder, log = tmp_path / "runs" / plan.run_name / "snapshots", tmp_path / "log"
-    kills, before = 0, [0]
 
-    for is_writing in (True, False) * (1 if parameters == JUST_LARGE else 3):
-        process = started(tmp_path, parameters, rounds, log)
-        kills += kill_when(process, folder, is_writing=is_writing)
-        there = rounds_in(folder) or [0]
-        assert there[-1] >= before[-1]
-        assert all(read_snapshot(folder, row) is not None for row in rows_of(tmp_path))
-        before = there
-    assert started(tmp_path, parameters, rounds, log).wait(600) == 0, log.read_text()
+def test_a_death_in_the_middle_of_a_write_loses_no_earlier_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a snapshot is only partly on disk, the store names whole files alone."""
+    may_end = threading.Event()
 
-    (result,) = (tmp_path / "runs").glob("*/parameters.safetensors")
-    said = [line.split() for line in log.read_text().splitlines()]
-    assert kills == (2 if parameters == JUST_LARGE else 6)
-    assert all((values == rounds * MEAN).all() for values in load_file(result).values())
-    assert sum(line[1] == "1" for line in said if line[0] != "peak") > 2  # rounds that closed during a write
-    (peak,) = (int(line[1]) for line in said if line[0] == "peak")
-    print(f"\n{parameters} parameters, {kills} kills; {peak / 2**20:.0f} MiB at most, sites included")
+    def slow(folder: Path, row: SnapshotRow) -> SnapshotRow:
+        assert may_end.wait(60)
+        return end_snapshot(folder, row)
+
+    with ThreadPoolExecutor(1) as aside:
+        run, store = stored_run(tmp_path, JUST_LARGE, aside)
+        for number in range(2):
+            close(run, store, number)
+            assert store._writing is not None
+            store._writing[1].result()
+        monkeypatch.setattr("coordinator.storage.run_store.end_snapshot", slow)
+        close(run, store, 2)
+        assert store._writing is not None
+        store._writing[0].result()
+        rows = rows_of(tmp_path)  # as a process that starts after a kill reads them
+        assert list((tmp_path / "snapshots").glob("*.partial"))
+        assert rows
+        assert all(read_snapshot(tmp_path / "snapshots", row) is not None for row in rows)
+        may_end.set()
+        store.close()
+
+    assert len(rows_of(tmp_path)) == KEPT
 
 
 @pytest.mark.parametrize("parameters", SIZES)

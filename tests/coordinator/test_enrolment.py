@@ -95,7 +95,7 @@ def test_a_register_that_cannot_be_written_is_told_as_a_matter_of_waiting(
     """A locked or broken register is the coordinator's problem: the site gets a reply, not a dead call."""
     raw = request(invited(office, register), SiteKeys.create(tmp_path / "a"))
     blocker = sqlite3.connect(office.authority.register_path, isolation_level=None)
-    register._connection.execute("PRAGMA busy_timeout = 10")
+    register._store.read("PRAGMA busy_timeout = 10")
     blocker.execute("BEGIN EXCLUSIVE")
     try:
         reply = answered(membership, raw)
