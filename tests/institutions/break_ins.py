@@ -1,4 +1,4 @@
-"""Attacked services of a booted hospital: another program in the unit, or beside it.
+"""Attacked services of a booted hospital: another program in the unit.
 
 The unit's user, groups, files, sockets and sandbox stay the same. Changes are in /run and are undone.
 """
@@ -15,16 +15,7 @@ from tests.institutions.machines import Machine
 
 PYTHON: Final = "/usr/lib/global-layers/site/bin/python"
 PROGRAMS: Final = Path(__file__).parent
-AS_AGENT: Final = ("setpriv", "--reuid=site-agent", "--regid=site-agent", "--groups=site-gate-socket")
 KINDS: Final = ("agent", "gate", "trainer")
-# A service that ends is started again at once, whatever its exit status says, and without a look before.
-_IMPATIENT: Final = """[Unit]
-StartLimitIntervalSec=0
-[Service]
-ExecStartPre=
-RestartSec=100ms
-RestartPreventExitStatus=
-"""
 _ANOTHER: Final = """[Unit]
 StartLimitIntervalSec=0
 [Service]
@@ -54,35 +45,6 @@ def changed(machine: Machine, kind: str, drop_in: str) -> Iterator[None]:
     finally:
         machine.run("rm", "-rf", folder)
         machine.run("systemctl", "daemon-reload")
-
-
-@contextmanager
-def impatient(machine: Machine, *kinds: str) -> Iterator[None]:
-    """Services of which each end is followed by another start at once."""
-    if not kinds:
-        yield
-        return
-    with changed(machine, kinds[0], _IMPATIENT), impatient(machine, *kinds[1:]):
-        yield
-
-
-@contextmanager
-def taken_over(machine: Machine, kind: str, command: str) -> Iterator[None]:
-    """The unit with another program in it, started again each time it ends; its neighbours stay."""
-    with changed(machine, kind, _ANOTHER.format(command=command) + "RestartSec=100ms\nRestartPreventExitStatus=\n"):
-        machine.run("systemctl", "restart", "--no-block", f"site-{kind}")
-        yield
-        machine.run("systemctl", "stop", f"site-{kind}")
-
-
-@contextmanager
-def agent_left_out(machine: Machine) -> Iterator[None]:
-    """The unit of the agent is stopped and cannot be started, so that another program has the gate's socket."""
-    machine.run("systemctl", "mask", "--runtime", "--now", "site-agent")
-    try:
-        yield
-    finally:
-        machine.run("systemctl", "unmask", "--runtime", "site-agent")
 
 
 def once(machine: Machine, kind: str, command: str) -> Any:

@@ -20,14 +20,17 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Bind, Finish, MalformedMessage, Offer, Stage
 from site_agent.gate.consent import Consent
+from site_agent.gate.permission import GateRefusal
 from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.gate.site_rounds import Rounds, Surroundings
 from site_agent.service import enrolling
-from site_agent.trainer_socket import Agreed, Conclude
+from site_agent.trainer_socket import Agreed, Check, Conclude, Message, Prepared, Train, Trained
 from tests.protos.privacy.private_plans import private_network_plan, private_plan
 from tests.rehearsal.gates import NOON, nothing, policy_with, spawned
+from tests.rehearsal.study import made_up_identities, plan_with
 
 LAYERS = bytes(32)
+AGREED = Agreed()
 
 
 @pytest.fixture
@@ -38,12 +41,14 @@ def audit(tmp_path: Path) -> Iterator[AuditLog]:
     log.close()
 
 
-def rounds_of(plan: Plan, site: str, state: Path, audit: AuditLog, asked: list[Conclude]) -> Rounds:
-    """A run whose trainer agrees to everything that it is asked."""
+def rounds_of(
+    plan: Plan, site: str, state: Path, audit: AuditLog, asked: list[Conclude], answer: Message = AGREED
+) -> Rounds:
+    """A run whose trainer gives one answer to everything that it is asked."""
 
-    async def ask(question: Conclude, _: int) -> Agreed:
+    async def ask(question: Conclude, _: int) -> Message:
         asked.append(question)
-        return Agreed()
+        return answer
 
     masking = None if not plan.masking.required else object()  # is not come to
     return Rounds(
@@ -96,6 +101,20 @@ def test_a_private_round_has_all_sites_whatever_the_policy_allows(plan: Plan, tm
     with pytest.raises(MalformedMessage, match="contributors"):
         asyncio.run(scene(Bind(0, 1, fewer, 0)))
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    "answer", [Agreed(), Prepared("ab"), Trained(1, 0, b""), Trained(-1, 0, b""), Check(), Conclude(0, "", -1, b"")]
+)
+def test_an_answer_to_another_question_builds_nothing(tmp_path: Path, audit: AuditLog, answer: Message) -> None:
+    """Whoever owns the trainer can only answer the round that the gate asks for."""
+    plan = plan_with(made_up_identities())
+    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
+    question = Train(0, int(Stage.TRAINING), "", -1, b"")
+
+    with pytest.raises(GateRefusal):
+        asyncio.run(rounds_of(plan, "a", tmp_path, audit, [], answer)._train_and_build(question, exchange, bytes(32)))
+    assert audit.head.count == 0
 
 
 def nothing_to_check(*_: object) -> None:
