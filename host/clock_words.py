@@ -37,8 +37,3 @@ def outside(start: datetime, end: datetime, now: datetime) -> str:
     else:
         return ""
     return f"It is valid from {at(start)} to {at(end)}. This computer's clock shows {at(now)}, {apart}."
-
-
-def clocks_apart(seconds: float) -> str:
-    """Describe how far this computer's clock is from the coordinator's clock. A positive number means ahead."""
-    return f"{spelled(seconds)} {'ahead of' if seconds > 0 else 'behind'} the coordinator's clock"

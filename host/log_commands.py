@@ -142,23 +142,6 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _time_given(text: str | None) -> datetime | None:
-    """Return a typed day or time. Without a time zone it is in UTC. Raises UsageError."""
-    try:
-        return None if text is None else _moment(text)
-    except ValueError as cause:
-        raise UsageError(
-            what=f"--since {text!a} is not a day or a time.",
-            consequence="Nothing was read.",
-            remedy="Use the form 2026-03-01 or 2026-03-01T14:30, in UTC.",
-        ) from cause
-
-
-def _moment(text: str) -> datetime:
-    time = datetime.fromisoformat(text)
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
-
-
 @dataclass(frozen=True, kw_only=True)
 class LogProgram:
     """A program with commands that read its audit log.
@@ -245,22 +228,17 @@ def _verify(program: LogProgram) -> click.Command:
 def _show(program: LogProgram) -> click.Command:
     @click.command(
         help="Show records on one line each.\n\n"
-        f"Example: {program.command} audit show --config {program.file} --since 2026-03-01"
+        f"Example: {program.command} audit show --config {program.file} --event run_joined"
     )
     @program.reading
     @click.option("--event", help="Show only this kind of record, such as state_restored.")
     @click.option("--run", help="Show only this run.")
-    @click.option("--since", help="Show records from this day or time, UTC.")
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, with all facts.")
-    def show(
-        path: Path | None, copy: Path | None, event: str | None, run: str | None, since: str | None, as_json: bool
-    ) -> None:
-        first = _time_given(since)
+    def show(path: Path | None, copy: Path | None, event: str | None, run: str | None, as_json: bool) -> None:
         for number, facts in program.opened(path, copy).records():
             if event not in (None, facts.get("event")) or run not in (None, facts.get("run")):
                 continue
-            if first is None or _moment(str(facts["time"])) >= first:
-                click.echo(json.dumps({"record": number, **facts}) if as_json else _line(number, facts))
+            click.echo(json.dumps({"record": number, **facts}) if as_json else _line(number, facts))
 
     return show
 

@@ -6,8 +6,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from cryptography import x509
-
 from host import secret_files
 from host.clock_words import COMPARE_CLOCK, SET_CLOCK, outside
 from host.diagnosis import Finding, failure, fine, warning
@@ -26,7 +24,15 @@ def judge_certificate(place: Path, owner: str, renewal: str, now: datetime) -> F
         leaf = certificates_in(secret_files.read_public(place))[0]
     except OperatorError as wrong:
         return failure("D404", wrong.what, wrong.remedy)
-    return _judged(owner, leaf, renewal, now)
+    start, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
+    if now < start:
+        return failure("D404", f"{owner} is not valid yet. {outside(start, end, now)}", SET_CLOCK)
+    if now >= end:
+        return failure("D404", f"{owner} has expired. {outside(start, end, now)}", f"{COMPARE_CLOCK} {renewal}")
+    days_left = (end - now).total_seconds() / 86400
+    if days_left < _RENEWAL_IS_LATE_DAYS:
+        return warning("D404", f"{owner} expires in {days_left:.0f} days.", renewal)
+    return fine("D404", f"{owner} is valid for {days_left:.0f} more days.")
 
 
 def judge_invitation(place: Path, site: str, now: datetime) -> Finding:
@@ -47,7 +53,7 @@ def judge_authority(directory: Path, now: datetime) -> list[Finding]:
     try:
         authority = Authority.load(directory)
         with Register(authority.register_path) as register:
-            number, members = len(register.sites()), sorted(register.newest_certificates().items())
+            number = len(register.sites())
     except OperatorError as wrong:
         return [failure("D420", wrong.what, wrong.remedy)]
     except OSError as cause:
@@ -63,17 +69,4 @@ def judge_authority(directory: Path, now: datetime) -> list[Finding]:
         (authority.root_certificate_path, "The root certificate", "Before this date, found a new federation folder."),
     ):
         found.append(judge_certificate(place, owner, renewal, now))
-    renewal = "Ask the site to start its agent, which renews by itself."
-    return found + [_judged(f"The certificate of {site}", leaf, renewal, now) for site, leaf in members]
-
-
-def _judged(owner: str, leaf: x509.Certificate, renewal: str, now: datetime) -> Finding:
-    start, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
-    if now < start:
-        return failure("D404", f"{owner} is not valid yet. {outside(start, end, now)}", SET_CLOCK)
-    if now >= end:
-        return failure("D404", f"{owner} has expired. {outside(start, end, now)}", f"{COMPARE_CLOCK} {renewal}")
-    days_left = (end - now).total_seconds() / 86400
-    if days_left < _RENEWAL_IS_LATE_DAYS:
-        return warning("D404", f"{owner} expires in {days_left:.0f} days.", renewal)
-    return fine("D404", f"{owner} is valid for {days_left:.0f} more days.")
+    return found

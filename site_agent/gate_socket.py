@@ -154,8 +154,7 @@ class Shut:
 class Shown:
     """The agent reports to the gate the certificates that it presents and trusts.
 
-    The payload has three parts, each PEM or empty: the current chain, the root, and the chain before the last renewal
-    until the new one has worked.
+    The payload has two parts, each PEM or empty: the current chain and the root.
     """
 
     coordinator: str
@@ -200,18 +199,6 @@ class Unable:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """The agent reports that the coordinator accepted a stream, with its time in ms since 1970, -1 if unknown."""
-
-    stream: int
-    milliseconds: int
-    payload: bytes | memoryview = field(default=b"", repr=False)
-
-    def __post_init__(self) -> None:
-        require(-1 <= self.milliseconds < 1 << 50, "the coordinator's time")
-
-
-@dataclass(frozen=True, slots=True)
 class Down:
     """The agent forwards one message of the coordinator to the gate, unchanged."""
 
@@ -245,19 +232,19 @@ class Ended:
 
 Order: TypeAlias = Look | Make | Call | Install | Through | Open | Up | Taken | Part | Shut
 Answer: TypeAlias = Shown | Requested | Called | Unable
-OfStream: TypeAlias = Opened | Down | Sent | Ended
+OfStream: TypeAlias = Down | Sent | Ended
 Report: TypeAlias = Answer | OfStream
 Message: TypeAlias = Order | Report
 _KINDS: Final[tuple[type[Message], ...]] = (
     Look, Make, Call, Install, Through, Open, Up, Taken, Part, Shut,
-    Shown, Requested, Called, Unable, Opened, Down, Sent, Ended,
+    Shown, Requested, Called, Unable, Down, Sent, Ended,
 )  # fmt: skip
 FRAMING: Final = Framing[Message](b"GLG1", _KINDS)
 _LARGEST: Final[dict[type[Message], int]] = {
     Call: LARGEST_PEM_BYTES + LARGEST_MESSAGE_BYTES,
     Install: 2 * LARGEST_PEM_BYTES + 8,
     Up: LARGEST_MESSAGE_BYTES,
-    Shown: 3 * LARGEST_PEM_BYTES + 12,
+    Shown: 2 * LARGEST_PEM_BYTES + 8,
     Requested: LARGEST_REQUEST_BYTES,
     Called: LARGEST_MESSAGE_BYTES,
     Down: LARGEST_MESSAGE_BYTES,

@@ -37,7 +37,7 @@ from host.audit_log import HeadRefused
 from protos.errors import ConfigurationError, OperatorError, RefusedError, explained
 from protos.wire.codec import decode_site_message
 from protos.wire.messages import (
-    COORDINATOR_TIME,
+    ACCEPTED,
     ENROL,
     LARGEST_MESSAGE_BYTES,
     PARTICIPATE,
@@ -136,8 +136,7 @@ class FederationService:
         # Added before any `await`, because revocation and the limit of streams must include this peer.
         self._peers.add(peer)
         try:
-            # The site learns at once that it is accepted, and how far its clock differs.
-            await context.send_initial_metadata(((COORDINATOR_TIME, f"{time.time():.3f}"),))
+            await context.send_initial_metadata(((ACCEPTED, "yes"),))  # the site learns this at once
         except BaseException:
             self._peers.discard(peer)
             raise

@@ -17,8 +17,8 @@ PARTICIPATE: Final = "/global_layers.v1.Federation/Participate"  # stream of mes
 ENROL: Final = "/global_layers.v1.Enrolment/Enrol"  # one request, one reply
 RENEW: Final = "/global_layers.v1.Enrolment/Renew"  # the same, for a site whose certificate has expired
 
-# The metadata of an accepted stream: the coordinator's time, in seconds since 1970 in UTC.
-COORDINATOR_TIME: Final = "coordinator-time"
+# The key of the metadata of an accepted stream.
+ACCEPTED: Final = "accepted"
 
 
 PROTOCOL_VERSION: Final = 6  # of messages and masks

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ import grpc
 import grpc.aio
 
 from pki.names import Address
-from protos.wire.messages import COORDINATOR_TIME, ENROL, LARGEST_MESSAGE_BYTES, PARTICIPATE, RENEW
+from protos.wire.messages import ACCEPTED, ENROL, LARGEST_MESSAGE_BYTES, PARTICIPATE, RENEW
 
 CONNECT_SECONDS: Final = 20.0
 PARTING_SECONDS: Final = 3.0
@@ -94,13 +93,10 @@ class Connection:
         self,
         address: str,
         credentials: Credentials,
-        accepted: Callable[[float | None], None] | None = None,
+        accepted: Callable[[], None],
         proxy: Proxy | None = None,
     ) -> None:
-        """Prepare the stream. `accepted` is called once, after the coordinator has accepted the stream.
-
-        It receives the coordinator's time in seconds since 1970 in UTC, or None if it is no number.
-        """
+        """Prepare the stream. `accepted` is called once, after the coordinator has accepted the stream."""
         self._accepted = accepted
         self._greeting: asyncio.Task[None] | None = None
         secrets = grpc.ssl_channel_credentials(credentials.root, credentials.key, credentials.chain)
@@ -164,12 +160,9 @@ class Connection:
     async def _await_acceptance(self) -> None:
         assert self._stream is not None
         metadata = dict(await self._stream.initial_metadata() or ())
-        # A stream that will be refused also has metadata for a moment before it ends. Only the metadata of an accepted
-        # stream has the coordinator's time.
-        if self._accepted is None or self._stream.done() or COORDINATOR_TIME not in metadata:
-            return
-        told = str(metadata[COORDINATOR_TIME])
-        self._accepted(float(told) if re.fullmatch(r"[0-9]{1,12}\.[0-9]{1,6}", told) else None)
+        # A stream that will be refused also has metadata for a moment before it ends, but never this word.
+        if ACCEPTED in metadata and not self._stream.done():
+            self._accepted()
 
 
 async def call_renew(address: str, root: bytes, request: bytes, proxy: Proxy | None = None) -> bytes:

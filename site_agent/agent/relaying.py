@@ -33,7 +33,6 @@ from site_agent.gate_socket import (
     Make,
     Message,
     Open,
-    Opened,
     Order,
     Part,
     Requested,
@@ -170,9 +169,8 @@ class _Stream:
                     case other:
                         assert_never(other)
 
-    def _accepted(self, seconds: float | None) -> None:
+    def _accepted(self) -> None:
         self.is_accepted = True
-        self._report(Opened(self.number, -1 if seconds is None else round(seconds * 1000)))
 
 
 async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install, proxy: str = "") -> Answer:

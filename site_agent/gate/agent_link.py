@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final, TypeAlias
+from typing import Final
 
 from protos.errors import OperatorError, explained
 from protos.wire.codec import (
@@ -40,7 +40,6 @@ from site_agent.gate_socket import (
     Ended,
     Message,
     Open,
-    Opened,
     Order,
     Part,
     Requested,
@@ -62,8 +61,7 @@ FIRST_ANSWER_SECONDS: Final = 300.0  # a new agent process loads its libraries f
 MOST_UNSENT: Final = 1000
 MOST_LATER: Final = 64  # an honest coordinator sends only a few requests before it reads the answers
 _ANSWERS: Final = (Shown, Requested, Called, Unable)
-_OF_STREAM: Final = (Opened, Down, Sent, Ended)
-Accepted: TypeAlias = Callable[[float | None], Awaitable[None]]
+_OF_STREAM: Final = (Down, Sent, Ended)
 
 
 class AgentLink:
@@ -97,15 +95,12 @@ class AgentLink:
         # order.
         return await asyncio.shield(asyncio.ensure_future(self._ask(order)))
 
-    def stream(self, address: Callable[[], str], accepted: Accepted) -> Stream:
+    def stream(self, address: Callable[[], str]) -> Stream:
         """Return a new stream to the coordinator. Use it as an asynchronous context (`async with`).
 
-        Args:
-            address: HOST:PORT, or empty for the address that came with enrolment.
-            accepted: awaited once when the coordinator has accepted the stream, with its time in seconds since 1970 in
-                UTC, or None if it is no number.
+        `address` returns HOST:PORT, or an empty text for the address that came with enrolment.
         """
-        return Stream(self, address, accepted)
+        return Stream(self, address)
 
     def begin(self, stream: Stream) -> int:
         """Make this stream the current stream to the coordinator, and return its number. Only Stream calls this."""
@@ -183,12 +178,12 @@ class AgentLink:
 class Stream:
     """Sends and receives messages on one stream to the coordinator. The agent relays them as bytes."""
 
-    def __init__(self, link: AgentLink, address: Callable[[], str], accepted: Accepted) -> None:
-        self._link, self._address, self._accepted = link, address, accepted
+    def __init__(self, link: AgentLink, address: Callable[[], str]) -> None:
+        self._link, self._address = link, address
         self.number = 0
-        self._came: asyncio.Queue[Opened | Down | OperatorError] = asyncio.Queue()
+        self._came: asyncio.Queue[Down | OperatorError] = asyncio.Queue()
         self._parts = deque[bytes | memoryview]()  # messages that came as one, and were not read yet
-        self._waiting, self._taken, self._under_way, self._is_open = 0, 0, 0, False
+        self._waiting, self._taken, self._under_way = 0, 0, 0
         self._room = asyncio.Semaphore(WINDOW)
         self._later = deque[bytes]()  # short messages that are sent as soon as the coordinator reads
         self._end: OperatorError | None = None
@@ -258,7 +253,6 @@ class Stream:
             UnavailableError: the stream has ended.
             RefusedError: the coordinator does not accept this site's certificate.
             MalformedMessage: the coordinator sent bytes that no coordinator of this version sends.
-            OperatorError: an error of `accepted`.
         """
         while not self._parts:
             match await self._came.get():
@@ -269,8 +263,6 @@ class Stream:
                         self._link.post(Taken(self.number, self._taken))
                         self._taken = 0
                     self._parts.extend(taken_apart(payload))
-                case Opened(milliseconds=milliseconds):
-                    await self._accepted(None if milliseconds < 0 else milliseconds / 1000)
                 case failure:
                     self._came.put_nowait(failure)  # for the next reader
                     raise failure
@@ -285,7 +277,7 @@ class Stream:
         self._link.post(Part(self.number))
         await asyncio.wait({asyncio.ensure_future(self._is_over.wait())}, timeout=PARTING_SECONDS)
 
-    def take(self, report: Opened | Down | Sent | Ended) -> None:
+    def take(self, report: Down | Sent | Ended) -> None:
         """Handle the agent's report about this stream. Raises MalformedMessage: the report is unexpected.
 
         Only AgentLink calls this.
@@ -298,9 +290,6 @@ class Stream:
             case Ended(status=status):
                 address = self._address()
                 self.fail(of_certificate(address, status, datetime.now(UTC), "E020") or stream_ended(address, status))
-            case Opened() if not self._is_open:
-                self._is_open = True
-                self._came.put_nowait(report)
             case Down() if self._waiting < WINDOW:
                 self._waiting += 1
                 self._came.put_nowait(report)

@@ -6,10 +6,9 @@ The decision never relies on the coordinator. It has every reason against the re
 * the hospital's policy: rules for a whole plan (policy.py), and the limits of a run (`Allowance`);
 * the patients' budget under a plan with privacy (privacy_ledger.py).
 
-A plan is decided when it is announced and again when the configuration changes. Each contribution is decided again
-before it leaves, from the exchange, its contributors, and the earlier releases in this run. A refusal is one record in
-the audit log, with all reasons, which is written before the error is raised. itinerary.py decides which round can come
-next.
+A plan is decided when it is announced. Each contribution is decided again before it leaves, from the exchange, its
+contributors, and the earlier releases in this run. A refusal is one record in the audit log, with all reasons, which is
+written before the error is raised. itinerary.py decides which round can come next.
 """
 
 from __future__ import annotations

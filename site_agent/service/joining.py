@@ -10,13 +10,9 @@ import asyncio
 import signal
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
-
-import structlog
 
 from host import secret_files
 from host.audit_log import AuditLog
-from host.clock_words import clocks_apart
 from site_agent.gate.agent_link import AgentLink
 from site_agent.gate.loop import SiteGate
 from site_agent.gate.mishaps import TrainerFailed
@@ -30,8 +26,6 @@ from site_agent.service.status_socket import Told, telling
 from site_agent.site_standing import Standing
 from site_agent.state_folders import gate_folder, gate_store_path
 from site_agent.trainer_socket import Check, Failed, GateEnd
-
-WIDEST_CLOCK_DIFFERENCE_SECONDS: Final = 60.0
 
 
 async def join(hospital: Hospital, path: Path) -> None:
@@ -78,39 +72,23 @@ async def _take_part(
     key = site_identity_key(gate_folder(hospital.state_path))
     await enrol_where_needed(hospital, certificates, key, audit)
     upkeep = SiteUpkeep(site=hospital.site, identity_key=key, certificates=certificates, audit=audit, now=now)
-    greeting = _Greeting(hospital, certificates, standing)
+
+    def address() -> str:
+        standing.address = hospital.coordinator or certificates.coordinator
+        return standing.address
+
     gate = SiteGate(
         hospital,
         identity_key=key,
         trainer=trainer,
         audit=audit,
-        connect=lambda: link.stream(greeting.address, greeting.accepted),
+        connect=lambda: link.stream(address),
         software=version("global-layers"),
         standing=standing,
         upkeep=upkeep,
     )
     standing.phase = "connecting"
     await gate.run()
-
-
-class _Greeting:
-    """Supplies the coordinator's address for each stream, and acts after the coordinator has accepted the stream."""
-
-    def __init__(self, hospital: Hospital, certificates: SiteCertificates, standing: Standing) -> None:
-        self._hospital, self._certificates, self._standing = hospital, certificates, standing
-
-    def address(self) -> str:
-        """Return the coordinator's network address from the configuration or, without one, from enrolment."""
-        self._standing.address = self._hospital.coordinator or self._certificates.coordinator
-        return self._standing.address
-
-    async def accepted(self, their_seconds: float | None) -> None:
-        """Record that the coordinator accepted the connection, and warn if the two computers' clocks differ."""
-        self._standing.connected()
-        apart = 0.0 if their_seconds is None else now().timestamp() - their_seconds
-        if abs(apart) > WIDEST_CLOCK_DIFFERENCE_SECONDS:
-            words = f"This computer's clock is {clocks_apart(apart)}."
-            structlog.get_logger().warning("clock_differs", what=words, seconds=round(apart, 1))
 
 
 async def check_table(trainer: GateEnd) -> None:

@@ -62,7 +62,7 @@ async def examine_agent(hospital: Hospital) -> list[Finding]:
 async def _connection(hospital: Hospital, kept: KeptCertificates) -> Finding:
     """Open a stream as the agent does, and send nothing on it. The finding has the sentences of the program."""
     address, accepted = hospital.coordinator or kept.address("coordinator"), asyncio.Event()
-    way = Connection(address, kept.credentials(), lambda _: accepted.set(), kept.proxy(hospital.proxy or ""))
+    way = Connection(address, kept.credentials(), accepted.set, kept.proxy(hospital.proxy or ""))
     async with way as connection:
         ended, waiting = asyncio.create_task(connection.receive()), asyncio.create_task(accepted.wait())
         await asyncio.wait({ended, waiting}, timeout=_PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)

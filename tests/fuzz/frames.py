@@ -28,7 +28,6 @@ GATE_MESSAGES: Final[tuple[gate_socket.Message, ...]] = (
     gate_socket.Requested(b"request"),
     gate_socket.Called(b"reply"),
     gate_socket.Unable(1, "unavailable"),
-    gate_socket.Opened(1, 1_800_000_000_000),
     gate_socket.Down(1, b"message"),
     gate_socket.Sent(1, 4),
     gate_socket.Ended(1, "ended"),

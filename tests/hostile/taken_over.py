@@ -90,9 +90,6 @@ async def gate_at(folder: Path, plan: Plan, name: str) -> AsyncIterator[Gate]:
     folder.mkdir(exist_ok=True)
     ours, theirs = socket.socketpair()
 
-    async def accepted(_: float | None) -> None:
-        await asyncio.sleep(0)
-
     key, link, trainer = identity_key(name), AgentLink(), MadeUpTrainer(name)
     link.connect(ours)
     audit = AuditLog(folder / "audit.log", site=name, now=lambda: NOW)
@@ -100,7 +97,7 @@ async def gate_at(folder: Path, plan: Plan, name: str) -> AsyncIterator[Gate]:
     upkeep = SiteUpkeep(site=name, identity_key=key, certificates=certificates, audit=audit, now=now)
     own = SiteGate(
         hospital(name, folder), identity_key=key, trainer=cast(GateEnd, trainer), audit=audit, software="test",
-        connect=lambda: link.stream(lambda: "", accepted), upkeep=upkeep,
+        connect=lambda: link.stream(lambda: ""), upkeep=upkeep,
     )  # fmt: skip
     gate = Gate(trainer, audit, link, asyncio.create_task(own.run()), [theirs])
     try:
@@ -176,8 +173,6 @@ class TakenOverAgent:
             return whole(gate_socket.Down(self._stream, encode_coordinator_message(self._polite.pop(0))))
         if draw < 0.8:
             return whole(gate_socket.Down(self._stream, self._message()))
-        if draw < 0.85:
-            return whole(gate_socket.Opened(self._stream, luck.randrange(-1, 1 << 40)))
         if draw < 0.95:
             ended = gate_socket.Ended(self._stream, luck.choice(gate_socket.STATUSES))
             sent = gate_socket.Sent(self._stream, luck.randrange(1, WINDOW + 1))

@@ -40,10 +40,8 @@ class _Shown:
 class Connection:
     """A stream to a coordinator, to be used as an asynchronous context."""
 
-    def __init__(
-        self, address: str, credentials: Credentials, accepted: Callable[[float | None], None] = lambda _: None
-    ) -> None:
-        self._address, self._credentials, self._accepted = address, credentials, accepted
+    def __init__(self, address: str, credentials: Credentials) -> None:
+        self._address, self._credentials = address, credentials
         self._relay: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Stream:
@@ -51,7 +49,7 @@ class Connection:
         kept = cast(KeptCertificates, _Shown(self._credentials))
         self._relay = asyncio.create_task(_relayed(FramedSocket(theirs, FRAMING), kept))
         self._link.connect(ours)
-        self._stream = self._link.stream(lambda: self._address, self._take)
+        self._stream = self._link.stream(lambda: self._address)
         return await self._stream.__aenter__()
 
     async def __aexit__(self, *_: object) -> None:
@@ -60,9 +58,6 @@ class Connection:
         self._link.close()
         if self._relay is not None:
             await asyncio.wait({self._relay}, timeout=10)
-
-    async def _take(self, seconds: float | None) -> None:
-        self._accepted(seconds)
 
 
 async def _relayed(gate: FramedSocket[Message], kept: KeptCertificates) -> None:

@@ -17,7 +17,7 @@ from site_agent.framed_messages import FramedSocket
 from site_agent.gate import agent_link
 from site_agent.gate.agent_link import MOST_UNSENT, AgentLink, Stream
 from site_agent.gate.mishaps import AgentGone
-from site_agent.gate_socket import FRAMING, Down, Look, Message, Opened, Requested, Shown, largest_payload
+from site_agent.gate_socket import FRAMING, Down, Look, Message, Requested, Shown, largest_payload
 
 
 class MadeUpAgent:
@@ -43,10 +43,6 @@ class MadeUpAgent:
                 self.orders.append(order)
                 if isinstance(order, Look) and self.orders.count(order) <= self._answers:
                     self.end.post(Shown("", "", bytes(8)))
-
-
-async def nothing(_: float | None) -> None:
-    """A stream is accepted."""
 
 
 def played(agent: MadeUpAgent, scene: Callable[[AgentLink], Awaitable[None]]) -> None:
@@ -79,10 +75,10 @@ def test_every_task_that_waits_gets_an_error(
     monkeypatch.setattr(Stream, "take", fails)
 
     async def scene(link: AgentLink) -> None:
-        async with link.stream(lambda: "", nothing) as stream:
+        async with link.stream(lambda: "") as stream:
             asked, received = asyncio.ensure_future(link.ask(Look())), asyncio.ensure_future(stream.receive())
             await asyncio.sleep(0.02)
-            agent.end.post(Opened(stream.number, -1))
+            agent.end.post(Down(stream.number, b""))
             for waiting in (asked, received):
                 with pytest.raises(expected):
                     await waiting
@@ -118,7 +114,7 @@ def test_an_agent_that_answers_nothing_ends_the_work(monkeypatch: pytest.MonkeyP
     agent = MadeUpAgent(answers=answers)
 
     async def scene(link: AgentLink) -> None:
-        async with link.stream(lambda: "", nothing) as stream:
+        async with link.stream(lambda: "") as stream:
             received = asyncio.ensure_future(stream.receive())
             for _ in range(answers):
                 assert isinstance(await link.ask(Look()), Shown)
@@ -137,7 +133,7 @@ def test_an_agent_that_reads_nothing_fills_no_memory(monkeypatch: pytest.MonkeyP
     message = encode_coordinator_message(Bind(0, 0, ("a", "b", "c"), 0))
 
     async def scene(link: AgentLink) -> None:
-        async with link.stream(lambda: "", nothing) as stream:
+        async with link.stream(lambda: "") as stream:
             received = list[object]()
 
             async def endless() -> None:

@@ -19,7 +19,6 @@ from site_agent.gate.consent import ConsentEnded
 from site_agent.gate_socket import WINDOW, Sent
 from site_agent.state_folders import gate_folder
 from tests.federation import Line, Site, masked_plan, of_kind, settle
-from tests.rehearsal.gates import nothing
 from tests.scripted import announced
 
 
@@ -159,7 +158,7 @@ def test_a_chunk_that_waited_is_checked_again_before_it_is_sent() -> None:
     """The coordinator does not read, a person withdraws, and then the coordinator reads: the chunk does not leave."""
     posted: list[object] = []
     link = SimpleNamespace(post=lambda *message: posted.append(message), begin=None, end=None)
-    stream = Stream(link, lambda: "", nothing)  # type: ignore[arg-type]
+    stream = Stream(link, lambda: "")  # type: ignore[arg-type]
     withdrawn: list[str] = []
 
     def check() -> None:
