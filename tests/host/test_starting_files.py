@@ -46,10 +46,10 @@ def test_the_file_of_the_plan_is_read(tmp_path: Path, layers: list[str] | None) 
 
 
 WRONG: list[tuple[dict[str, Any] | bytes, str]] = [
-    ({"first": np.zeros(3, np.float32)}, "the file lacks second"),
-    (random_values(SHAPES | {"third": (1,)}), "the plan does not use 'third'"),
-    (random_values(SHAPES | {"second": (8,)}), r"second is float32 \(8,\), and the plan has float32 \(7,\)"),
-    ({name: np.zeros(shape) for name, shape in SHAPES.items()}, "first is float64"),
+    ({"first": np.zeros(3, np.float32)}, "other tensors than the plan"),
+    (random_values(SHAPES | {"third": (1,)}), "other tensors than the plan"),
+    (random_values(SHAPES | {"second": (8,)}), "other tensors than the plan"),
+    ({name: np.zeros(shape) for name, shape in SHAPES.items()}, "other tensors than the plan"),
     (random_values(SHAPES) | {"second": np.full(7, np.nan, np.float32)}, "values in second that are not finite"),
     (random_values(SHAPES) | {"second": np.full(7, -np.inf, np.float32)}, "values in second that are not finite"),
     (random_values(SHAPES | {"third": (1 << 18,)}), r"has 1,048,[0-9]+ bytes, and the plan's tensors allow 1,048,616"),
