@@ -93,7 +93,7 @@ class Connection:
         self,
         address: str,
         credentials: Credentials,
-        accepted: Callable[[], None],
+        accepted: Callable[[], None] = lambda: None,
         proxy: Proxy | None = None,
     ) -> None:
         """Prepare the stream. `accepted` is called once, after the coordinator has accepted the stream."""

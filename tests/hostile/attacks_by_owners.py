@@ -34,7 +34,7 @@ from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Failed, Prepare, Prepared, Trained, TrainerEnd
 from tests.federation import MadeUpTrainer, hospital, masked_plan
 from tests.hostile.attack import Attack, in_copy, patched, scratch
-from tests.hostile.taken_over import gate_at, whole
+from tests.hostile.taken_over import Gate, gate_at, whole
 from tests.site_agent.trainer.asked import train
 from tests.site_agent.trainer.sites import approve_plan, make_plan, make_site
 
@@ -65,7 +65,7 @@ def joining_without_an_approval(weakened: bool) -> bool:
 
     async def scene(folder: Path) -> bool:
         async with gate_at(folder, plan, "a") as gate:
-            await _say(gate.sockets, Announcement(plan.run_name, plan.canonical))
+            await _say(gate, Announcement(plan.run_name, plan.canonical))
             for _ in range(50):
                 await asyncio.sleep(0.005)
                 gate.read()
@@ -82,7 +82,7 @@ def flood_of_messages(weakened: bool) -> bool:
     async def scene(folder: Path) -> bool:
         async with gate_at(folder, plan, "a") as gate:
             # The gate waits for an approval meanwhile, and takes nothing more.
-            await _say(gate.sockets, Announcement(plan.run_name, plan.canonical))
+            await _say(gate, Announcement(plan.run_name, plan.canonical))
             frame = whole(gate_socket.Down(1, bytes(1000)))
             for _ in range(20 * WINDOW):
                 gate.write(frame)
@@ -103,7 +103,7 @@ def failure_that_names_a_patient(weakened: bool) -> bool:
     async def scene(folder: Path) -> bool:
         approve(folder, plan, by="A. Jones", at=datetime(2026, 1, 1, tzinfo=UTC))
         async with gate_at(folder, plan, "a") as gate:
-            await _say(gate.sockets, Announcement(plan.run_name, plan.canonical))
+            await _say(gate, Announcement(plan.run_name, plan.canonical))
             for _ in range(100):
                 await asyncio.sleep(0.005)
                 gate.read()
@@ -116,10 +116,10 @@ def failure_that_names_a_patient(weakened: bool) -> bool:
         return asyncio.run(scene(folder))
 
 
-async def _say(sockets: list[Any], message: Announcement) -> None:
-    while not sockets:
+async def _say(gate: Gate, message: Announcement) -> None:
+    while not gate.has_stream:
         await asyncio.sleep(0.001)
-    sockets[-1].send(whole(gate_socket.Down(1, encode_coordinator_message(message))))
+    gate.socket.send(whole(gate_socket.Down(1, encode_coordinator_message(message))))
 
 
 class _NoSocket:

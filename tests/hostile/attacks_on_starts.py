@@ -94,7 +94,7 @@ def starting_file_of_the_researcher(weakened: bool) -> bool:
         named = {"name": "file", "seed": 0, "sha256": write_starting_file(folder / "starting-files", values)}
         site = Site("a", masked_plan("abc", **PLAN, start=named), folder, secure_aggregation="not-required")
         admission, files = site.gate._admission, str(folder / "starting-files")
-        admission.hospital = admission.hospital.model_copy(update={"starting_files": files})
+        admission._hospital = admission._hospital.model_copy(update={"starting_files": files})
         await settle()
         await site.tell(Announcement(site.plan.run_name, site.plan.canonical))
         if not site.records("run_joined"):

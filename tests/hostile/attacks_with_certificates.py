@@ -220,11 +220,9 @@ def key_of_another_curve(scene: Scene) -> bool:
 
 
 def _any_keys(self: Register, name: SiteName, asked: Any) -> Any:
-    self._connection.execute(
-        "UPDATE sites SET state = 'approved', identity_key = ?, tls_key_sha256 = ? WHERE name = ?",
-        (asked.identity_key, asked.tls_key_sha256, name),
-    )
-    return self._site(name)
+    changed = "UPDATE sites SET state = 'approved', identity_key = ?, tls_key_sha256 = ? WHERE name = ?"
+    self._store.write(changed, asked.identity_key, asked.tls_key_sha256, name)
+    return self.site(name)
 
 
 def _any_key(request_pem: bytes) -> Any:

@@ -44,7 +44,7 @@ class Gate:
     audit: AuditLog
     link: AgentLink
     task: asyncio.Task[None]
-    sockets: list[socket.socket]
+    socket: socket.socket
     orders: list[gate_socket.Message] = field(default_factory=list)
 
     @property
@@ -55,11 +55,10 @@ class Gate:
     def read(self) -> list[gate_socket.Message]:
         """Take every whole order that lies at the agent's end."""
         raw, found = b"", list[gate_socket.Message]()
-        for end in self.sockets[-1:]:
-            end.setblocking(False)
-            with suppress(OSError):
-                while part := end.recv(1 << 20):
-                    raw += part
+        self.socket.setblocking(False)
+        with suppress(OSError):
+            while part := self.socket.recv(1 << 20):
+                raw += part
         while len(raw) >= HEADER.size:
             kind, facts, payload = FRAMING.sizes(raw[: HEADER.size], largest_payload)
             found.append(FRAMING.build(kind, raw[HEADER.size :][:facts], raw[HEADER.size + facts :][:payload]))
@@ -69,9 +68,14 @@ class Gate:
 
     def write(self, raw: bytes) -> None:
         """Write at the agent's end, as much as the kernel takes."""
-        self.sockets[-1].setblocking(False)
+        self.socket.setblocking(False)
         with suppress(OSError):
-            self.sockets[-1].send(raw)
+            self.socket.send(raw)
+
+    @property
+    def has_stream(self) -> bool:
+        """Whether the gate has opened a stream."""
+        return self.link._stream is not None
 
     @property
     def waiting(self) -> int:
@@ -99,7 +103,7 @@ async def gate_at(folder: Path, plan: Plan, name: str) -> AsyncIterator[Gate]:
         hospital(name, folder), identity_key=key, trainer=cast(GateEnd, trainer), audit=audit, software="test",
         connect=lambda: link.stream(lambda: ""), upkeep=upkeep,
     )  # fmt: skip
-    gate = Gate(trainer, audit, link, asyncio.create_task(own.run()), [theirs])
+    gate = Gate(trainer, audit, link, asyncio.create_task(own.run()), theirs)
     try:
         yield gate
     finally:
@@ -131,8 +135,6 @@ class TakenOverAgent:
             await asyncio.sleep(0.002)
             if self.gate.task.done():
                 return
-            if not self.gate.sockets:
-                continue
             self._read()
             self.gate.write(self._drawn())
             self.most_waiting = max(self.most_waiting, self.gate.waiting)

@@ -109,7 +109,7 @@ def test_logs_and_certificates_do_not_wait_for_an_approval(
     async def scene() -> list[SiteMessage | Upkeep]:
         async with gate_at(tmp_path, plan, "a") as gate:
             for message in (Announcement(plan.run_name, plan.canonical), LogHeads(KeptHead(), KeptHead())):
-                while not gate.sockets or gate.waiting:
+                while not gate.has_stream or gate.waiting:
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(0.1)
                 gate.write(whole(Down(1, encode_coordinator_message(message))))

@@ -155,7 +155,7 @@ class WatchedLink:
     def __init__(self) -> None:
         self.posted: list[Up] = []
 
-    async def begin(self, _: object) -> int:
+    def begin(self, _: object) -> int:
         """The first stream."""
         return 1
 
@@ -173,10 +173,7 @@ def test_the_gate_never_waits_to_send_a_short_message(tmp_path: Path) -> None:
     link = WatchedLink()
 
     async def scene() -> None:
-        async def nothing(_: float | None) -> None:
-            """The stream is accepted."""
-
-        async with GateStream(cast(AgentLink, link), lambda: "", nothing) as stream:
+        async with GateStream(cast(AgentLink, link), lambda: "") as stream:
             chunks = [spawned(stream.send(Chunk(0, 0, index, b"body")), "") for index in range(WINDOW + 1)]
             await asyncio.sleep(0)
             for number in range(MOST_LATER):
@@ -201,11 +198,8 @@ async def test_a_withdrawal_takes_effect_although_the_coordinator_reads_nothing(
     plan, link = clear_plan(parameters=WINDOW * 400_000), WatchedLink()  # more chunks than the window
     streams: list[GateStream] = []
 
-    async def nothing(_: float | None) -> None:
-        """The stream is accepted."""
-
     def connect() -> GateStream:
-        streams.append(GateStream(cast(AgentLink, link), lambda: "", nothing))
+        streams.append(GateStream(cast(AgentLink, link), lambda: ""))
         return streams[-1]
 
     site = Site("a", plan, tmp_path, connect=connect, secure_aggregation="not-required")
