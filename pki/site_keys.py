@@ -19,7 +19,7 @@ from cryptography import x509
 from host import secret_files
 from host.durable import sync_folder
 from pki import certificates
-from pki.certificate_chain import certificates_in, checked_leaf, federation_of
+from pki.certificate_chain import certificates_in, checked_leaf
 from pki.names import SiteName
 from protos.errors import ConfigurationError
 
@@ -75,14 +75,6 @@ class SiteKeys:
     def leaf(self) -> x509.Certificate:
         """Return the site's current certificate."""
         return certificates_in(secret_files.read_public(self.certificate_path))[0]
-
-    def certificate_sha256(self) -> str:
-        """Return the SHA-256 of the current certificate, 64 hexadecimal digits."""
-        return certificates.certificate_sha256(self.leaf())
-
-    def federation(self) -> str:
-        """Return the federation that the current certificate names."""
-        return federation_of(self.leaf())
 
     def signing_request(self) -> bytes:
         """Return a signing request (PEM) for the TLS key."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import pki.site_keys
+from pki.certificates import certificate_sha256
 from pki.identity_key import has_identity_key, identity_fingerprint, identity_key_path, make_identity_key
 from pki.identity_key import read_identity_key as read
 
@@ -46,6 +47,10 @@ class SiteKeys(pki.site_keys.SiteKeys):
     def identity_key(self) -> Ed25519PrivateKey:
         """The identity key."""
         return read(self.directory)
+
+    def certificate_sha256(self) -> str:
+        """Of the current certificate."""
+        return certificate_sha256(self.leaf())
 
     def identity_fingerprint(self) -> str:
         """Its fingerprint."""
