@@ -189,6 +189,9 @@ def _model(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]
         cells += [mine[term["term"]]["text"] if term["term"] in mine and term in single else "–"] if mine else []
         rows.append(cells)
     yield table(f"{one['name']}: coefficients", head, rows, style="figures")
+    if any(":" in term["term"] for term in terms):
+        words = "Beside a product, the row of one of its columns is for 0, or for the reference, of the others."
+        yield paragraph(words, "soft")
     yield from _shapes(one)
     yield from _differences(one)
     if one["ridge"]:
@@ -213,10 +216,13 @@ def _shapes(one: Facts) -> Iterator[str]:
     """Yield the joint tests of terms with several columns, and what each spline says at its knots."""
     scale = one["ratio"] or "difference"
     if one["tests"]:
-        tests: list[list[Cell]] = [
-            [test["term"], f"{test['chi_squared']:.2f}", f"{test['degrees']}", _p(test["p"])] for test in one["tests"]
-        ]
-        yield table("Joint tests", ["Joint test of", "Wald's chi-squared", "Degrees", "p"], tests, style="figures")
+        is_f = "f" in one["tests"][0]
+        tests: list[list[Cell]] = []
+        for test in one["tests"]:
+            degrees = f"{test['degrees']}" + (f" and {test['residual_degrees']:,.0f}" if is_f else "")
+            tests.append([test["term"], f"{test['f' if is_f else 'chi_squared']:.2f}", degrees, _p(test["p"])])
+        head = ["Joint test of", "F" if is_f else "Wald's chi-squared", "Degrees of freedom", "p"]
+        yield table("Joint tests", head, tests, style="figures")
     for spline in one["splines"]:
         rows: list[list[Cell]] = []
         for at in spline["at"]:
@@ -228,11 +234,14 @@ def _shapes(one: Facts) -> Iterator[str]:
 
 def _patients(one: Facts) -> Iterator[str]:
     """Yield who took part in a model, and who did not."""
-    sites, recorded, missing = one["sites"], one["sites that record it"], one["rows with a missing value"]
+    sites, recorded, missing = one["sites"], one["sites that record it"], one["rows that take no part"]
     events = f"{one['events']:,} of them with the event, " if one["events"] is not None else ""
-    yield f"{one['rows']:,} patients, {events}of {sites} hospitals."
+    is_by_patient = one.get("patients") is not None
+    of, what = (f"of {one['patients']:,} patients ", "rows") if is_by_patient else ("", "patients")
+    yield f"{one['rows']:,} {what}, {events}{of}of {sites} hospitals."
     if missing:
-        yield f"{missing:,} further patients have a missing value and take no part."
+        exposed = f" or no {one['exposure']} above 0" if one.get("exposure") else ""
+        yield f"{missing:,} further {what} have a missing value{exposed} and take no part."
     if sites < recorded:
         yield f"{recorded - sites} of {recorded} hospitals have too few patients or events to take part."
 
@@ -319,8 +328,8 @@ def _method(one: Facts) -> str:
             penalty = f" and a ridge penalty of {one['ridge']:g}" if one["ridge"] else ""
             robust = " Standard errors allow for several rows of one patient (sandwich)." if one["robust"] else ""
             firth = " and Firth's correction" if one["firth"] else ""
-            wald = "" if one["ridge"] else " Intervals are Wald's at 95%."
-            return f"{_PAPERS[one['family']]} with {own}{penalty}{firth}.{wald}{robust}{_beside(one)}"
+            wald = f" Intervals are {'Student' if one['family'] == 'gaussian' else 'Wald'}'s at 95%."
+            return f"{_PAPERS[one['family']]} with {own}{penalty}{firth}.{'' if one['ridge'] else wald}{robust}{_beside(one)}"
         case _:
             return ""
 

@@ -4,12 +4,12 @@ Beside what model.py says, sites send in the last round the sums for a test of p
 
 * a site with some events but fewer than `smallest_part` makes the model void for all. A site without an event adds its
   rows to the counts and nothing to the model, as in one pooled table. The result has the number of such sites;
-* rows with a missing value take no part. A time must be above 0;
+* rows with a missing value take no part;
 * at no coefficients may fewer than `smallest_part` rows have almost all the weight.
 
 The test of proportional hazards adds each column times log(time) to the model, and asks whether its coefficient is 0: a
 score test, from the scaled Schoenfeld residuals against log(time) (Therneau, Grambsch 2000, section 6.2; cox.zph of R's
-survival 3.0 and later).
+survival 3.0 and later). There a time of 0 counts as half a unit, because 0 has no logarithm.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
     @cached_property
     def counted(self) -> tuple[Number, ...]:
         """Rows and sites."""
-        rows, sites = ("rows", "events", "rows with a missing value"), ("sites", "sites without events")
+        rows, sites = ("rows", "events", "rows that take no part"), ("sites", "sites without events")
         counts = (Number(name, self._size.largest_rows) for name in rows)
         return (*counts, *(Number(name, 1) for name in sites))
 
@@ -68,7 +68,6 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
         events = frame.columns[self._cox.event]
         complete = ~(np.isnan(values).any(axis=1) | np.isnan(times) | np.isnan(events))
         values, times, died = values[complete], times[complete], events[complete] == 1
-        require_times(self._cox.time, times)
         if 0 < died.sum() < self._size.smallest_part:
             raise Unanswerable(f"Only {died.sum()} rows of this hospital have the event {self._cox.event}.")
         sets = RiskSets.of(times, died, self._cox.ties)
@@ -87,7 +86,8 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
             return np.zeros(len(self.at_the_end))
         design, at = self._standard_rows(rows, sums), self._walk(sums).following
         weighted = WeightedRiskSets(rows.sets, design, at, self._fewest_rows(frame))
-        logs = np.clip(np.log(rows.sets.times) / _LOG_UNIT, -2.0, 2.0)
+        times = np.where(rows.sets.times > 0.0, rows.sets.times, 0.5)
+        logs = np.clip(np.log(times) / _LOG_UNIT, -2.0, 2.0)
         score, cross = weighted.sums_over_events(logs)
         return np.concatenate([score, cross[self._upper], weighted.sums_over_events(logs**2)[1][self._upper]])
 
@@ -153,13 +153,3 @@ def require_survival(time: str, event: str, concepts: tuple[Concept, ...]) -> Nu
     if not isinstance(ended, CodedConcept) or len(ended.codes) != 2:
         raise ValueError(f"{event} does not have two codes, the second of which is the event")
     return timed
-
-
-def require_times(name: str, times: Float64) -> None:
-    """Raise Unanswerable if a time, float64 of shape (rows,), is not above 0."""
-    wrong = int(np.count_nonzero(times <= 0.0))
-    if wrong:
-        raise Unanswerable(
-            f"{wrong} rows have 0 or less in {name}: correct them, or write half of the time's unit where a patient "
-            "has the event on the first day."
-        )

@@ -6,7 +6,7 @@ The rules:
   groups until no count follows from a total (void_groups.py);
 * a group is printed if enough sites have it, and if it has no event or at least `smallest_cell` of them;
 * a curve ends where fewer than `smallest_cell` patients are at risk;
-* rows with a missing value take no part. A time must be above 0.
+* rows with a missing value take no part.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept
-from protos.statistics.cox import require_survival, require_times
+from protos.statistics.cox import require_survival
 from protos.statistics.distributions import TWO_SIDED, p_of_z
 from protos.statistics.log_rank import log_rank_numbers, log_rank_test
 from protos.statistics.survival_curve import SurvivalCurve
@@ -55,7 +55,7 @@ class CurveArithmetic:
         intervals = ceil(curve.to / length - 1e-9)
         if intervals > MOST_INTERVALS:
             raise ValueError(f"the grid has {intervals:,} intervals, and {MOST_INTERVALS:,} are allowed")
-        self._grid = np.minimum(np.arange(1, intervals + 1) * length, curve.to)
+        self._grid = np.minimum(np.arange(intervals + 1) * length, curve.to)
         self._groups: tuple[str, ...] = ("all",)
         if curve.by is not None:
             by = concept_named(concepts, curve.by)
@@ -89,7 +89,6 @@ class CurveArithmetic:
         groups = np.zeros(frame.rows) if self._curve.by is None else frame.columns[self._curve.by]
         complete = ~(np.isnan(times) | np.isnan(events) | np.isnan(groups))
         times, died, groups = times[complete], events[complete] == 1, groups[complete]
-        require_times(self._curve.time, times)
         found: list[float] = []
         patients = [int(np.count_nonzero(groups == place)) for place in range(len(self._groups))]
         void = void_groups(patients, lambda some: sum(patients[one] for one in some) < self._size.smallest_part)
@@ -134,7 +133,7 @@ class CurveArithmetic:
             "event": self._curve.event,
             "by": self._curve.by,
             "unit": self._unit,
-            "resolution": float(self._grid[0]),
+            "resolution": float(self._grid[1]),
             "groups": [self._record(name, curve, shown[name], until) for name, curve in curves.items()],
             "not shown": [name for name in self._groups if name not in shown],
             "log_rank": test,

@@ -79,11 +79,14 @@ class Estimates:
         return {"estimate": value, "error": error, "low": value - reach, "high": value + reach, "p": p}
 
     def joint(self, places: list[int]) -> dict[str, float]:
-        """Return Wald's test of whether all coefficients at these places are 0."""
+        """Return Wald's test of whether all coefficients at these places are 0, as F if the errors are those of t."""
         values, errors = self.values[places], np.sqrt(np.diagonal(self.covariance)[places])
         correlation = self.covariance[np.ix_(places, places)] / np.outer(errors, errors)
         found = float(values / errors @ np.linalg.solve(correlation, values / errors))
-        return {"chi_squared": found, "degrees": len(places), "p": self._p(found, len(places))}
+        p = self._p(found, number := len(places))
+        if self.degrees:
+            return {"f": found / number, "degrees": number, "residual_degrees": self.degrees, "p": p}
+        return {"chi_squared": found, "degrees": number, "p": p}
 
     def _p(self, chi_squared: float, number: int) -> float:
         if self.degrees:
@@ -171,6 +174,10 @@ class ModelArithmetic(ABC, Generic[Rows]):
     @property
     def _lags(self) -> bool:
         return False
+
+    @property
+    def _against_separation(self) -> str | None:
+        return None if self._ridge else "a ridge"
 
     @property
     def _compares(self) -> bool:
@@ -266,13 +273,13 @@ class ModelArithmetic(ABC, Generic[Rows]):
         if not sums.newton:
             raise Unanswerable(_NOT_ANSWERED)
         here = self._walk(sums)
-        require_estimate(here, self._names[: self._columns])
+        require_estimate(here, self._names[: self._columns], self._against_separation)
         if sums.last is None:
             raise Unanswerable(_NOT_ANSWERED)
         found = self._estimates(sums, here)
         head = {
             "rows": round(self._count(sums, "rows")),
-            "rows with a missing value": round(self._count(sums, "rows with a missing value")),
+            "rows that take no part": round(self._count(sums, "rows that take no part")),
             "sites": round(self._count(sums, "sites")),
             "sites that record it": self._size.sites,
             "rounds": len(sums.newton),

@@ -163,26 +163,27 @@ class Walk:
         return here
 
 
-def require_estimate(position: Position, names: Sequence[str]) -> None:
+def require_estimate(position: Position, names: Sequence[str], remedy: str | None) -> None:
     """Raise Unanswerable, with the columns' names, if a walk did not reach the largest likelihood.
 
-    `names` are those of the first coefficients. Others, such as an intercept, are never named.
+    `names` are those of the first coefficients. Others, such as an intercept, are never named. `remedy` is what the
+    model can have against separation; None if it has that already.
     """
     direction = position.separated
     if position.has_converged and direction is None:
         return
     moves = np.abs(position.following - position.best if direction is None else direction)[: len(names)]
     growing = [name for name, one in zip(names, moves, strict=True) if one >= _STILL_MOVING * moves.max()]
-    how = (
-        "did not settle in the plan's rounds. Plan more newton_rounds. If it"
-        if direction is None
-        else "keeps growing. It"
-    )
-    raise Unanswerable(
-        f"The coefficient of {' and '.join(growing)} {how} grows because these columns separate the patients with the "
-        f"event from the others, or nearly do: join codes of {growing[0]}, remove the term, or plan a ridge or "
-        "Firth's correction with newton_rounds of 30."
-    )
+    words = "keeps growing. These"
+    if direction is None:
+        words = f"did not settle in the plan's rounds. Plan newton_rounds of 30, or remove {growing[0]}."
+        words += " If it grows, these" if remedy is not None else ""
+    if remedy is not None:
+        words += (
+            f" columns separate the patients with the event from the others, or nearly do: join codes of {growing[0]}, "
+            f"remove the term, or plan {remedy}."
+        )
+    raise Unanswerable(f"The coefficient of {' and '.join(growing)} {words}")
 
 
 def own_walk(sums_at: Callable[[Float64], LikelihoodSums], columns: int, most: int = 25) -> Position | None:

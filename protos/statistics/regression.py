@@ -112,7 +112,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         return (
             Number("rows", rows),
             Number("sites", 1),
-            Number("rows with a missing value", rows),
+            Number("rows that take no part", rows),
             Number("sum of outcomes", rows * SUM_SCALE, SUM_SCALE),
             Number("squares of outcomes", rows * SUM_SCALE, SUM_SCALE),
             Number("sum of exposures", rows * SUM_SCALE, SUM_SCALE),
@@ -134,6 +134,12 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
     @property
     def _lags(self) -> bool:
         return self._model.firth
+
+    @property
+    def _against_separation(self) -> str | None:
+        if self._model.family != "binomial" or self._model.robust or self._ridge:
+            return super()._against_separation
+        return None if self._model.firth else "a ridge or Firth's correction with newton_rounds of 30"
 
     def _fewest_rows(self, frame: Frame) -> int:
         return frame.smallest_cell
@@ -367,7 +373,9 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
             "family": model.family,
             "outcome": model.outcome,
             "intercept": model.intercept,
+            "exposure": model.exposure,
             "robust": model.robust,
+            "patients": round(float(sums.last[self._fit])) if model.robust and sums.last is not None else None,
             "firth": model.firth,
             "events": round(self._count(sums, "sum of outcomes")) if model.family == "binomial" else None,
             "degrees of freedom": residual and (self._covariance(sums)[1] if model.robust else residual[0]),

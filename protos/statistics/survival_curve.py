@@ -42,7 +42,7 @@ class SurvivalCurve:
     """The Kaplan-Meier curve of one group, at the ends of the grid's intervals.
 
     Attributes:
-        grid: the ends, rising and above 0, float64 of shape (intervals,).
+        grid: the ends, rising from 0 on, float64 of shape (intervals,).
         events, censored: counts in each interval, float64 of shape (intervals,).
         beyond: how many patients are followed longer than the grid.
     """

@@ -7,7 +7,7 @@ lung are missing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +49,8 @@ TABLES: Final = (
     _read("leukemia", "white", "arm", sex=_YES, arm=_YES),
 )  # fmt: skip
 LUNG, ROSSI, _, LARYNX, LEUKEMIA = TABLES
+# Some patients die or are censored on the first day.
+FROM_0: Final = replace(LUNG, name="from 0", rows=LUNG.rows.assign(time=(LUNG.rows["time"] - 90).clip(lower=0)))
 
 
 def pooled(table: SurvivalTable) -> pd.DataFrame:

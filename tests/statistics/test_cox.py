@@ -17,7 +17,7 @@ from protos.statistics.distributions import p_of_chi_squared, p_of_z
 from protos.statistics.risk_sets import RiskSets, WeightedRiskSets
 from tests.for_each import for_each
 from tests.statistics.one_process import codes, concepts_of, frames_of, number, run, size
-from tests.statistics.survival_tables import LARYNX, TABLES, SurvivalTable, pooled
+from tests.statistics.survival_tables import FROM_0, LARYNX, TABLES, SurvivalTable, pooled
 
 # Each site rounds its sums to 2**-37. Divided by an information of at least 1, in units of a deviation, 12 sites are
 # below 1e-10; a column's deviation may be .1.
@@ -55,7 +55,7 @@ def _on(rows: pd.DataFrame, terms: tuple[str, ...], **of_size: object) -> dict[s
     return run(model, frames_of(rows, "site", coded))[0]
 
 
-@for_each("table", TABLES)
+@for_each("table", (*TABLES, FROM_0))
 def test_a_federated_cox_model_is_that_of_the_pooled_table(table: SurvivalTable) -> None:
     """Coefficients, standard errors and p values are those of statsmodels with a stratum for each site."""
     whole = pooled(table).dropna()
@@ -169,7 +169,6 @@ def _separated(rows: pd.DataFrame) -> pd.DataFrame:
             id="one of three sites without events",
         ),
         pytest.param(("age", "dose"), lambda rows: rows.groupby("site").head(4), "columns", id="three sites, 12 rows"),
-        pytest.param(("age",), lambda rows: rows.assign(time=rows["time"] - 1.0), "time", id="times of 0"),
     ],
 )  # fmt: skip
 def test_what_has_no_estimate_names_its_column(

@@ -60,7 +60,7 @@ def test_a_logistic_model_with_an_intercept_for_each_site_is_that_of_the_pooled_
     pooled = fitted(table, f"event ~ C(site) + {FORMULA}", sm.families.Binomial())
     compare(found, pooled, NAMES)
     assert found["rows"] == pooled.nobs
-    assert found["rows"] + found["rows with a missing value"] == len(table)
+    assert found["rows"] + found["rows that take no part"] == len(table)
 
 
 @pytest.mark.parametrize("intercept", ["site", "common"])
@@ -149,6 +149,8 @@ def test_separation_names_the_column(intercept: str) -> None:
 
     assert "stage=III" in found
     assert "intercept" not in found
+    assert "Firth" in found
+    assert "Firth" not in refusal(table, terms=["age", "stage"], intercept=intercept, robust=True)
 
 
 def test_a_number_that_separates_all_outcomes_is_named() -> None:

@@ -76,9 +76,10 @@ def test_a_spline_is_that_of_another_basis_on_the_pooled_table(kind: str) -> Non
         assert half == pytest.approx(limit * np.sqrt(max(0.0, weights @ covariance @ weights)), rel=1e-6, abs=1e-9)
     whole, curved = found["tests"]
     assert (whole["term"], whole["degrees"], curved["degrees"]) == ("age", 3, 2)
-    assert whole["chi_squared"] == pytest.approx(values @ np.linalg.solve(covariance, values), rel=1e-6)
+    chi_squared = 3 * whole["f"] if kind == "gaussian" else whole["chi_squared"]
+    assert chi_squared == pytest.approx(values @ np.linalg.solve(covariance, values), rel=1e-6)
     if kind != "gaussian":
-        assert whole["p"] == pytest.approx(chi2.sf(whole["chi_squared"], 3), rel=1e-9)
+        assert whole["p"] == pytest.approx(chi2.sf(chi_squared, 3), rel=1e-9)
     head = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
     assert "knots at 45, 57, 63, 75" in statistics_page(head | {"analyses": [found]})
 
@@ -94,6 +95,8 @@ def test_a_joint_test_of_codes_is_walds() -> None:
     expected = pooled.wald_test("C(stage)[T.II] = C(stage)[T.III] = 0", use_f=True, scalar=True)
     assert [one["term"] for one in found["tests"]] == ["stage"]
     assert found["tests"][0]["p"] == pytest.approx(float(expected.pvalue), rel=1e-7)
+    assert found["tests"][0]["f"] == pytest.approx(float(expected.statistic), rel=1e-7)
+    assert found["tests"][0]["residual_degrees"] == pooled.df_resid
 
 
 def _firth(table: pd.DataFrame, right: str) -> tuple[dict[str, float], dict[str, float]]:

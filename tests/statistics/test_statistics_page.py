@@ -18,8 +18,11 @@ from protos.plan.analyses import Cox, Curve, Regression, Unanswerable
 from protos.statistics.cox import CoxArithmetic
 from protos.statistics.group_curves import CurveArithmetic
 from protos.statistics.regression import RegressionArithmetic
+from tests.statistics.federations import frames_of as frames_of_plan
+from tests.statistics.federations import patients, results_of, statistics_plan
 from tests.statistics.one_process import concepts_of, frames_of, run, size
 from tests.statistics.survival_tables import LUNG, ROSSI, SurvivalTable
+from tests.statistics.test_regression import regression
 
 TABLE_ONE: dict[str, Any] = {
     "name": "characteristics", "kind": "table_one", "groups": ["all", "arm=a"],
@@ -120,6 +123,27 @@ def test_a_hospital_reads_why_it_did_not_answer() -> None:
 
     assert reason in statistics_page(results, {}, {"death": reason})
     assert reason not in statistics_page(results)
+
+
+def test_a_page_names_what_it_counts() -> None:
+    """F tests of linear models, rows of patients under robust errors, exposures of 0, and rows beside products."""
+    table = patients(4).assign(patient=lambda rows: np.arange(len(rows)) // 2)
+    table.loc[:2, "days"] = 0.0
+    linear = {"family": "gaussian", "outcome": "pressure"}
+    plan = statistics_plan(
+        regression("F", **linear, terms=["stage", "stage:sex", "sex"]),
+        regression("rows", robust=True, terms=["sex"]),
+        regression("rates", family="poisson", outcome="admissions", exposure="days", terms=["sex"]),
+    )
+    head = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
+
+    found = results_of(plan, frames_of_plan(plan, table, patients="patient"))
+    shown = [statistics_page(head | {"analyses": [one]}) for one in found]
+
+    assert ["<th scope=\"col\">F</th>" in page for page in shown] == [True, False, False]
+    assert ["eside a product" in page for page in shown] == [True, False, False]
+    assert [" rows, " in page and f"of {table.patient.nunique()} patients" in page for page in shown] == [False, True, False]
+    assert ["no days above 0" in page for page in shown] == [False, False, True]
 
 
 def test_names_are_texts_and_the_page_loads_nothing() -> None:

@@ -256,7 +256,7 @@ def follow_up_line(column: ColumnDraft, outcome: ColumnDraft) -> Line:
         "unit, or set `role: ignore` if this is no time of follow-up"
     ]
     if (column.numbers <= 0).any():
-        words.append("suspicious: some times are 0 or below. Correct them, or add `zero: half`: 0 is half a unit")
+        words.append("suspicious: some times are 0 or below. Correct them, or add `zero: keep` for times of 0")
     unit = next((one for one in ("weeks", "months", "years") if one[:-1] in column.name.lower()), "days")
     return _line(column, "follow-up", [("unit", unit), *([] if column.is_complete else [("missing", "allow")])], words)
 

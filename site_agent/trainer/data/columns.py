@@ -467,7 +467,7 @@ class FollowUpColumn(TableColumn):
     Attributes:
         unit: of the time; days or years (of 365.25 days) for dates.
         longest: the longest possible time, in this unit.
-        zero: `half` reads a time of 0 as half a unit, half a day for dates.
+        zero: whether a time of 0 is a mistake or is kept.
         pattern, since: for dates: how they are written, and the date column with the start.
         end: for dates: the administrative end. After it nobody was followed.
         competing: codes of the target that count as censored although another event ended the follow-up.
@@ -476,7 +476,7 @@ class FollowUpColumn(TableColumn):
     role: Literal["follow-up"]
     unit: Words
     longest: float | None = Field(default=None, gt=0)
-    zero: Literal["refuse", "half"] = "refuse"
+    zero: Literal["refuse", "keep"] = "refuse"
     missing: Literal["refuse", "allow"] = "refuse"
     missing_markers: tuple[Code, ...] = ()
     pattern: Pattern | None = None

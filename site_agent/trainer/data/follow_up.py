@@ -4,7 +4,7 @@ The time is a number, or the time from another date to a date. The outcome says 
 rules:
 
 * a time below 0, dates in the wrong order, and a day after the administrative end are mistakes, with their rows;
-* a time of 0 is a mistake unless the contract says that it is half a unit. Cox models and curves need times above 0.
+* a time of 0 is a mistake unless the contract keeps it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from site_agent.trainer.data.columns import DayColumn, FollowUpColumn, NumericFe
 
 NEGATIVE: Final = Flaw("a time of follow-up below 0")
 REVERSED: Final = Flaw("an end of follow-up before its start; are the two dates in the right columns?")
-ZERO: Final = Flaw("a time of follow-up of 0; correct it, or declare `zero: half`, which makes it half a unit")
+ZERO: Final = Flaw("a time of follow-up of 0; correct it, or declare `zero: keep` if follow-up can end on the first day")
 AFTER_END: Final = Flaw(
     "a day after the administrative end; write that day, with the code of a patient without the event, or correct `end`"
 )
@@ -42,7 +42,6 @@ def times_of(column: FollowUpColumn, own: Parsed, start: Parsed | None) -> Parse
         own: what `follow_up_parser` read.
         start: the days of the column `since`, for dates.
     """
-    divisor = DAYS_PER_YEAR if start is not None and column.unit == "years" else 1.0
     values = own.values.copy()
     flaws = {words: list(places) for words, places in own.flaws.items()}
     known = np.zeros(len(values), np.bool_)
@@ -51,18 +50,16 @@ def times_of(column: FollowUpColumn, own: Parsed, start: Parsed | None) -> Parse
             known[list(places)] = True
     is_after = values > column.end.toordinal() if column.end is not None else known & ~known
     if start is not None:
-        values = (values - start.values) / divisor
-    is_zero = values == 0.0
+        values = (values - start.values) / (DAYS_PER_YEAR if column.unit == "years" else 1.0)
     wrong = [
         (AFTER_END, is_after),
         (NEGATIVE if start is None else REVERSED, values < 0.0),
-        (ZERO, is_zero & (column.zero == "refuse")),
+        (ZERO, (values == 0.0) & (column.zero == "refuse")),
     ]
     if column.longest is not None:
         wrong.append((Flaw(f"a time longer than {column.longest:g} {column.unit}"), values > column.longest))
     if column.missing == "refuse":
         wrong.append((MISSING, np.isnan(values)))
-    values[is_zero] = 0.5 / divisor
     for flaw, is_wrong in wrong:
         found = np.flatnonzero(is_wrong & ~known)
         if len(found):

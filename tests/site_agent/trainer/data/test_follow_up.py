@@ -49,12 +49,12 @@ def _ordinary_dates(*cells: str) -> list[str]:
 
 def test_a_number_is_the_time(tmp_path: Path) -> None:
     """The time is read beside the outcome, and is no feature."""
-    survey = _read(tmp_path, _contract(NUMBER, ", zero: half, missing: allow"), _ordinary("0", "7.5", ""))
+    survey = _read(tmp_path, _contract(NUMBER, ", zero: keep, missing: allow"), _ordinary("0", "7.5", ""))
 
     table = survey.table
     assert survey.mistakes == ()
     assert table.follow_up is not None
-    np.testing.assert_array_equal(table.follow_up[:4], [0.5, 7.5, np.nan, 30.0])
+    np.testing.assert_array_equal(table.follow_up[:4], [0.0, 7.5, np.nan, 30.0])
     assert list(table.features) == ["age"]
     assert not table.group_positions
 
