@@ -22,7 +22,7 @@ def simulate_statistics(
 
     Args:
         sites: by the names in the plan a frame whose columns have the names of concepts: numbers in the concept's unit,
-            and codes as texts. A frame lacks exactly the concepts that `recorded_by` does not give it.
+            and codes as texts or numbers. A frame lacks exactly the concepts that `recorded_by` does not give it.
         patient: the column that identifies patients; None if each row is one.
 
     Raises:
@@ -46,6 +46,8 @@ def _values(concept: Concept, table: pd.DataFrame, site: str) -> Any:  # Any: fl
     own = table[concept.name]
     if isinstance(concept, NumberConcept):
         return own.to_numpy(np.float64).clip(concept.low, concept.high)
+    if pd.api.types.is_numeric_dtype(own):
+        own = own.map("{:g}".format, na_action="ignore")  # 1 is the code 1
     places = own.map({code: float(place) for place, code in enumerate(concept.codes)})
     strangers = own[places.isna() & own.notna()]
     if len(strangers):

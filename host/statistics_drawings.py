@@ -75,7 +75,7 @@ def _log_axis(axes: Any) -> None:
     low, high = min(low, 0.8), max(high, 1.25)
     inside = [tick for tick in _TICKS if low <= tick <= high]
     if len(inside) < 3:
-        inside = [tick for tick in (0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, *_TICKS) if low <= tick <= high]
+        inside = [tick for tick in (0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, *_TICKS) if low <= tick <= high]
     axes.set_xlim(low, high)
     axes.set_xticks(sorted(set(inside)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -270,7 +270,14 @@ def _curve(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]
         words = f"Without {one['event']}, by Kaplan and Meier, with 95% intervals"
         yield figure(words, drawings.survival(words, label, one["groups"]), is_wide=True)
     until = one["groups"][0]["restricted_mean"]["until"]
-    head = ["Group", "Patients", "Events", "Hospitals", f"Median, {unit}", f"Mean up to {_short(until)} {unit}"]
+    head = [
+        "Group",
+        "Patients",
+        "Events on the curve",
+        "Hospitals",
+        f"Median, {unit}",
+        f"Mean up to {_short(until)} {unit}",
+    ]
     rows: list[list[Cell]] = []
     for group in one["groups"]:
         counts = (f"{group[key]:,}" for key in ("patients", "events", "sites"))
@@ -286,9 +293,6 @@ def _curve(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]
             f"Log-rank test, stratified by hospital: chi-squared {found['chi_squared']:.2f} with {found['degrees']} "
             f"degree{'s' if found['degrees'] > 1 else ''} of freedom, p {_p(found['p'], equals=True)}."
         )
-    if one["restricted_mean_difference"]:
-        found = one["restricted_mean_difference"]
-        notes.append(f"Difference of the means: {_estimate(found)} {unit}, p {_p(found['p'], equals=True)}.")
     if one["not shown"]:
         notes.append(f"Not shown, because too few hospitals or patients have it: {', '.join(one['not shown'])}.")
     yield from (paragraph(note, "soft") for note in notes)
@@ -311,7 +315,7 @@ def _method(one: Facts) -> str:
         case "cox":
             penalty = f", with a ridge penalty of {one['ridge']:g}" if one["ridge"] else ""
             words = (
-                f"a Cox model stratified by hospital, with {one['ties'].capitalize()}'s method for ties{penalty}."
+                f"a Cox model stratified by hospital, with Efron's method for ties{penalty}."
                 f" Hazard ratios have 95% Wald intervals.{_beside(one)}"
             )
             if one["proportional_p"] is not None:
@@ -328,8 +332,9 @@ def _method(one: Facts) -> str:
             penalty = f" and a ridge penalty of {one['ridge']:g}" if one["ridge"] else ""
             robust = " Standard errors allow for several rows of one patient (sandwich)." if one["robust"] else ""
             firth = " and Firth's correction" if one["firth"] else ""
-            wald = f" Intervals are {'Student' if one['family'] == 'gaussian' else 'Wald'}'s at 95%."
-            return f"{_PAPERS[one['family']]} with {own}{penalty}{firth}.{'' if one['ridge'] else wald}{robust}{_beside(one)}"
+            whose = "Student" if one["family"] == "gaussian" else "Wald"
+            ends = "" if one["ridge"] else f" Intervals are {whose}'s at 95%."
+            return f"{_PAPERS[one['family']]} with {own}{penalty}{firth}.{ends}{robust}{_beside(one)}"
         case _:
             return ""
 

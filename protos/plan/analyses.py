@@ -100,7 +100,6 @@ class Cox(Model):
 
     time: ConceptName
     event: ConceptName
-    ties: Literal["efron", "breslow"] = "efron"
 
 
 class Curve(Document):

@@ -70,7 +70,7 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
         values, times, died = values[complete], times[complete], events[complete] == 1
         if 0 < died.sum() < self._size.smallest_part:
             raise Unanswerable(f"Only {died.sum()} rows of this hospital have the event {self._cox.event}.")
-        sets = RiskSets.of(times, died, self._cox.ties)
+        sets = RiskSets.of(times, died)
         return _Rows(values=values, patients=frame.patients[complete], adds=bool(died.any()), sets=sets)
 
     def _counts(self, frame: Frame, rows: _Rows) -> list[float]:
@@ -104,7 +104,6 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
             "kind": "cox",
             "time": self._cox.time,
             "event": self._cox.event,
-            "ties": self._cox.ties,
             "events": round(self._count(sums, "events")),
             "sites without events": round(self._count(sums, "sites without events")),
             "log_likelihood": here.sums.log_likelihood if is_exact else None,

@@ -6,7 +6,8 @@ with a missing value take no part. The rules:
 
 * a column is scaled from its possible range to 0..1, and then standardised by the sums of all sites, so every entry of
   a Hessian has a bound. Coefficients are printed in the units of the concepts;
-* a site needs `smallest_part` patients beside the commonest value of a column, or none. Fewer would show single ones;
+* a site needs `smallest_part` patients beside the commonest value of a column, and with the reference code, or none.
+  Fewer would show single ones;
 * a column that too few sites have is no part of a model that anybody prints.
 """
 
@@ -132,8 +133,11 @@ class Design:
         """
         found = np.zeros((len(self.columns), 4))
         for place, values in enumerate(complete.T):
-            beside = _beside_commonest(values, patients)
+            beside, term = _beside_commonest(values, patients), self.columns[place].term
             is_few = 0 < beside < self.size.smallest_part
+            if self.columns[place].factors[0].knots is None and ":" not in term:
+                codes = complete[:, [column.term == term for column in self.columns]]
+                is_few |= 0 < len(np.unique(patients[~codes.any(axis=1)])) < self.size.smallest_part
             moments = (VOID, VOID) if is_few else (values.sum(), values @ values)
             found[place] = (adds and beside >= self.size.smallest_part, is_few, *moments)
         return found.ravel()
@@ -150,8 +154,8 @@ class Design:
         for place, column in enumerate(self.columns):
             if few[place]:
                 raise Unanswerable(
-                    f"{column.name} has fewer than {self.size.smallest_part} patients beside its commonest value at a "
-                    "hospital: remove the term, or join codes."
+                    f"{column.name} has fewer than {self.size.smallest_part} patients beside its commonest value, or with "
+                    "the reference, at a hospital: remove the term, or join codes."
                 )
             if sites[place] < self.size.fewest_sites:
                 raise Unanswerable(

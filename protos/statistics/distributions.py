@@ -19,11 +19,6 @@ def ratio_of(estimate: float) -> float:
     return exp(max(-_LARGEST_LOGARITHM, min(_LARGEST_LOGARITHM, estimate)))
 
 
-def p_of_z(z: float) -> float:
-    """Return the two-sided p value of a normal test statistic."""
-    return erfc(abs(z) / sqrt(2.0))
-
-
 def p_of_chi_squared(value: float, degrees: int) -> float:
     """Return the probability of a larger chi-squared value, by the finite sum for whole degrees of freedom.
 

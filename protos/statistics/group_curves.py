@@ -31,9 +31,10 @@ from protos.plan.analyses import (
 )
 from protos.plan.concepts import CodedConcept, Concept
 from protos.statistics.cox import require_survival
-from protos.statistics.distributions import TWO_SIDED, p_of_z
+from protos.statistics.distributions import TWO_SIDED
 from protos.statistics.log_rank import log_rank_numbers, log_rank_test
 from protos.statistics.survival_curve import SurvivalCurve
+from protos.statistics.table_one import OneRound
 from protos.statistics.void_groups import void_groups
 
 MONTH: Final = 365.25 / 12  # days
@@ -41,7 +42,7 @@ MOST_INTERVALS: Final = 4_000
 _NOTHING: Final = dict.fromkeys(("value", "error", "low", "high"))
 
 
-class CurveArithmetic:
+class CurveArithmetic(OneRound):
     """Implements protos.plan.analyses.Arithmetic."""
 
     def __init__(self, curve: Curve, concepts: tuple[Concept, ...], size: StudySize) -> None:
@@ -79,9 +80,6 @@ class CurveArithmetic:
             for place in range(pairs + pairs * (pairs + 1) // 2)
         )
 
-    newton: tuple[Number, ...] = ()
-    last: tuple[Number, ...] = ()
-
     def first_values(self, frame: Frame) -> Float64:
         """Return counts of each group and interval, and the log-rank numbers."""
         frame.require_one_row_each()
@@ -102,16 +100,6 @@ class CurveArithmetic:
             test = log_rank_numbers(times, died, groups, len(self._groups))
             found += [VOID] * len(test) if void else test.tolist()
         return np.array(found)
-
-    def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:  # noqa: ARG002
-        """Return nothing: curves need one round."""
-        return np.zeros(0)
-
-    last_values = newton_values
-
-    def has_converged(self, sums: AnnouncedPart) -> bool:  # noqa: ARG002
-        """Return True: curves need one round."""
-        return True
 
     def result(self, sums: AnnouncedPart) -> dict[str, Any]:
         """Return the curve of each group, and their comparison."""
@@ -137,7 +125,6 @@ class CurveArithmetic:
             "groups": [self._record(name, curve, shown[name], until) for name, curve in curves.items()],
             "not shown": [name for name in self._groups if name not in shown],
             "log_rank": test,
-            "restricted_mean_difference": _difference(list(curves.values()), until),
         }
 
     def own(self, frame: Frame) -> dict[str, Any]:
@@ -187,17 +174,6 @@ class CurveArithmetic:
             "interval_events": [round(one) for one in curve.events.tolist()],
             "interval_censored": [round(one) for one in curve.censored.tolist()],
         }  # fmt: skip
-
-
-def _difference(curves: list[SurvivalCurve], until: float) -> dict[str, float] | None:
-    """Return the first group's restricted mean minus the second's, if there are two groups."""
-    if len(curves) != 2:
-        return None
-    (one, its_error), (other, other_error) = (curve.restricted_mean(until) for curve in curves)
-    error = float(np.hypot(its_error, other_error))
-    if error <= 0.0:
-        return None
-    return _with_interval(one - other, error) | {"until": until, "p": p_of_z((one - other) / error)}
 
 
 def _with_interval(value: float, error: float) -> dict[str, float]:

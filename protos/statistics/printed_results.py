@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from protos.plan.statistics_plan import StatisticsPlan
+from protos.statistics.distributions import ratio_of
 
 RESULTS_JSON: Final = "results.json"
 RESULTS_CSV: Final = "results.csv"
@@ -46,16 +47,38 @@ def results_as_lines(results: Results) -> Iterator[str]:
         if "refused" in result:
             yield f"  No result. {result['refused']}"
         elif "terms" in result:
-            yield f"  {result['rows']} rows, {result['sites']} hospitals, {result['rounds']} Newton rounds"
-            for term in result["terms"]:
-                ratio = "" if term.get("ratio") is None else f"   {result['ratio']} {term['ratio']:.4g}"
-                if term["p"] is None:
-                    yield f"  {term['term']:<28}{term['estimate']:>12.5g}{ratio}   (no interval under a penalty)"
-                    continue
-                ends = f"[{term['low']:.5g}, {term['high']:.5g}]"
-                yield f"  {term['term']:<28}{term['estimate']:>12.5g} {ends:>24}   p {term['p']:.3g}{ratio}"
+            yield from _model(result)
+        elif "log_rank" in result:
+            for group in result["groups"]:
+                median, low, high = (group["median"][key] or "not reached" for key in ("value", "low", "high"))
+                line = f"{group['patients']} patients, {group['events']} events, median {median} [{low}, {high}]"
+                yield f"  {group['group']:<28}{line}"
+            if test := result["log_rank"]:
+                yield f"  {'log-rank test':<28}chi-squared {test['chi_squared']:.5g}   p {test['p']:.3g}"
         else:
             yield f"  The table is in {RESULTS_HTML}, {RESULTS_CSV} and {RESULTS_JSON}."
+
+
+def _model(result: Mapping[str, Any]) -> Iterator[str]:
+    yield f"  {result['rows']} rows, {result['sites']} hospitals, {result['rounds']} Newton rounds"
+    bent = {spline["concept"] for spline in result["splines"]}  # the ratio of a column of a spline says nothing
+    rows = [
+        (one["term"], one, not bent & {part.rstrip("'") for part in one["term"].split(":")}) for one in result["terms"]
+    ]
+    for spline in result["splines"]:
+        rows += [
+            (f"{spline['concept']} {at['value']:g} against {spline['reference']:g}", at, True) for at in spline["at"]
+        ]
+    for name, one, is_whole in rows:
+        ends = "(no interval under a penalty)" if one["low"] is None else f"[{one['low']:.5g}, {one['high']:.5g}]"
+        p = "" if one.get("p") is None else f"   p {one['p']:.3g}"
+        has_ratio = is_whole and name != "intercept" and result["ratio"]
+        ratio = f"   {result['ratio']} {ratio_of(one['estimate']):.4g}" if has_ratio else ""
+        yield f"  {name:<28}{one['estimate']:>12.5g} {ends:>24}{p}{ratio}"
+    for test in result["tests"]:
+        yield f"  {test['term']:<28}joint test   p {test['p']:.3g}"
+    if result.get("proportional_p") is not None:
+        yield f"  {'proportional hazards':<28}test of all columns   p {result['proportional_p']:.3g}"
 
 
 def _lines(found: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str, Any]]:

@@ -1,10 +1,10 @@
-"""Computes one site's sums for a Cox model at given coefficients, with Efron's or Breslow's method for ties.
+"""Computes one site's sums for a Cox model at given coefficients, with Efron's method for ties.
 
 A site is a stratum with its own baseline hazard, so a risk set never has patients of two sites. The log partial
 likelihood, score and information of the stratified model are the sums over the sites, exactly. The time for n rows,
 p columns and d events is that of sorting n rows once, and of products of n x p and d x p matrices at each position.
 
-Sources: Efron 1977, equation 5.6; Breslow 1974; Therneau, Grambsch 2000, sections 3.1 and 6.2.
+Sources: Efron 1977, equation 5.6; Therneau, Grambsch 2000, sections 3.1 and 6.2.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RiskSets:
         ends: how many rows are at risk at each time, int64 of shape (times,).
         deaths: how many events each time has, int64 of shape (times,).
         dying: the places in `order` of all events, by time, int64 of shape (events,).
-        fractions: for each event l / d of Efron's method, 0 by Breslow's, float64 of shape (events,).
+        fractions: for each event l / d of Efron's method, float64 of shape (events,).
     """
 
     order: Integers
@@ -42,7 +42,7 @@ class RiskSets:
     fractions: Float64
 
     @classmethod
-    def of(cls, times: Float64, events: npt.NDArray[np.bool_], ties: str) -> RiskSets:
+    def of(cls, times: Float64, events: npt.NDArray[np.bool_]) -> RiskSets:
         """Sort rows by their times, float64 (rows,), and by whether the time ends with the event, bool (rows,)."""
         order = np.lexsort((~events, -times))
         latest_first, dying = -times[order], np.flatnonzero(events[order])
@@ -54,7 +54,7 @@ class RiskSets:
             ends=np.searchsorted(latest_first, here, side="right"),
             deaths=deaths,
             dying=dying,
-            fractions=within / np.repeat(deaths, deaths) * (ties == "efron"),
+            fractions=within / np.repeat(deaths, deaths),
         )
 
 

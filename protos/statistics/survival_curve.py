@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf, isnan, sqrt
+from math import inf, sqrt
 from typing import Final
 
 import numpy as np
@@ -105,14 +105,6 @@ class SurvivalCurve:
         if not len(below):
             return None
         return float(self.grid[below[0]] + self.grid[(under if len(under) else below)[0]]) / 2
-
-    def at(self, time: float) -> Estimate:
-        """Return the share without the event at a time, with its interval."""
-        place = int(np.searchsorted(self.grid, time, side="right")) - 1
-        if place < 0:
-            return Estimate(value=1.0, low=1.0, high=1.0)
-        low, high = (None if isnan(limit) else limit for limit in self.intervals[place].tolist())
-        return Estimate(value=float(self.survival[place]), low=low, high=high)
 
     @property
     def end(self) -> float:

@@ -40,11 +40,25 @@ from protos.statistics.binned_values import bin_counts, quantile, standardised_d
 from protos.statistics.void_groups import void_groups
 
 
-class TableOneArithmetic:
-    """The arithmetic of one Table 1; see Arithmetic."""
+class OneRound:
+    """What all analyses without Newton rounds have of an Arithmetic."""
 
     newton: tuple[Number, ...] = ()
     last: tuple[Number, ...] = ()
+
+    def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:  # noqa: ARG002
+        """Return nothing, because there is no such round."""
+        return np.empty(0)
+
+    last_values = newton_values
+
+    def has_converged(self, sums: AnnouncedPart) -> bool:  # noqa: ARG002
+        """Return True, because there is no Newton round."""
+        return True
+
+
+class TableOneArithmetic(OneRound):
+    """The arithmetic of one Table 1; see Arithmetic."""
 
     def __init__(self, table: TableOne, concepts: tuple[Concept, ...], size: StudySize) -> None:
         """Raises ValueError: the concepts do not fit the table."""
@@ -141,19 +155,9 @@ class TableOneArithmetic:
             counts = [len(present)]
         return [1.0, 0.0, *map(float, counts), float(len(values) - len(present)), *moments]
 
-    def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:  # noqa: ARG002
-        """Return nothing, because there is no such round."""
-        return np.empty(0)
-
-    last_values = newton_values
-
     def own(self, frame: Frame) -> dict[str, Any]:  # noqa: ARG002
         """Return nothing: a hospital's own rows are described by its own programs."""
         return {}
-
-    def has_converged(self, sums: AnnouncedPart) -> bool:  # noqa: ARG002
-        """Return True, because there is no Newton round."""
-        return True
 
     def result(self, sums: AnnouncedPart) -> dict[str, Any]:
         """Return for each column a record of each group. A void cell has a reason and no numbers."""
@@ -172,10 +176,9 @@ class TableOneArithmetic:
                 numbers[0] /= len(self.groups)
                 found[concept.name] = {"all": self._record(concept, numbers)} | found[concept.name]
         groups = list(dict.fromkeys(["all", *self.groups]))
-        kinds = {one.name: "number" if isinstance(one, NumberConcept) else "codes" for one in self._columns}
         units = {one.name: one.unit for one in self._columns if isinstance(one, NumberConcept)}
         differences = {one.name: self._difference(found[one.name]) for one in self._columns} if self._by else {}
-        printed = {"groups": groups, "kinds": kinds, "units": units, "columns": found, "differences": differences}
+        printed = {"groups": groups, "units": units, "columns": found, "differences": differences}
         return {"kind": "table_one"} | printed | {"rows left out": round(float(sums.first[-1]))}
 
     def _difference(self, records: dict[str, dict[str, Any]]) -> float | None:

@@ -85,4 +85,4 @@ def results(path: Path, run_name: str | None, html: Path | None) -> None:
         click.echo(line)
     if html is not None:
         write_result(html, (folder / RESULTS_HTML).read_bytes())
-        click.echo(f"The page is in {html}.")
+    click.echo(f"The page is in {html or folder / RESULTS_HTML}.")

@@ -67,7 +67,7 @@ def result_in_words(analysis: Analysis, concepts: tuple[Concept, ...]) -> str:
             return f"{_RATIOS[model.family]} for {outcome} by {', '.join(model.terms)}; {chosen}{_columns(model)}"
         case CoxAnalysis(cox=cox):
             what = f"hazard ratios for {_event(cox.event, concepts)} after {cox.time}"
-            return f"{what} by {', '.join(cox.terms)}; ties by {cox.ties.capitalize()}{_columns(cox)}"
+            return f"{what} by {', '.join(cox.terms)}{_columns(cox)}"
         case CurveAnalysis(curve=curve):
             grid = "by month" if curve.grid == "monthly" else f"in steps of {curve.grid:g}"
             what = f"curve of {curve.time} until {_event(curve.event, concepts)}"

@@ -14,7 +14,6 @@ from typing import Final
 
 from host.printed_page import Section as Part
 from host.printed_page import page, paragraph, table
-from protos.numbers.chunk_layout import Layout
 from protos.plan.architecture import NamedTensors
 from protos.plan.ingredients import SensitivePrefix
 from protos.plan.manifest import ROWS, Manifest, Occasion, Scalar, most_bytes, rounds_with
@@ -93,18 +92,8 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
     yield _updates(plan, manifest)
     yield _numbers(plan, manifest)
     yield Section("What else the plan decides", tuple(_choices(plan)))
-    total = most_bytes(plan, manifest)
-    each = f"{Layout(manifest.parameters, 0).total_bytes} bytes of updates"
-    if plan.private_training is not None:
-        each = f"{total // plan.rounds} bytes of sums"
-    yield Section(
-        "In all",
-        (
-            f"This site sends {each} in each round of training. In the whole run this site sends at most {total} "
-            "bytes.",
-            "This site sends nothing else.",
-        ),
-    )
+    total = f"In the whole run this site sends at most {most_bytes(plan, manifest)} bytes."
+    yield Section("In all", (total, "This site sends nothing else."))
 
 
 def counted(number: int, word: str) -> str:

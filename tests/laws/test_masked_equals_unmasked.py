@@ -9,19 +9,18 @@ import json
 import random
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import pytest
 
 from protos.plan.plan import Plan, plan_from_json
 from protos.plan.statistics_plan import StatisticsPlan
-from protos.wire.messages import Chunk, SiteMessage, Stage
-from site_agent.trainer.requests import Asked
-from site_agent.trainer.statistics.statistics_study import StatisticsStudy
-from site_agent.trainer_socket import Message, Train, Trained
+from protos.wire.messages import Chunk, SiteMessage
+from site_agent.trainer.study import Study
+from site_agent.trainer_socket import Message, Prepare
 from tests.federation import Federation, MadeUpTrainer, identity_of, masked_plan
 from tests.for_each import in_turns
+from tests.hostile.real_trainers import RealTrainer
 from tests.laws.masked_runs import SCHEDULES, decisions, reference, unmasked
 from tests.protos.examples import COMPANIONS, METHODS, plan_of_method
 from tests.rehearsal.made_up_time import play
@@ -115,54 +114,44 @@ def assert_equal_bits(folder: Path, method: str, aggregate: str, weighting: str,
     play(scene())
 
 
-EVERY_ANALYSIS = [
-    *ANALYSES,
-    regression("F", family="gaussian", outcome="pressure", terms=["stage"], intercept="common"),
-    regression("corrected", firth=True),
-    regression("by patient", robust=True, splines={"age": [45.0, 60.0, 75.0]}),
-    regression("shrunk", ridge=2.0),
-]
-
-
-class RealStatistics(MadeUpTrainer):
-    """A hospital's own statistics, asked as its gate asks the trainer."""
-
-    def __init__(self, study: StatisticsStudy) -> None:
-        super().__init__(study.site)
-        self.study = study
+class OfRows(RealTrainer):
+    """A trainer whose study was made by a test."""
 
     async def ask(self, message: Message, largest_payload: int = 0) -> Message:
-        """Answer a round from the rows; anything else is as at a made-up hospital."""
-        if not isinstance(message, Train):
-            return await super().ask(message, largest_payload)
-        asked = Asked(round=message.round, stage=Stage(message.stage))
-        answer = self.study.train(asked, np.frombuffer(message.payload, "<f4").copy())
-        return Trained(message.round, self.study.rows, np.array(answer.scalars, "<i8").tobytes())
+        """Prepare nothing; anything else is as at a hospital."""
+        prepares = isinstance(message, Prepare)
+        return await (MadeUpTrainer.ask if prepares else RealTrainer.ask)(self, message, largest_payload)
 
 
 async def test_masks_change_no_bit_of_any_analysis(tmp_path: Path) -> None:
-    """Results of a plan with every kind of analysis; so are those of one process without gates and masks."""
-    names, table = "abcdef", patients(7, rows=(150, 160, 130, 170, 180, 140))
-    sites = [{"name": name, "identity": identity_of(name)} for name in names]
-    plan = statistics_plan(*EVERY_ANALYSIS, sites=6, masking={"required": True}, newton_rounds=30)
-    plan = plan_from_json(json.dumps(plan.model_dump(mode="json") | {"sites": sites}))
+    """Real statistics have the same results with masks, without, and in one process without gates."""
+    table = patients(7, rows=(150, 160, 130, 170, 180, 140))
+    analyses = [
+        *ANALYSES,
+        regression("F", family="gaussian", outcome="pressure", terms=["stage"], intercept="common"),
+        regression("corrected", firth=True),
+        regression("by patient", robust=True, splines={"age": [45.0, 60.0, 75.0]}),
+        regression("shrunk", ridge=2.0),
+    ]
+    sites = [{"name": name, "identity": identity_of(name)} for name in "abcdef"]
+    content = statistics_plan(*analyses, newton_rounds=30).model_dump(mode="json") | {"sites": sites}
+    plan = plan_from_json(json.dumps(content | {"masking": {"required": True}}))
     assert isinstance(plan, StatisticsPlan)
-    expected, found = results_of(plan, frames_of(plan, table)), []
+    expected = results_of(plan, frames_of(plan, table))
+    assert not any("refused" in one for one in expected)
 
     for one in (plan, unmasked(plan)):
         network = Federation(tmp_path / str(one.masking.required), one)
         for name, study in studies_of(one, frames_of(one, table)).items():
-            network.add(name, trainer=RealStatistics(study), secure_aggregation="not-required")
+            trainer = OfRows(name, tmp_path)
+            trainer.study = cast(Study, study)
+            network.add(name, trainer=trainer, secure_aggregation="not-required")
         await network.finish()
-        assert {name: site.error for name, site in network.sites.items() if site.error is not None} == {}
         await network.close()
-        (path,) = network.directory.glob("coordinator/runs/*/results.json")
-        found.append(json.loads(path.read_text())["analyses"])
         released = [record for site in network.sites.values() for record in site.records("contribution_released")]
         assert {record["masked"] for record in released} == {one.masking.required}
-
-    assert found == [expected, expected]
-    assert not any("refused" in one for one in expected)
+        (path,) = network.directory.glob("coordinator/runs/*/results.json")
+        assert json.loads(path.read_text())["analyses"] == expected
 
 
 def lose_mid_upload(name: str, after: int) -> Scene:

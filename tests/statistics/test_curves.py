@@ -175,6 +175,7 @@ def test_what_has_no_curve_is_a_sentence_or_a_flat_line(wrong: str) -> None:
             found = _small(rows.assign(event=0))
             assert {value for one in found["groups"] for value in one["survival"]} == {1.0}  # type: ignore[attr-defined]
             assert found["log_rank"] is None
+            assert {one["restricted_mean"]["value"] for one in found["groups"]} == {None}  # type: ignore[attr-defined]
         case _:
             with pytest.raises(Unanswerable, match="group"):
                 _small(rows.assign(arm=np.nan))
@@ -190,11 +191,3 @@ def test_a_plan_that_makes_no_curve_is_refused(wrong: dict[str, object]) -> None
 
     with pytest.raises((ValueError, KeyError)):
         CurveArithmetic(Curve.model_validate(keys), concepts, size(4))
-
-
-def test_all_censored_groups_have_no_restricted_mean() -> None:
-    """Without an event nobody knows the mean: there is no 0, no interval of no width, and no difference."""
-    found = _small(_two_arms().assign(event=0.0))
-
-    assert {one["restricted_mean"]["value"] for one in found["groups"]} == {None}  # type: ignore[attr-defined]
-    assert found["restricted_mean_difference"] is None

@@ -26,7 +26,7 @@ from tests.statistics.test_regression import regression
 
 TABLE_ONE: dict[str, Any] = {
     "name": "characteristics", "kind": "table_one", "groups": ["all", "arm=a"],
-    "kinds": {"age": "number", "stage": "codes", "rare": "codes"}, "units": {"age": "years"},
+    "units": {"age": "years"},
     "columns": {
         "age": {
             "all": {"rows": 1200, "missing": 7, "mean": 61.25, "deviation": 9.5, "quartiles": [55.0, 61.0, 68.5],
@@ -129,21 +129,22 @@ def test_a_page_names_what_it_counts() -> None:
     """F tests of linear models, rows of patients under robust errors, exposures of 0, and rows beside products."""
     table = patients(4).assign(patient=lambda rows: np.arange(len(rows)) // 2)
     table.loc[:2, "days"] = 0.0
-    linear = {"family": "gaussian", "outcome": "pressure"}
     plan = statistics_plan(
-        regression("F", **linear, terms=["stage", "stage:sex", "sex"]),
+        regression("F", family="gaussian", outcome="pressure", terms=["stage", "stage:sex", "sex"]),
         regression("rows", robust=True, terms=["sex"]),
         regression("rates", family="poisson", outcome="admissions", exposure="days", terms=["sex"]),
     )
     head = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
 
-    found = results_of(plan, frames_of_plan(plan, table, patients="patient"))
-    shown = [statistics_page(head | {"analyses": [one]}) for one in found]
+    pages = [
+        statistics_page(head | {"analyses": [one]})
+        for one in results_of(plan, frames_of_plan(plan, table, patients="patient"))
+    ]
 
-    assert ["<th scope=\"col\">F</th>" in page for page in shown] == [True, False, False]
-    assert ["eside a product" in page for page in shown] == [True, False, False]
-    assert [" rows, " in page and f"of {table.patient.nunique()} patients" in page for page in shown] == [False, True, False]
-    assert ["no days above 0" in page for page in shown] == [False, False, True]
+    shown = ">F</th>", "eside a product", f"of {len(table) // 2} patients of", "no days above 0"
+    assert [[one in page for one in shown] for page in pages] == [
+        [True, True, False, False], [False, False, True, False], [False, False, False, True],
+    ]  # fmt: skip
 
 
 def test_names_are_texts_and_the_page_loads_nothing() -> None:

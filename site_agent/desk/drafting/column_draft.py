@@ -315,7 +315,10 @@ def rounded_range(low: float, high: float) -> tuple[float, float]:
 def _date(column: ColumnDraft, words: list[str]) -> Line:
     pattern, *others = column.patterns
     keys = [("type", "date"), ("pattern", scalar(pattern)), ("since", '"2000-01-01"'), ("unit", "days")]
-    words.append("a date is read as the time since another day: name the day or the date column that makes sense")
+    words.append(
+        "a date is read as the time since another day: name the day or the date column that makes sense. If follow-up "
+        "ends on this date, set `role: follow-up` and remove `type`"
+    )
     if others:
         told = " or ".join(others)
         words.append(f"suspicious: every date could also be written as {told}. Does the day or the month come first?")

@@ -20,7 +20,9 @@ from site_agent.trainer.data.columns import DayColumn, FollowUpColumn, NumericFe
 
 NEGATIVE: Final = Flaw("a time of follow-up below 0")
 REVERSED: Final = Flaw("an end of follow-up before its start; are the two dates in the right columns?")
-ZERO: Final = Flaw("a time of follow-up of 0; correct it, or declare `zero: keep` if follow-up can end on the first day")
+ZERO: Final = Flaw(
+    "a time of follow-up of 0; correct it, or declare `zero: keep` if follow-up can end on the first day"
+)
 AFTER_END: Final = Flaw(
     "a day after the administrative end; write that day, with the code of a patient without the event, or correct `end`"
 )
