@@ -236,8 +236,7 @@ def _patients(one: Facts) -> Iterator[str]:
     """Yield who took part in a model, and who did not."""
     sites, recorded, missing = one["sites"], one["sites that record it"], one["rows that take no part"]
     events = f"{one['events']:,} of them with the event, " if one["events"] is not None else ""
-    is_by_patient = one.get("patients") is not None
-    of, what = (f"of {one['patients']:,} patients ", "rows") if is_by_patient else ("", "patients")
+    of, what = (f"of {one['patients']:,} patients ", "rows") if one.get("patients") else ("", "patients")
     yield f"{one['rows']:,} {what}, {events}{of}of {sites} hospitals."
     if missing:
         exposed = f" or no {one['exposure']} above 0" if one.get("exposure") else ""

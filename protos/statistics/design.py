@@ -154,8 +154,8 @@ class Design:
         for place, column in enumerate(self.columns):
             if few[place]:
                 raise Unanswerable(
-                    f"{column.name} has fewer than {self.size.smallest_part} patients beside its commonest value, or with "
-                    "the reference, at a hospital: remove the term, or join codes."
+                    f"{column.name} has fewer than {self.size.smallest_part} patients beside its commonest value, or "
+                    "its reference has, at a hospital: remove the term, or join codes."
                 )
             if sites[place] < self.size.fewest_sites:
                 raise Unanswerable(

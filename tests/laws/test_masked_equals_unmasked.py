@@ -14,7 +14,6 @@ from typing import Any, cast
 import pytest
 
 from protos.plan.plan import Plan, plan_from_json
-from protos.plan.statistics_plan import StatisticsPlan
 from protos.wire.messages import Chunk, SiteMessage
 from site_agent.trainer.study import Study
 from site_agent.trainer_socket import Message, Prepare
@@ -119,8 +118,8 @@ class OfRows(RealTrainer):
 
     async def ask(self, message: Message, largest_payload: int = 0) -> Message:
         """Prepare nothing; anything else is as at a hospital."""
-        prepares = isinstance(message, Prepare)
-        return await (MadeUpTrainer.ask if prepares else RealTrainer.ask)(self, message, largest_payload)
+        ask = MadeUpTrainer.ask if isinstance(message, Prepare) else RealTrainer.ask
+        return await ask(self, message, largest_payload)
 
 
 async def test_masks_change_no_bit_of_any_analysis(tmp_path: Path) -> None:
@@ -134,9 +133,8 @@ async def test_masks_change_no_bit_of_any_analysis(tmp_path: Path) -> None:
         regression("shrunk", ridge=2.0),
     ]
     sites = [{"name": name, "identity": identity_of(name)} for name in "abcdef"]
-    content = statistics_plan(*analyses, newton_rounds=30).model_dump(mode="json") | {"sites": sites}
-    plan = plan_from_json(json.dumps(content | {"masking": {"required": True}}))
-    assert isinstance(plan, StatisticsPlan)
+    content = statistics_plan(*analyses, newton_rounds=30, masking={"required": True}).model_dump(mode="json")
+    plan = plan_from_json(json.dumps(content | {"sites": sites}))
     expected = results_of(plan, frames_of(plan, table))
     assert not any("refused" in one for one in expected)
 

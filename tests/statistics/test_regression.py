@@ -148,8 +148,7 @@ def test_separation_names_the_column(intercept: str) -> None:
     found = refusal(table, terms=["age", "stage"], intercept=intercept)
 
     assert "stage=III" in found
-    assert "intercept" not in found
-    assert "Firth" in found
+    assert ("Firth" in found, "intercept" in found) == (True, False)
     assert "Firth" not in refusal(table, terms=["age", "stage"], intercept=intercept, robust=True)
 
 
@@ -183,14 +182,7 @@ def test_a_site_without_an_event_is_left_out_and_the_rest_is_exact() -> None:
     pooled = fitted(table[table.site != 1], "event ~ C(site) + age + C(sex)", sm.families.Binomial())
     compare(found, pooled, {"age": "age", "sex=male": "C(sex)[T.male]"})
     assert (found["sites"], found["sites that record it"]) == (4, 5)
-
-
-def test_too_few_sites_with_events_are_refused() -> None:
-    """Three of four are fewer than the plan needs."""
-    table = patients(7)
-    table.loc[table.site == 1, "died"] = "no"
-
-    assert "3 hospitals" in refusal(table)
+    assert "3 hospitals" in refusal(table[table.site < 4])  # fewer than the plan needs
 
 
 def test_a_rare_outcome_is_fitted() -> None:

@@ -84,11 +84,12 @@ def test_every_estimate_is_on_the_page(table: SurvivalTable) -> None:
 
 
 def test_own_estimates_are_on_the_own_page_only() -> None:
-    """The page of the coordinator has no word about a single hospital."""
-    results, own = _results(LUNG)
+    """The page of the coordinator has no word about a single hospital, nor why it did not answer."""
+    (results, own), reason = _results(LUNG), "Only 3 rows have the event."
 
-    with_own, without = statistics_page(results, own), statistics_page(results)
+    with_own, without = statistics_page(results, own, {"death": reason}), statistics_page(results)
 
+    assert [reason in page for page in (with_own, without)] == [True, False]
     assert with_own.count("this hospital alone") >= 2
     assert "his hospital alone" not in without
     for found in own["hazards"].values():
@@ -116,15 +117,6 @@ def test_a_hospital_gets_its_own_estimates_of_every_model() -> None:
     assert all(made._with_ends(*np.exp(list(found.values()))) in page for found in own.values())
 
 
-def test_a_hospital_reads_why_it_did_not_answer() -> None:
-    """The reason is on its own page only."""
-    results, _ = _results(LUNG)
-    reason = "Only 3 rows have the event."
-
-    assert reason in statistics_page(results, {}, {"death": reason})
-    assert reason not in statistics_page(results)
-
-
 def test_a_page_names_what_it_counts() -> None:
     """F tests of linear models, rows of patients under robust errors, exposures of 0, and rows beside products."""
     table = patients(4).assign(patient=lambda rows: np.arange(len(rows)) // 2)
@@ -136,10 +128,8 @@ def test_a_page_names_what_it_counts() -> None:
     )
     head = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
 
-    pages = [
-        statistics_page(head | {"analyses": [one]})
-        for one in results_of(plan, frames_of_plan(plan, table, patients="patient"))
-    ]
+    found = results_of(plan, frames_of_plan(plan, table, patients="patient"))
+    pages = [statistics_page(head | {"analyses": [one]}) for one in found]
 
     shown = ">F</th>", "eside a product", f"of {len(table) // 2} patients of", "no days above 0"
     assert [[one in page for one in shown] for page in pages] == [

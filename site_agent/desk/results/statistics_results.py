@@ -16,7 +16,7 @@ from site_agent.trainer.disk import write_whole
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
 STATISTICS: Final = "statistics"  # the folder of all runs' results in the state folder
-_REASONS: Final = "reasons.json"
+OWN_JSON: Final = "own.json"  # estimates of this hospital alone, and why it did not answer an analysis
 
 
 def results_folder(state: Path, run: str) -> Path:
@@ -26,8 +26,7 @@ def results_folder(state: Path, run: str) -> Path:
 
 def reasons_as_lines(folder: Path) -> Iterator[str]:
     """Yield why this hospital did not answer an analysis, from the folder of a run's results."""
-    file = folder / _REASONS
-    for name, why in (json.loads(file.read_text()) if file.exists() else {}).items():
+    for name, why in json.loads((folder / OWN_JSON).read_text())["reasons"].items():
         yield f"This hospital did not answer {name}. {why}"
 
 
@@ -36,11 +35,12 @@ def write_results(hospital: Hospital, study: StatisticsStudy, run: str) -> None:
 
     The page also has the estimates of this hospital alone, and why it did not answer an analysis.
     """
-    folder, results = results_folder(hospital.state_path, run), study.results()
+    folder, results, own = results_folder(hospital.state_path, run), study.results(), study.own()
     write_whole(folder / RESULTS_CSV, results_as_csv(results).encode())
     content = results_as_json(study.plan, results)
     write_whole(folder / RESULTS_JSON, content)
-    write_whole(folder / RESULTS_HTML, statistics_page(json.loads(content), study.own(), study.reasons).encode())
-    write_whole(folder / _REASONS, json.dumps(study.reasons, indent=2).encode())
+    write_whole(folder / RESULTS_HTML, statistics_page(json.loads(content), own, study.reasons).encode())
+    mine = {"estimates": own, "reasons": study.reasons}
+    write_whole(folder / OWN_JSON, json.dumps(mine, indent=2).encode())
     refused = sum("refused" in one for one in results)
     structlog.get_logger().info("statistics_written", run=run, analyses=len(results), refused=refused)

@@ -139,8 +139,7 @@ What else the plan decides
   Every site keeps the model with the lowest validation loss, summed over sites (checkpoint: global).
   A report shows how much this site gained by joining. The report is not sent and stays at this site.
 In all
-  This site sends 64 bytes of updates in each round of training. In the whole run this site sends at most \
-{most_bytes(plan, manifest)} bytes.
+  In the whole run this site sends at most {most_bytes(plan, manifest)} bytes.
   This site sends nothing else."""
     )
     assert f"{Occasion.MEASURED} (2 times)" in text
