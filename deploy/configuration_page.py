@@ -18,10 +18,8 @@ sys.path.insert(0, str(HOUSE))
 from coordinator.commands.configuration import CoordinatorConfiguration  # noqa: E402
 from site_agent.hospital import Hospital  # noqa: E402
 
-_END: Final = """## Paths of secrets, from the environment
-
-A variable replaces the path in the configuration file: `GLOBAL_LAYERS_INVITATION` replaces `invitation` in
-hospital.yaml, and `GLOBAL_LAYERS_AUTHORITY` replaces `authority` in coordinator.yaml. No variable names a proxy.
+_END: Final = """The environment variable `GLOBAL_LAYERS_AUTHORITY` replaces `authority` in coordinator.yaml. No other
+variable replaces a key, and none names a proxy.
 
 The examples in [deploy/examples](../deploy/examples) explain each key of a plan and of a data contract."""
 

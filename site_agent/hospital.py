@@ -6,13 +6,11 @@ all mistakes are reported at once. Paths are made absolute.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from protos.errors import ConfigurationError
 from protos.plan.documents import Address, Document, PathText, did_you_mean, read_document
 from protos.plan.methods import METHOD_NAMES
 from protos.plan.patient_privacy import LARGEST_DELTA, LARGEST_EPSILON, SMALLEST_DELTA
@@ -27,8 +25,6 @@ def _known(name: str) -> str:
 
 # Many commands read this file while the site's programs run, and most of them start nothing.
 _CONSEQUENCE: Final = "The command did nothing, and nothing was sent. A running program keeps its settings."
-INVITATION_VARIABLE: Final = "GLOBAL_LAYERS_INVITATION"
-_LONGEST_SOCKET_PATH: Final = 107  # bytes; the limit of Linux without the zero byte at the end
 MethodName: TypeAlias = Annotated[str, AfterValidator(_known)]
 
 
@@ -193,14 +189,13 @@ class Hospital(Document):
 
 
 def read_hospital(path: Path) -> Hospital:
-    """Read hospital.yaml and make its paths absolute. An environment variable can replace the invitation's path.
+    """Read hospital.yaml and make its paths absolute.
 
     Raises:
         ConfigurationError: the file is wrong. The error lists every mistake.
     """
     hospital = read_document(path, Hospital, consequence=_CONSEQUENCE)
     base = path.resolve().parent
-    invitation = os.environ.get(INVITATION_VARIABLE) or hospital.invitation
     data = hospital.data.model_copy(
         update={"table": str(base / hospital.data.table), "contract": str(base / hospital.data.contract)}
     )
@@ -212,21 +207,8 @@ def read_hospital(path: Path) -> Hospital:
             "training": training,
             "starting_files": str(base / hospital.starting_files),
             "state": str(base / hospital.state),
-            "invitation": str(base / invitation) if invitation else None,
-            "gate_socket": _socket_path("gate_socket", base, hospital.gate_socket),
-            "trainer_socket": _socket_path("trainer_socket", base, hospital.trainer_socket),
+            "invitation": str(base / hospital.invitation) if hospital.invitation else None,
+            "gate_socket": str(base / hospital.gate_socket) if hospital.gate_socket else None,
+            "trainer_socket": str(base / hospital.trainer_socket) if hospital.trainer_socket else None,
         }
     )
-
-
-def _socket_path(key: str, base: Path, named: str | None) -> str | None:
-    """Return the absolute path of a Unix socket, or refuse a path that is longer than the kernel allows."""
-    path = str(base / named) if named else None
-    if path is not None and len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
-        raise ConfigurationError(
-            what=f"The path in the setting {key} has {len(os.fsencode(path))} bytes: {path}. The path of a socket may "
-            f"have at most {_LONGEST_SOCKET_PATH} bytes.",
-            consequence=_CONSEQUENCE,
-            remedy=f"Name a shorter path as {key}, for example /run/site/{Path(path).name.replace(' ', '-')}.",
-        )
-    return path

@@ -104,7 +104,7 @@ async def _connected_agent(place: Path) -> socket.socket:
             listener.listen(1)
         except OSError as cause:
             raise ConfigurationError(
-                what=f"The gate process cannot listen on its socket {place}: {cause.strerror}.",
+                what=f"The gate process cannot listen on its socket {place}: {cause}.",
                 consequence="The gate process did not start. Nothing was sent.",
                 remedy="Set gate_socket in hospital.yaml to an unused path to which the gate's user may write.",
             ) from cause
@@ -128,7 +128,7 @@ async def _found_trainer(place: str) -> GateEnd:
             connection.close()
             if asyncio.get_running_loop().time() > deadline:
                 raise UnavailableError(
-                    what=f"The gate process cannot connect to the trainer's socket {place}: {cause.strerror}.",
+                    what=f"The gate process cannot connect to the trainer's socket {place}: {cause}.",
                     consequence="Nothing was sent.",
                     remedy="Start the service site-trainer, then start the service site-gate again.",
                     code="E027",

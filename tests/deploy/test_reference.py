@@ -13,7 +13,7 @@ from coordinator.commands.configuration import AUTHORITY_VARIABLE, read_configur
 from coordinator.commands.coordinator_cli import cli as coordinator
 from host.command_line import finish
 from pki.pki_cli import commands as pki
-from site_agent.hospital import INVITATION_VARIABLE, read_hospital
+from site_agent.hospital import read_hospital
 from site_agent.site_cli import cli as site_agent
 
 ROOT = Path(__file__).parents[2]
@@ -40,13 +40,14 @@ def test_wrong_words_are_one_sentence(program: str, words: list[str], capsys: py
     assert re.fullmatch(rf"  Run `{program}( check)? --help`\.", lines[2])
 
 
-def test_the_environment_gives_places_of_secrets_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment may give the paths of the invitation and the authority, and nothing else."""
+def test_the_environment_gives_the_place_of_the_authority_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment may give the path of the authority, and nothing else."""
     examples = ROOT / "deploy/examples"
     before = read_hospital(examples / "hospital.yaml"), read_configuration(examples / "coordinator.yaml")
-    for name in ("STATE", "POLICY", "SITE", "LISTEN", "PLANS"):
+    for name in ("STATE", "POLICY", "SITE", "LISTEN", "PLANS", "INVITATION"):
         monkeypatch.setenv(f"GLOBAL_LAYERS_{name}", "elsewhere")
-    monkeypatch.setenv(INVITATION_VARIABLE, "/run/credentials/invitation")
     monkeypatch.setenv(AUTHORITY_VARIABLE, "/run/credentials/authority")
 
     hospital, configuration = (
@@ -54,5 +55,5 @@ def test_the_environment_gives_places_of_secrets_alone(tmp_path: Path, monkeypat
         read_configuration(examples / "coordinator.yaml"),
     )
 
-    assert hospital == before[0].model_copy(update={"invitation": "/run/credentials/invitation"})
+    assert hospital == before[0]
     assert configuration == before[1].model_copy(update={"authority": "/run/credentials/authority"})

@@ -12,15 +12,11 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
-import yaml
 
-from protos.errors import ConfigurationError
 from protos.plan.plan import LARGEST_PLAN_BYTES
 from protos.wire.messages import MalformedMessage, SiteReason
-from site_agent.hospital import read_hospital
 from site_agent.trainer_socket import (
     Agreed,
     Check,
@@ -204,24 +200,3 @@ def test_an_end_in_the_middle_of_a_frame_is_an_end(cut: int) -> None:
     assert received(whole[:-cut]) is None
     with pytest.raises(TrainerGone):
         asked(whole[:-cut])
-
-
-EXAMPLE = Path(__file__).parents[2] / "deploy" / "examples" / "hospital.yaml"
-
-
-def configuration(folder: Path, key: str, path: str) -> Path:
-    """A hospital's file with this path of a socket."""
-    file = folder / "hospital.yaml"
-    file.write_text(yaml.safe_dump(yaml.safe_load(EXAMPLE.read_text()) | {key: path}))
-    return file
-
-
-@pytest.mark.parametrize("key", ["gate_socket", "trainer_socket"])
-def test_a_path_that_no_socket_can_have_is_named_with_both_lengths(tmp_path: Path, key: str) -> None:
-    """The longest path is taken, one byte more is refused; a letter of two bytes counts as two."""
-    room = 107 - len(str(tmp_path)) - 1
-
-    assert getattr(read_hospital(configuration(tmp_path, key, "s" * room)), key).endswith("sss")
-    for path in ("s" * (room + 1), "s" * (room - 1) + "ø"):
-        with pytest.raises(ConfigurationError, match=rf"setting {key} has 108 bytes: .* at most 107"):
-            read_hospital(configuration(tmp_path, key, path))
