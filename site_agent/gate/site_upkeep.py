@@ -60,7 +60,7 @@ class SiteUpkeep:
 
     async def tell(self, send: Send) -> None:
         """Send the messages about audit logs and certificates that are due."""
-        for message in await self.due():
+        for message in () if self._reported is None else (*await self._renewal(), *self._report()):
             await send(message)
 
     async def take(self, message: Upkeep, send: Send) -> None:
@@ -80,16 +80,10 @@ class SiteUpkeep:
             case LogHeads():
                 return [*self._take(message), *await self._renewal()]
             case RenewalAnswered():
-                await self._answered(message)
+                await self._renewed(message)
                 return []
             case RenewalAsked():
                 raise MalformedMessage("a message that only a site sends")
-
-    async def due(self) -> list[Upkeep]:
-        """Return the messages that are due now."""
-        if self._reported is None:
-            return []
-        return [*await self._renewal(), *self._report()]
 
     def _take(self, heads: LogHeads) -> list[Upkeep]:
         """Check the heads of both logs, and report this site's on a new stream.
@@ -132,13 +126,10 @@ class SiteUpkeep:
         write_request(self._audit, shown)
         return [asked]
 
-    async def _answered(self, answer: RenewalAnswered) -> None:
-        if self._asked is None or self._is_answered:  # each answer is a record
+    async def _renewed(self, answer: RenewalAnswered) -> None:
+        asked, shown = self._asked, self._certificates.shown
+        if asked is None or self._is_answered:  # each answer is a record
             raise MalformedMessage("a certificate that was not asked for")
-        await self._renewed(self._asked, answer)
-
-    async def _renewed(self, asked: RenewalAsked, answer: RenewalAnswered) -> None:
-        shown = self._certificates.shown
         if answer.refusal or not answer.chain:
             self._log.error("renewal_refused", reason=answer.refusal, expires=shown.expiry().isoformat())
             self._audit.write("renewal_refused", reason=answer.refusal)
