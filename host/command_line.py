@@ -22,7 +22,6 @@ PATH: Final = click.Path(path_type=Path)
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 metrics_option: Final = click.option("--metrics", "as_metrics", is_flag=True, help="Print metrics for Prometheus.")
 by_option: Final = click.option("--by", required=True, help="Name of the person who decides, for the audit log.")
-_MEANT: Final = {"--by": "name of the person", "--to": "recipient and the purpose"}
 
 
 def configuration_option(file: str) -> Callable[[Command], Command]:
@@ -33,11 +32,10 @@ def configuration_option(file: str) -> Callable[[Command], Command]:
 def person(by: str, option: str = "--by") -> str:
     """Return the text that a person typed for an option, with single blanks. Raises UsageError: the text is empty."""
     if not by.strip() or not by.isprintable():
-        meant = _MEANT.get(option, "reason in a few words")
         raise UsageError(
             what=f"{option} is empty.",
             consequence="Nothing was changed. Nothing was sent.",
-            remedy=f"Enter the {meant} for the audit log.",
+            remedy="Enter it in a few words. The audit log records it.",
         )
     return " ".join(by.split())
 

@@ -7,7 +7,7 @@ every failure is three sentences on standard error and a documented exit status.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -175,19 +175,13 @@ def renew(directory: Path, passphrase_file: Path | None) -> None:
 @click.argument("file", type=PATH)
 def inspect(file: Path) -> None:
     """Explain an invitation in plain words. Its token is not shown."""
-    for line in describe(secret_files.read_public(file), _now()):
-        click.echo(line)
-
-
-def describe(data: bytes, now: datetime) -> Iterator[str]:
-    """Yield lines that describe an invitation without its token. Nothing is checked."""
-    invitation = Invitation.from_json(data)
-    yield f"Invitation of site {invitation.site} to federation {invitation.federation}"
-    yield f"  coordinator  {invitation.coordinator}"
-    yield f"  enrolment    {invitation.enrolment}"
-    expired = " (expired)" if now >= invitation.expires else ""
-    yield f"  expires      {invitation.expires:%Y-%m-%d %H:%M} UTC{expired}"
-    yield f"  fingerprint  {invitation.fingerprint}"
+    invitation = Invitation.from_json(secret_files.read_public(file))
+    click.echo(f"Invitation of site {invitation.site} to federation {invitation.federation}")
+    click.echo(f"  coordinator  {invitation.coordinator}")
+    click.echo(f"  enrolment    {invitation.enrolment}")
+    expired = " (expired)" if _now() >= invitation.expires else ""
+    click.echo(f"  expires      {invitation.expires:%Y-%m-%d %H:%M} UTC{expired}")
+    click.echo(f"  fingerprint  {invitation.fingerprint}")
 
 
 def _now() -> datetime:

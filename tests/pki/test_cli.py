@@ -146,10 +146,10 @@ def test_every_failure_is_three_lines(pki: Terminal, directory: Path, tmp_path: 
 def test_what_the_system_refuses_is_explained(pki: Terminal, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk in an unforeseen place is three sentences too."""
 
-    def full(data: bytes, now: datetime) -> None:
+    def full(data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pki_cli, "describe", full)
+    monkeypatch.setattr(pki_cli.Invitation, "from_json", full)
 
     assert pki("inspect", directory / "root.crt") == 1
     assert pki.err.splitlines()[0] == "pki: The operating system refused an operation: No space left on device. [E009]"
