@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from math import exp
 from pathlib import Path
 from types import ModuleType
@@ -98,12 +99,12 @@ def _analysis(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[s
 
 def _table_one(one: Facts) -> Iterator[str]:
     groups: Sequence[str] = one["groups"]
-    differences = one.get("differences", {})
+    differences = {name: "–" if value is None else f"{value:.2f}" for name, value in one.get("differences", {}).items()}
     head = ["Characteristic", *(group if group != "all" else "All" for group in groups)]
     rows = [row for name in one["columns"] for row in _rows_of(one, name)]
     if differences:
         head.append("SMD")
-        rows = [[*row, "" if str(row[0]).startswith(_INDENT) else _two(differences.get(name))] for name, *row in rows]
+        rows = [[*row, "" if str(row[0]).startswith(_INDENT) else differences[name]] for name, *row in rows]
     else:
         rows = [row[1:] for row in rows]
     yield table(str(one["name"]), head, rows, style="figures")
@@ -247,19 +248,12 @@ def _patients(one: Facts) -> Iterator[str]:
 
 def _on_scale(term: Facts, *, is_ratio: bool) -> dict[str, Any]:
     """Return an estimate as a ratio or as it is, with its limits if it has any, and as text."""
-    value, *ends = (exp(min(50.0, one)) if is_ratio else one for one in _numbers(term))
+    numbers = [term[key] for key in ("estimate", "low", "high") if term[key] is not None]
+    value, *ends = (exp(min(50.0, one)) if is_ratio else one for one in numbers)
     if not ends:
         return {"term": term["term"], "value": value, "text": _short(value)}
-    return {"term": term["term"], **_record(value, *ends)}
-
-
-def _numbers(term: Facts) -> list[float]:
-    """Return an estimate and, if it has them, the limits of its interval."""
-    return [term[key] for key in ("estimate", "low", "high") if term[key] is not None]
-
-
-def _record(value: float, low: float, high: float) -> dict[str, Any]:
-    return {"value": value, "low": low, "high": high, "text": _with_ends(value, low, high)}
+    low, high = ends
+    return {"term": term["term"], "value": value, "low": low, "high": high, "text": _with_ends(value, low, high)}
 
 
 def _curve(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]:
@@ -349,16 +343,10 @@ def _beside(one: Facts) -> str:
 
 
 def _versions(results: Facts) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        program = version("global-layers")
-    except PackageNotFoundError:
-        program = "not installed as a package"
     return pairs(
         "Versions and digests",
         [
-            ("global-layers", program),
+            ("global-layers", version("global-layers")),
             ("Plan", f"{results['study']}, version {results['version']}, digest {results['plan_digest']}"),
             ("Run", str(results["run"])),
             ("Hospitals", ", ".join(results["sites"])),
@@ -378,10 +366,6 @@ def _p(value: float | None, *, equals: bool = False) -> str:
         return "–"
     shown = "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
     return f"= {shown}" if equals and value >= 0.001 else shown
-
-
-def _two(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
 
 
 def _short(value: float) -> str:

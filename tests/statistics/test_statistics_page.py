@@ -127,8 +127,8 @@ def test_a_page_names_what_it_counts() -> None:
         regression("rates", family="poisson", outcome="admissions", exposure="days", terms=["sex"]),
     )
     head = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
-
     found = results_of(plan, frames_of_plan(plan, table, patients="patient"))
+
     pages = [statistics_page(head | {"analyses": [one]}) for one in found]
 
     shown = ">F</th>", "eside a product", f"of {len(table) // 2} patients of", "no days above 0"
