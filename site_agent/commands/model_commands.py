@@ -82,7 +82,7 @@ def export(
     recipient: str | None,
     by: str | None,
 ) -> None:
-    """Write a model to a folder in the format ONNX, with a small program (loader) that needs only onnxruntime.
+    """Write a model to a folder in the format ONNX, with a description of its inputs.
 
     First, the command checks that model.onnx predicts the same as the model. This needs the optional packages
     `onnx`. With --to, the audit log records who gives the folder to whom. The command sends nothing: a person must

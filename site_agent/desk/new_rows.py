@@ -20,7 +20,6 @@ import numpy.typing as npt
 from protos.errors import DataError
 from protos.plan.documents import nearest_name
 from site_agent.desk.export.export_inputs import input_names
-from site_agent.desk.export.loader import EMPTY, FOREIGN, joined, reason, shown
 from site_agent.trainer.data.cell_rules import ABSENT, MISSING, Flaw
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import Contract, ParquetFormat, TableFormat
@@ -31,6 +30,10 @@ from site_agent.trainer.data.tables import Survey, Table, survey_new_rows
 _PARQUET: Final = (".parquet", ".pq")
 _TEXT: Final = (".csv", ".tsv", ".txt")
 _SHOWN_VALUES: Final = 3
+_LONGEST_SHOWN: Final = 40
+_MOST_REASONS: Final = 5
+FOREIGN: Final = Flaw("outside of the training rows")
+EMPTY: Final = Flaw("it and all other columns that the model reads have no value")  # such as a note below a table
 
 Rows = npt.NDArray[np.int64]
 
@@ -77,8 +80,8 @@ class NewRows:
         found: list[list[str]] = [[] for _ in range(self.table.rows)]
         for one in self.left_out:
             for place, value in zip(one.places.tolist(), one.values, strict=True):
-                found[place].append(reason(one.column, one.flaw, value))
-        return tuple(map(joined, found))
+                found[place].append(f"column {one.column}: {one.flaw.words}{f' ({value})' if value else ''}")
+        return tuple(map(_joined, found))
 
     @property
     def usable(self) -> Rows:
@@ -87,6 +90,18 @@ class NewRows:
         for one in self.left_out:
             is_usable[one.places] = False
         return np.flatnonzero(is_usable).astype(np.int64)
+
+
+def _joined(reasons: Sequence[str]) -> str:
+    others = len(reasons) - _MOST_REASONS
+    return "; ".join([*reasons[:_MOST_REASONS], *([f"and {others} more"] if others > 0 else [])])
+
+
+def shown(cell: object) -> str:
+    """Return a value for a screen or a spreadsheet: short, on one line, without control characters."""
+    text = f"{cell:g}" if isinstance(cell, float) else str(cell).strip()
+    plain = "".join(one if one.isprintable() and one not in ";|" else "\N{REPLACEMENT CHARACTER}" for one in text)
+    return plain if len(plain) <= _LONGEST_SHOWN else plain[: _LONGEST_SHOWN - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def require_columns(new: NewRows) -> None:

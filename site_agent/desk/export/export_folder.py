@@ -1,7 +1,7 @@
 """Writes the folder of `site-agent export`, with which a colleague predicts elsewhere, without this program.
 
-model.onnx has the whole model, from a patient's values to a probability. model.json describes the columns. loader.py
-reads a person's rows by these rules and runs model.onnx with onnxruntime. No file has code of a hospital. The rules:
+model.onnx has the whole model, from a patient's values to a probability. model.json describes its inputs, in order. No
+file has code of a hospital. The rules:
 
 * before a file is written, model.onnx must predict the same as the model for made-up rows. The allowed difference
   follows from the model and the number format: see `tolerance`;
@@ -29,7 +29,6 @@ from torch import nn
 from protos.errors import ConfigurationError, OperatorError, UsageError, to_install
 from site_agent.desk.applied import AppliedModel
 from site_agent.desk.comparison.gain import FEDERATED, title_of_model
-from site_agent.desk.export import loader
 from site_agent.desk.export.described_model import description_of
 from site_agent.desk.export.export_inputs import features_of, made_up_values, terms_of
 from site_agent.desk.export.scoring_module import ScoringModule
@@ -37,7 +36,6 @@ from site_agent.desk.result_files import write_result
 from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
-from site_agent.trainer.data import cell_rules
 from site_agent.trainer.data.image_formats import in_window
 from site_agent.trainer.data.tables import Table
 
@@ -52,8 +50,6 @@ _OPSET: Final = 18
 _ROWS: Final = 256
 _TRACED_ROWS: Final = 3
 _SEED: Final = 1
-_FUTURE: Final = "from __future__ import annotations\n"
-_RULES: Final = "# An export replaces this import by the text of the imported file.\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +95,6 @@ def export_model(
     files = {
         "model.onnx": onnx,
         "model.json": json.dumps(description_of(model, run), indent=1, allow_nan=False).encode(),
-        "loader.py": standalone_loader(),
     }
     if record is not None:
         assert model.digest is not None  # it was read from a file
@@ -188,14 +183,6 @@ def run_onnx(content: bytes, values: npt.NDArray[np.float64]) -> npt.NDArray[np.
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     return np.asarray(session.run([OUTPUT], {INPUT: values})[0], dtype=np.float64)
-
-
-def standalone_loader() -> bytes:
-    """Return the text of loader.py. It needs no other file, because it includes the rules for cells."""
-    before, found, after = Path(loader.__file__).read_text().partition(_RULES)
-    assert found, "the loader imports the rules for cells"
-    rules = Path(cell_rules.__file__).read_text().partition(_FUTURE)[2].strip()
-    return "".join([before, rules, "\n", after.partition(")\n")[2]]).encode()
 
 
 def encoded(model: SavedModel, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:

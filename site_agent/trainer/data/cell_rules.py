@@ -1,9 +1,7 @@
 """Reads one cell of a table by the rules of the contract. Only this file decides which cells a contract allows.
 
-These rules read the cells of a site's own table, of its new rows, and in the loader of an export. An export includes
-the text of this file in its loader, so this file imports only Python's own modules. A rule is plain data: `rule_facts`
-in desk/export/described_model.py writes it into model.json, and desk/export/loader.py reads it back. No function here
-raises, because a parser's exception would quote the cell.
+These rules read the cells of a site's own table and of its new rows. No function here raises, because a parser's
+exception would quote the cell.
 """
 
 from __future__ import annotations

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import csv
 import json
-import runpy
-import sys
-from datetime import date
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,24 +13,19 @@ import torch
 from protos.plan.architecture import network_tensors
 from protos.plan.initial_values import initial_values
 from site_agent.desk.applied import AppliedModel
-from site_agent.desk.export.described_model import description_of
 from site_agent.desk.export.export_folder import (
     checked_onnx,
     encoded,
     onnx_bytes,
     run_onnx,
     scoring_module,
-    standalone_loader,
     tolerance,
 )
-from site_agent.desk.export.export_inputs import FIRST_DAY, features_of, input_names, made_up_values
-from site_agent.desk.export.loader import RowReader
-from site_agent.desk.new_rows import read_new_rows
+from site_agent.desk.export.export_inputs import made_up_values
 from site_agent.desk.results.saved_model import SavedModel
 from site_agent.hospital import Training
-from site_agent.trainer.data.cell_rules import canonical_code
 from site_agent.trainer.data.column_profile import profile_of
-from site_agent.trainer.data.columns import CategoricalFeature, DayColumn, Feature, NumericFeature
+from site_agent.trainer.data.columns import CategoricalFeature
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.preprocessing import fit
 from site_agent.trainer.data.tables import Table
@@ -197,19 +186,6 @@ def test_every_network_of_images_is_written_down(network: str, channels: int, wi
     check(image_model(network, channels, window))
 
 
-def test_a_loader_takes_an_image_as_lists_and_no_other_numbers() -> None:
-    """Nested or flat lists of the declared length; another length, a text or an impossible intensity is abstained."""
-    reader = RowReader(json.loads(json.dumps(description_of(image_model("blocks alone", 1, None), "law-1"))))
-    image = np.random.default_rng(0).integers(0, 256, (5, 7))
-    wrong: list[Any] = [image[:4].tolist(), [*image.reshape(-1).tolist(), 0], "scan.png", None, [[256] * 7] * 5,
-                        [[-1] * 7] * 5, [[float("nan")] * 7] * 5, [[True] * 7] * 5, []]  # fmt: skip
-
-    flat, nested = (reader.read({"scan": one}) for one in (image.reshape(-1).tolist(), [image.tolist()]))
-
-    assert flat == nested == (image.reshape(-1).tolist(), [])
-    assert all(reader.read({"scan": one})[1] for one in wrong)
-
-
 @pytest.mark.parametrize("task", ["multi-class", "regression"])
 def test_every_task_is_written_down(task: str) -> None:
     """Several classes and a number in its own unit too."""
@@ -287,104 +263,3 @@ def drawn_model(generator: np.random.Generator) -> SavedModel:
 def test_every_encoding_is_written_down(seed: int) -> None:
     """Numbers, dates and codes however encoded, with missing, rare and unseen values among them."""
     check(drawn_model(np.random.default_rng(seed)), seed=seed)
-
-
-def as_text(feature: Feature | DayColumn, value: float, decimal: str, generator: np.random.Generator) -> str:
-    """An input as a hospital's table has it."""
-    if isinstance(feature, CategoricalFeature):
-        return str(generator.choice(["", "never heard of"])) if value < 0 else feature.codes[int(value)]
-    if np.isnan(value):
-        return ""
-    if isinstance(feature, NumericFeature):
-        return repr(float(value)).replace(".", decimal)
-    return date.fromordinal(int(value) + FIRST_DAY).strftime(feature.pattern)
-
-
-HOSTILE = [
-    *(
-        "M",
-        "F",
-        "-1",
-        "-0",
-        "1e300",
-        "1e400",
-        "nan",
-        "inf",
-        "0x10",
-        "1_0",
-        "٣",
-        "1.5",
-        "1,5",
-        " 7 ",
-        "99999999",
-        "true",
-    ),
-    *("31.02.2020", "2020-02-30", "2020-01-01", "01.01.2020", "2020-01-01 12:00", "9999-12-31"),
-    *("never", "k0 ", "K0", "=1+1", "a;b", "?", "None", "x" * 500),
-]
-
-
-@pytest.fixture(scope="module")
-def reader_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The reader of rows as an export has it, run from a folder that has nothing else."""
-    path = tmp_path_factory.mktemp("exported") / "loader.py"
-    path.write_bytes(standalone_loader())
-    return runpy.run_path(str(path))["RowReader"]
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_a_hostile_table_is_answered_alike_and_never_guessed(seed: int, tmp_path: Path, reader_of: Any) -> None:
-    """Predictions and loader leave out the same rows for the same reasons, and answer the others alike."""
-    generator = np.random.default_rng(2000 + seed)
-    saved = drawn_model(generator)
-    declared = saved.preprocessing.contract
-    rows = hostile_rows(saved, generator)
-    path = tmp_path / "new.table"  # by another name the format is the contract's
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), delimiter=";")
-        writer.writeheader()
-        writer.writerows(rows)
-
-    new = read_new_rows(path, declared, saved.profile)
-    reader = reader_of(json.loads(json.dumps(description_of(saved, "law-1"))))
-    read = [reader.read(row) for row in rows]
-
-    usable = new.usable
-    assert ["; ".join(reasons) for _, reasons in read] == list(new.reasons)
-    assert [place for place, (_, reasons) in enumerate(read) if not reasons] == usable.tolist()
-    values = np.array([read[place][0] for place in usable]).reshape(len(usable), len(input_names(declared)))
-    for name, column in features_of(declared, values).items():
-        np.testing.assert_allclose(column, new.table.features[name][usable], rtol=2**-50, atol=0)  # float64: four ulps
-    codes = {one.name: {"", *one.codes} for one in declared.features if isinstance(one, CategoricalFeature)}
-    for place in usable:
-        assert all(canonical_code(rows[place][name], declared.format.decimal) in codes[name] for name in codes)
-
-
-def hostile_rows(saved: SavedModel, generator: np.random.Generator) -> list[dict[str, str]]:
-    """Rows within the limits, a few cells of which are whatever a table may hold; an identifier beside them."""
-    declared = saved.preprocessing.contract
-    values = made_up_values(declared, saved.profile, 40, int(generator.integers(1000)))
-    columns = {column.name: column for column in (*declared.features, *declared.dates.values())}
-    names = input_names(declared)
-    rows = []
-    for number in range(40):
-        cells = {
-            name: as_text(columns[name], values[number, place], declared.format.decimal, generator)
-            for place, name in enumerate(names)
-        }
-        cells = {name: "" if cell == "never heard of" else cell for name, cell in cells.items()}
-        for name in names:
-            if generator.random() < 0.08:
-                cells[name] = str(generator.choice(HOSTILE))
-        rows.append({"encounter": f"=E{number}", **cells})
-    return rows
-
-
-def test_an_exported_loader_needs_onnxruntime_alone() -> None:
-    """The text that an export has imports nothing outside of Python but what its first line names; it runs no code."""
-    tree = ast.parse(standalone_loader())
-    modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    modules += [one.name for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names]
-
-    assert {module.split(".")[0] for module in modules} - set(sys.stdlib_module_names) == {"onnxruntime", "numpy"}
-    assert not {"exec", "eval", "compile"} & {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

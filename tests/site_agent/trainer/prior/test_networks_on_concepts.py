@@ -146,7 +146,7 @@ def test_units_are_converted_before_the_network_reads_them(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("method", some(NETWORKS, 3))
 def test_a_run_ends_in_models_that_predict_and_are_exported(tmp_path: Path, method: str) -> None:
-    """The saved models give the same predictions of the test rows as training; loader and ONNX agree with the model."""
+    """The saved models give the same predictions of the test rows as training; ONNX agrees with the model."""
     pytest.importorskip("onnxruntime")
     outputs = None if method == "fenda-fl" else 1
     plan = network_plan(prior_plan("breast-cancer"), method, NETWORKS[method], outputs=outputs)
