@@ -12,7 +12,7 @@ from typing import Final
 
 from protos.errors import UsageError
 
-FEDERATED_FILE: Final = "model"  # every other model's file has the model's name
+FEDERATED_FILE: Final = "model"
 _RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 

@@ -46,7 +46,7 @@ class AppliedModel:
             starts={name: values.astype(np.float32) for name, values in model.values.items()},
         )
         try:
-            self._flat = networks.lay(() if model.is_alone else manifest_of(model.plan).tensors)
+            self._flat = networks.lay(manifest_of(model.plan).tensors)
             self._flat.load(model.values)
         except ValueError as cause:
             raise other_version(run) from cause

@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import DataError, UsageError
-from site_agent.desk.comparison.gain import FEDERATED, title_of_model
 from site_agent.desk.new_rows import NewRows, read_new_rows, require_columns
 from site_agent.desk.result_files import check_place, write_result
 from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
@@ -45,18 +44,18 @@ _TEXT: Final = (".csv", ".txt")
 class Predicted:
     """A summary of a table of predictions that was written, with notes to read with the result.
 
-    `abstained` is the number of rows without a prediction. `why` has a line for each column and error. `model` names
-    the model in sentences. `meaning` is a sentence about the column with the predictions, or empty.
+    `abstained` is the number of rows without a prediction. `why` has a line for each column and error. `meaning` is a
+    sentence about the column with the predictions, or empty.
     """
 
     rows: int
     abstained: int
     why: tuple[str, ...]
-    model: str
+    run: str
     meaning: str
 
 
-def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None, name: str = FEDERATED) -> Predicted:
+def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None) -> Predicted:
     """Predict every row of a table of new patients with a model of a run, and write a table of predictions.
 
     The output is CSV, with the delimiter and the decimal mark of the table if that is text. The first column is the
@@ -69,7 +68,6 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     Args:
         table: new rows, with or without the columns of target, patient and ignored.
         run: the run whose model is used; None means the latest one.
-        name: the model, as in the report.
 
     Raises:
         OperatorError: there is no such model, the table does not fit it, or the output cannot be written.
@@ -77,7 +75,7 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     check_place(output, "--output", hospital, [table])
     _check_output(output)
     run = latest_run(hospital.state_path) if run is None else run
-    model = load_model(hospital.state_path, run, name)
+    model = load_model(hospital.state_path, run)
     contract = model.preprocessing.contract
     new = read_new_rows(table, contract, model.profile, scratch=temporary_folder())
     require_columns(new)
@@ -85,8 +83,7 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     lines = [head, *_lines(contract, new, _cells(contract, scores_of_new_rows(hospital, model, run, new)))]
     write_result(output, _as_text(lines, new.table.contract.format))
     why = tuple(one.line for one in new.left_out)
-    meaning = _meaning(contract)
-    return Predicted(new.table.rows, new.table.rows - len(new.usable), why, title_of_model(name, run), meaning)
+    return Predicted(new.table.rows, new.table.rows - len(new.usable), why, run, _meaning(contract))
 
 
 def _check_output(output: Path) -> None:

@@ -156,11 +156,10 @@ Tensors: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint:
-    """A saved model: arrays by name, facts about the run, and the digest of both in hexadecimal."""
+    """A saved model: arrays by name, and facts about the run."""
 
     tensors: Tensors
     facts: Mapping[str, Json]
-    digest: str
 
 
 def save(directory: Path, name: str, tensors: Tensors, facts: Mapping[str, Json]) -> Path:
@@ -214,7 +213,7 @@ def _parse(raw: bytes) -> Checkpoint:
     header = json.loads(json.loads(raw[8 : 8 + length])["__metadata__"][_KEY])
     if header["version"] != 1 or header["digest"] != _digest(tensors, header["facts"]):
         raise ValueError("another version, or not the bytes that were saved")
-    return Checkpoint(tensors=tensors, facts=json.loads(header["facts"]), digest=header["digest"])
+    return Checkpoint(tensors=tensors, facts=json.loads(header["facts"]))
 
 
 def _digest(tensors: Tensors, facts: str) -> str:

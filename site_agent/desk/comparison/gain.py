@@ -31,8 +31,6 @@ Verdict: TypeAlias = Literal["gained", "better, cause not shown", "lost", "no cl
 FEDERATED: Final = "federated"
 SILOED: Final = "siloed"
 PLACEBO: Final = "placebo"
-# The models with their names for people, from the simplest to the model that needs other hospitals.
-MODEL_TITLES: Final = {**TITLES, SILOED: "the model trained alone", FEDERATED: "the federated model"}
 FEWEST_OF_A_CLASS: Final = 20
 FEWEST_NUMBERS: Final = 40
 _OPENINGS: Final[dict[Verdict, str]] = {
@@ -48,11 +46,6 @@ _PLACEBOS: Final = {
     PLACEBO: "a federation of copies of this site, without patients of other hospitals",
     SILOED: "the model trained alone (siloed): the same recipe without the other hospitals",
 }
-
-
-def title_of_model(model: str, run: str) -> str:
-    """Return the name of a run's model as sentences show it."""
-    return f"{MODEL_TITLES.get(model, model)} of the run {run}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,6 @@ import copy
 import json
 import logging
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,7 +27,6 @@ from torch import nn
 
 from protos.errors import ConfigurationError, OperatorError, UsageError, to_install
 from site_agent.desk.applied import AppliedModel
-from site_agent.desk.comparison.gain import FEDERATED, title_of_model
 from site_agent.desk.export.described_model import description_of
 from site_agent.desk.export.export_inputs import features_of, made_up_values, terms_of
 from site_agent.desk.export.scoring_module import ScoringModule
@@ -54,14 +52,14 @@ _SEED: Final = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """The names of the exported files, and their model.
+    """The names of the exported files, and the run of their model.
 
     `difference` is the largest difference between the export's predictions and the model's, in probability, or in
     standard deviations of a regression's target. `tolerance` is the largest one with which files are written.
     """
 
     files: tuple[str, ...]
-    model: str
+    run: str
     difference: float
     tolerance: float
 
@@ -70,16 +68,11 @@ def export_model(
     hospital: Hospital,
     folder: Path,
     run: str | None,
-    *,
-    name: str = FEDERATED,
-    record: Callable[[str, str, str], None] | None = None,
 ) -> Exported:
-    """Export a model of a run into a new or empty folder.
+    """Export the model of a run into a new or empty folder.
 
     Args:
         run: the run's name; None takes the latest one.
-        name: the name of one of the run's models, as in the report.
-        record: receives the run, the model's name and the digest of its file, before the first file is written.
 
     Raises:
         OperatorError: a package is not installed, there is no such model, it cannot be exported, its copy predicts
@@ -88,7 +81,7 @@ def export_model(
     _check_folder(folder)
     _check_packages()
     run = latest_run(hospital.state_path) if run is None else run
-    model = load_model(hospital.state_path, run, name)
+    model = load_model(hospital.state_path, run)
     prepare_arithmetic(hospital.training.threads)
     applied = AppliedModel(model, run, hospital.training)
     onnx, difference, allowed = checked_onnx(applied)
@@ -96,12 +89,9 @@ def export_model(
         "model.onnx": onnx,
         "model.json": json.dumps(description_of(model, run), indent=1, allow_nan=False).encode(),
     }
-    if record is not None:
-        assert model.digest is not None  # it was read from a file
-        record(run, name, model.digest)
     for file, content in files.items():
         write_result(folder / file, content)
-    return Exported(files=tuple(files), model=title_of_model(name, run), difference=difference, tolerance=allowed)
+    return Exported(files=tuple(files), run=run, difference=difference, tolerance=allowed)
 
 
 def checked_onnx(applied: AppliedModel) -> tuple[bytes, float, float]:

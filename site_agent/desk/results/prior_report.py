@@ -6,8 +6,6 @@ the others' score has the place of the network trained alone.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import structlog
 
@@ -56,7 +54,6 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
         profile=profile_in(study.own),
     )
     save_model(hospital.state_path, run, saved)
-    save_model(hospital.state_path, run, replace(saved, joined=join.alone), SILOED)
     ended = Ended(
         dataset=study.own,
         preprocessing=preprocessing,

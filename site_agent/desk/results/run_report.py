@@ -49,8 +49,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     models, choices = {FEDERATED: scores_of(preprocessing, outcome.test_outputs)}, {FEDERATED: outcome.choice}
     metrics = rows.evaluate(models[FEDERATED])
     reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": outcome.choice}}
-    saved = _saved(study, preprocessing, outcome, facts | reached)
-    save_model(hospital.state_path, run, saved)
+    save_model(hospital.state_path, run, _saved(study, preprocessing, outcome, facts | reached))
     reason = "this site did not train alone"
     if hospital.training.siloed_baseline:
         reason = "the network trained alone diverged"
@@ -58,11 +57,6 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
         alone = train_alone(study)
         if alone is not None:
             models[SILOED], choices[SILOED] = scores_of(preprocessing, alone.test_outputs), alone.choice
-            # The network that was trained alone reads the site's own columns, unless the network treats shared columns
-            # separately.
-            read = None if study.networks.common is None else saved.concepts
-            kept = replace(saved, values=alone.values, is_alone=True, concepts=read)
-            save_model(hospital.state_path, run, kept, SILOED)
     placebo = train_placebo(study) if hospital.training.placebo_baseline else None
     if placebo is not None:
         models[PLACEBO], choices[PLACEBO] = scores_of(preprocessing, placebo.test_outputs), placebo.choice

@@ -1,6 +1,5 @@
 """Saves and loads a model with everything that a prediction needs: the network, the plan and the preprocessing.
 
-A run saves the federated model, and the model without the other hospitals. Each has the name that it has in the report.
 The preprocessing includes its contract, so a changed contract file has no effect on a saved model. Everything stays at
 the site.
 """
@@ -21,7 +20,6 @@ from protos.errors import ConfigurationError, OperatorError, ProtocolError
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan, plan_from_wire
 from protos.plan.prior_plan import PriorPlan
-from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.results.joined_model import JoinedModel, joined_model_of
 from site_agent.state_folders import FEDERATED_FILE, require_run_name, saved_runs
 from site_agent.trainer.data.column_profile import Profile
@@ -46,9 +44,6 @@ class SavedModel:
         joined: the model of federated-prior, which has no network and no other values.
         concepts: the common columns that it reads, for federated-prior or a network on concepts.
         profile: of the training rows; None in a model that was saved before there were profiles.
-        is_alone: whether the network was trained alone, on the site's own columns unless it has separate common
-            columns.
-        digest: of its file, in hexadecimal; None for a model that was not read from a file.
     """
 
     plan: Plan
@@ -58,8 +53,6 @@ class SavedModel:
     joined: JoinedModel | None = None
     concepts: ConceptEncoding | None = None
     profile: Profile | None = None
-    is_alone: bool = False
-    digest: str | None = None
 
     def encode(self, table: Table, rows: Rows | None = None) -> Features:
         """Return a table's model inputs, float32 (rows, columns), C-contiguous. Errors as in `Preprocessing.encode`."""
@@ -78,8 +71,6 @@ class SavedModel:
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the network's input columns: columns of the plan, columns of this site, or both."""
-        if self.is_alone and self.common is None:
-            return self.preprocessing.columns
         if isinstance(self.plan, NetworkPlan) and self.read_places is not None:
             return read_columns(self.plan, self.preprocessing.contract)
         return input_columns(self.plan, self.preprocessing.columns)[0]
@@ -98,8 +89,8 @@ class SavedModel:
         return len(target.classes) if target.task == "multi-class" else 1
 
 
-def save_model(state: Path, run: str, model: SavedModel, name: str = FEDERATED) -> Path:
-    """Write one model of a run to the state directory with mode 0600. An earlier model of the same name is replaced."""
+def save_model(state: Path, run: str, model: SavedModel) -> Path:
+    """Write the model of a run to the state directory with mode 0600. An earlier model of this run is replaced."""
     facts: dict[str, Json] = {
         "plan": model.plan.canonical.decode(),
         "preprocessing": model.preprocessing.model_dump_json(indent=2),
@@ -108,22 +99,21 @@ def save_model(state: Path, run: str, model: SavedModel, name: str = FEDERATED) 
         "report": model.report,
         "profile": None if model.profile is None else model.profile.model_dump_json(),
         "concepts": None if model.concepts is None else model.concepts.model_dump_json(),
-        "is_alone": model.is_alone,
     }
     arrays = {} if model.joined is None else model.joined.arrays()
     beside = {f"{_JOINED}{name}": array for name, array in arrays.items()}
-    return save(_folder(state, run), _file(name), {**model.values, **beside}, facts)
+    return save(_folder(state, run), FEDERATED_FILE, {**model.values, **beside}, facts)
 
 
-def load_model(state: Path, run: str, name: str = FEDERATED) -> SavedModel:
-    """Load a saved model of a run by the model's name in the report.
+def load_model(state: Path, run: str) -> SavedModel:
+    """Load the saved model of a run.
 
     Raises:
         UsageError: `run` cannot be a run's name.
         ConfigurationError: there is no such model, or it is damaged or of another version.
     """
     require_run_name(run)
-    checkpoint = load(_folder(state, run), _file(name))
+    checkpoint = load(_folder(state, run), FEDERATED_FILE)
     facts, tensors = checkpoint.facts, checkpoint.tensors
     try:
         plan = plan_from_wire(str(facts["plan"]).encode())
@@ -138,8 +128,6 @@ def load_model(state: Path, run: str, name: str = FEDERATED) -> SavedModel:
             joined=joined_model_of(task, joined) if isinstance(plan, PriorPlan) else None,
             concepts=None if concepts is None else ConceptEncoding.model_validate_json(str(concepts)),
             profile=None if profile is None else Profile.model_validate_json(str(profile)),
-            is_alone=facts.get("is_alone") is True,
-            digest=checkpoint.digest,
         )
     except (ProtocolError, KeyError, ValueError) as cause:
         raise other_version(run) from cause
@@ -170,34 +158,8 @@ def latest_run(state: Path) -> str:
     return runs[0]
 
 
-def saved_names(state: Path, run: str) -> tuple[str, ...]:
-    """Return the names of a run's saved models, the federated model first; an empty tuple if no model is saved.
-
-    Raises:
-        UsageError: `run` cannot be a run's name.
-        OperatorError: this user may not read the folder.
-    """
-    require_run_name(run)
-    try:
-        files = sorted(path.stem for path in _folder(state, run).iterdir() if path.suffix == ".safetensors")
-    except FileNotFoundError:
-        return ()
-    except OSError as cause:
-        raise OperatorError(
-            what=f"The models of the run {run} cannot be read: {cause.strerror}.",
-            consequence="Nothing was changed, and nothing was sent.",
-            remedy="Run this command as root, or as a user who may read the folder `models` in the state directory.",
-        ) from cause
-    others = [name for name in files if name != FEDERATED_FILE]
-    return (*([FEDERATED] if FEDERATED_FILE in files else []), *others)
-
-
 def _folder(state: Path, run: str) -> Path:
     return state / "models" / run
-
-
-def _file(name: str) -> str:
-    return FEDERATED_FILE if name == FEDERATED else name
 
 
 PACKAGES: Final = ("global-layers", "torch", "scikit-learn", "scipy", "pandas", "numpy", "safetensors")
