@@ -95,10 +95,11 @@ def check(path: Path, html: Path | None) -> None:
 
     from site_agent.desk.examination.examination_page import examination_page, finding_lines, verdict
     from site_agent.desk.examination.examine import examined
-    from site_agent.desk.result_files import check_places, write_result
+    from site_agent.desk.result_files import check_place, write_result
     from site_agent.trainer.data.run_table import TableCheck, find_check, keep_check
 
-    check_places((("--html", html),), hospital, [path])
+    if html is not None:
+        check_place(html, "--html", hospital, [path])
     examination = examined(hospital)
     found = find_check(hospital.state_path, examination.digest)
     by = None if found is None or found.by is None else f"{found.by} at {found.at}"

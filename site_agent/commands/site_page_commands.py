@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -18,49 +17,28 @@ from site_agent.trainer.isolation import give_up_network
 @click.option(
     "--run", "run_name", help="Name of the run in the report. Without this option, the report shows the latest run."
 )
-@click.option(
-    "--threshold",
-    "thresholds",
-    multiple=True,
-    type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
-    help="Lowest predicted probability at which you would treat a patient, such as 0.2. Repeat the option for more "
-    "thresholds.",
-)
 @click.option("--html", type=PATH, help="Output file for the report as a web page. The page needs no other file.")
-@click.option("--json", "json_path", type=PATH, help="Output file for all numbers and curves of the report, as JSON.")
-def report(
-    path: Path,
-    run_name: str | None,
-    thresholds: tuple[float, ...],
-    html: Path | None,
-    json_path: Path | None,
-) -> None:
+def report(path: Path, run_name: str | None, html: Path | None) -> None:
     """Show what this site gained from a run. The command sends nothing.
 
-    Example: site-agent report --config hospital.yaml --threshold 0.1 --threshold 0.2 --html report.html
+    Example: site-agent report --config hospital.yaml --html report.html
     """
     hospital = read_hospital(path)
     give_up_network()  # before anything starts a thread
 
-    from site_agent.desk.findings.facts import RECEIVING, saved_facts, site_facts
+    from site_agent.desk.findings.facts import RECEIVING, site_facts
     from site_agent.desk.findings.report_page import received_lines, received_page, report_lines, report_page
-    from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS
-    from site_agent.desk.result_files import check_places, write_result
-    from site_agent.desk.results.saved_model import latest_run
+    from site_agent.desk.result_files import check_place, write_result
 
-    check_places((("--html", html), ("--json", json_path)), hospital, [path])
-    saved = saved_facts(hospital.state_path, latest_run(hospital.state_path) if run_name is None else run_name)
-    is_received = RECEIVING in saved
-    chosen = thresholds or USUAL_THRESHOLDS
-    facts = saved if is_received else site_facts(hospital, run_name, chosen)
+    if html is not None:
+        check_place(html, "--html", hospital, [path])
+    facts = site_facts(hospital.state_path, run_name)
+    is_received = RECEIVING in facts
     for line in received_lines(facts) if is_received else report_lines(facts):
         click.echo(line)
     if html is not None:
         write_result(html, (received_page(facts) if is_received else report_page(facts)).encode())
         click.echo(f"The page is in {html}.")
-    if json_path is not None:
-        write_result(json_path, json.dumps(facts, indent=2, allow_nan=False).encode())
-        click.echo(f"The numbers are in {json_path}.")
 
 
 @click.command()
@@ -76,10 +54,11 @@ def results(path: Path, run_name: str | None, html: Path | None) -> None:
 
     from host.statistics_page import find_results
     from protos.statistics.printed_results import RESULTS_HTML, results_as_lines
-    from site_agent.desk.result_files import check_places, write_result
+    from site_agent.desk.result_files import check_place, write_result
     from site_agent.desk.results.statistics_results import STATISTICS, reasons_as_lines
 
-    check_places((("--html", html),), hospital, [path])
+    if html is not None:
+        check_place(html, "--html", hospital, [path])
     folder, found = find_results(hospital.state_path / STATISTICS, run_name)
     for line in (*results_as_lines(found["analyses"]), *reasons_as_lines(folder)):
         click.echo(line)

@@ -27,23 +27,6 @@ def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
         ) from error
 
 
-def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, others: Sequence[Path] = ()) -> None:
-    """Check all paths to which a command will write, with `check_place`. None means that no output was requested.
-
-    Raises:
-        UsageError: as in `check_place`, or two results have the same place.
-    """
-    asked = {option: place for option, place in places if place is not None}
-    for option, place in asked.items():
-        check_place(place, option, hospital, others)
-    if len({place.resolve() for place in asked.values()}) < len(asked):
-        raise UsageError(
-            what=f"The options {' and '.join(asked)} name the same output file.",
-            consequence="Nothing was computed or overwritten, and nothing was sent.",
-            remedy="Name a different file for each option.",
-        )
-
-
 def check_place(path: Path, option: str, hospital: Hospital, others: Sequence[Path] = ()) -> None:
     """Check, before a result is computed, that it can be written to a path and replaces no input.
 

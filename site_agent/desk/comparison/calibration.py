@@ -6,14 +6,13 @@ that its logit is finite.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
+from site_agent.desk.comparison.evaluation import Scores
 
 _TINIEST: Final = 1e-8
 
@@ -34,17 +33,8 @@ class Calibration:
     slope: float | None
 
 
-def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]:
-    """Return by class how well the predicted probabilities are calibrated. A binary outcome has one entry.
-
-    Returns:
-        an empty mapping for regression.
-    """
-    return {name: calibration(happened, said) for name, happened, said in rows.outcomes(scores)}
-
-
 def calibration(happened: npt.NDArray[np.generic], scores: Scores) -> Calibration:
-    """Return how well the predicted probabilities of one outcome are calibrated.
+    """Return how well the predicted probabilities of an outcome are calibrated.
 
     Args:
         happened: 0 and 1 (or false and true) of shape (rows,).

@@ -7,7 +7,7 @@ would average. The experiment of the paper's authors cut the logit at 0.5; here 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, assert_never
 
@@ -86,17 +86,6 @@ class HeldOutRows:
         """Return only the rows at the positions `places`, int64 of shape (rows of the part,)."""
         patients = None if self.patients is None else self.patients[places]
         return replace(self, targets=self.targets[places], patients=patients)
-
-    def outcomes(self, scores: Scores) -> Iterator[tuple[str, npt.NDArray[np.bool_], Scores]]:
-        """Yield for each class its name, which rows have this class, and its predicted probabilities: (rows,) each.
-
-        A binary outcome has only the positive class. Regression has no class.
-        """
-        if self.task == "binary":
-            yield self.classes[1], self.labels == 1, scores
-        elif self.classes:
-            for place, name in enumerate(self.classes):
-                yield name, self.labels == place, scores[:, place]
 
     def evaluate(self, scores: Scores) -> Metrics:
         """Return all metrics of a model's predictions for these rows, by name."""

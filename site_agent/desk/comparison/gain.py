@@ -22,7 +22,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from site_agent.desk.comparison.bootstrap_intervals import RESAMPLES, Compared, Difference, Interval, compare
-from site_agent.desk.comparison.calibration import Calibration, calibrations
+from site_agent.desk.comparison.calibration import Calibration, calibration
 from site_agent.desk.comparison.evaluation import METRIC_NAMES, HeldOutRows, Scores, headline_metric
 from site_agent.desk.results.simple_models import TITLES
 from site_agent.trainer.disk import Json
@@ -110,10 +110,13 @@ class Gain:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Assessment:
-    """The results of all models, by name, on the same test rows and the same bootstrap resamples."""
+    """The results of all models, by name, on the same test rows and the same bootstrap resamples.
+
+    `calibrations` are only of an outcome that is yes or no.
+    """
 
     compared: Compared
-    calibrations: Mapping[str, Mapping[str, Calibration]]
+    calibrations: Mapping[str, Calibration]
     gain: Gain
 
     @property
@@ -126,7 +129,7 @@ class Assessment:
         return {
             "metrics": dict(self.compared.metrics[name]),
             "intervals": self.compared.intervals(name),
-            "calibration": {of: asdict(found) for of, found in self.calibrations[name].items()},
+            "calibration": asdict(self.calibrations[name]) if name in self.calibrations else None,
         }
 
     def differences(self) -> dict[str, Json]:
@@ -152,9 +155,10 @@ def assess(
     if FEDERATED not in models:
         raise ValueError(f"a model named {FEDERATED} is needed; {SILOED} and others are compared with it")
     compared = compare(rows, models, seed, resamples)
+    calibrated = models if rows.task == "binary" else {}
     return Assessment(
         compared=compared,
-        calibrations={name: calibrations(rows, scores) for name, scores in models.items()},
+        calibrations={name: calibration(rows.labels, scores) for name, scores in calibrated.items()},
         gain=gain_of(rows, compared, baselines or Baselines()),
     )
 

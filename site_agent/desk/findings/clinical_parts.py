@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from host.printed_page import Cell, pairs, paragraph, table
 from site_agent.desk.comparison.bootstrap_intervals import is_lower_better
-from site_agent.desk.findings.drawings import Facts, calibration_plots, decision_plots, title_of
-
-_NOT_RECORDED: Final = "not recorded by the version that made this run"
+from site_agent.desk.comparison.gain import FEDERATED
+from site_agent.desk.findings.drawings import Facts, calibration_plots, decision_plot, title_of
 
 
 def compared(facts: Facts, models: Sequence[str]) -> str:
     """Return a table that describes the comparison of models: site, run, sites, outcome, rows and models."""
     rows, sites = facts["rows"], facts["sites"]
-    dropped, aside = facts["rows_without_outcome"], facts["rows_put_aside"]
     counted = f"{rows['training']} training, {rows['validation']} validation, {rows['test']} test"
     return pairs(
         "What was compared",
         [
             ("site", facts["site"]),
-            ("date", f"{facts['date'][:16].replace('T', ' ')} UTC" if facts["date"] else _NOT_RECORDED),
+            ("date", f"{facts['date'][:16].replace('T', ' ')} UTC"),
             ("run", facts["run"]),
             ("sites", f"{len(sites)}: {', '.join(sites)}"),
             ("method", facts["method"]),
             *((f"plan, {key.replace('_', ' ')}", text) for key, text in (facts.get("question") or {}).items()),
             ("outcome here", facts["outcome"]),
-            *((f"with {outcome}", _prevalence(one)) for outcome, one in facts["prevalences"].items()),
+            *([("with the outcome", _prevalence(facts["prevalence"]))] if "prevalence" in facts else []),
             ("task", facts["task"]),
             ("rows", counted),
-            ("rows without an outcome, not used", _NOT_RECORDED if dropped is None else str(dropped)),
-            ("rows that cannot be read, put aside by a person", _NOT_RECORDED if aside is None else str(aside)),
+            ("rows without an outcome, not used", str(facts["rows_without_outcome"])),
+            ("rows that cannot be read, put aside by a person", str(facts["rows_put_aside"])),
             ("models", ", ".join(title_of(name) for name in models)),
             ("bootstrap", f"{facts['resamples']} resamples of the test rows, whole patients at a time"),
             ("differential privacy of the sent numbers", _promise(facts)),
@@ -48,15 +45,15 @@ def _promise(facts: Facts) -> str:
 
 
 def calibration(facts: Facts, models: Facts) -> list[str]:
-    """Return a calibration plot for each model, and a table. Return nothing if the outcome has no classes."""
-    if not facts["class_names"]:
+    """Return a calibration plot for each model, and a table. Return nothing unless the outcome is yes or no."""
+    if facts["task"] != "binary":
         return []
     lines: list[list[Cell]] = []
     for name, one in models.items():
-        for outcome, found in one["calibration"].items():
-            shares = [f"{found[key]:.1%}" for key in ("predicted", "observed")]
-            lines.append([title_of(name), outcome, *shares, found["intercept"], found["slope"]])
-    head = ["model", "outcome", "mean predicted", "observed", "intercept", "slope"]
+        found = one["calibration"]
+        shares = [f"{found[key]:.1%}" for key in ("predicted", "observed")]
+        lines.append([title_of(name), *shares, found["intercept"], found["slope"]])
+    head = ["model", "mean predicted", "observed", "intercept", "slope"]
     words = (
         "A perfectly calibrated model predicts the observed share on average, and has an intercept of 0 and a slope of "
         "1. With a slope below 1 the predictions are too extreme. Even the numbers of a perfect model differ by "
@@ -66,30 +63,26 @@ def calibration(facts: Facts, models: Facts) -> list[str]:
 
 
 def at_threshold(facts: Facts) -> list[str]:
-    """Return decision curves near the chosen thresholds, and a table with each model's sensitivity and net benefit."""
-    if not facts["class_names"]:
+    """Return a decision curve, and a table of thresholds for the federated and the best local model."""
+    if facts["task"] != "binary":
         return []
     head = [
         "from", "model", "treated", "sensitivity", "specificity", "positive predictive value",
         "negative predictive value", "net benefit in 100 patients", "without a model",
     ]  # fmt: skip
-    is_several = facts["task"] == "multi-class"
-    if is_several:
-        head.insert(1, "outcome")
+    known, best = facts["at_thresholds"], facts["gain"]["best_local"]
     lines: list[list[Cell]] = []
-    for place, threshold in enumerate(facts["thresholds"]):
-        for name in facts["shown_models"]:
-            for outcome, found in facts["at_thresholds"][name].items():
-                who = [outcome] if is_several else []
-                lines.append([f"{100 * threshold:g}%", *who, title_of(name), *_shares(found[place])])
+    for place, of_federated in enumerate(known[FEDERATED]):
+        for name in (FEDERATED, *([best] if best in known else [])):
+            lines.append([f"{100 * of_federated['threshold']:g}%", title_of(name), *_shares(known[name][place])])
     words = (
         "Each line of the table shows what happens if every patient with at least this predicted probability is "
         "treated. The numbers in brackets are 95% intervals. The net benefit is the number of true positives, minus "
         "the false positives weighted by the threshold. The last column is the net benefit of the better of two "
-        "choices: treat all patients, or treat nobody. Choose other thresholds with the option --threshold."
+        "choices: treat all patients, or treat nobody."
     )
     return [
-        *decision_plots(facts),
+        *decision_plot(facts),
         table("Values at each threshold", head, lines),
         paragraph(words, "soft"),
     ]

@@ -18,7 +18,7 @@ from site_agent.desk.findings.clinical_parts import at_threshold, calibration, c
 from site_agent.desk.findings.drawings import (
     Facts,
     predicted_and_observed,
-    ranking_plots,
+    ranking_plot,
     subgroup_plot,
     title_of,
 )
@@ -66,7 +66,7 @@ def report_page(facts: Facts) -> str:
         Section(heading="What was compared", parts=[compared(facts, tuple(models))]),
         Section(heading="How good the models are", parts=_quality(facts)),
         Section(heading="Federated minus every other model", parts=_differences(facts)),
-        Section(heading="Ranking", parts=ranking_plots(facts)),
+        Section(heading="Ranking", parts=ranking_plot(facts)),
         Section(heading="Calibration", parts=calibration(facts, models)),
         Section(heading="Use for a decision", parts=at_threshold(facts)),
         Section(heading="Predicted and observed", parts=predicted_and_observed(facts)),

@@ -1,9 +1,8 @@
 """Saves the chosen model at the end of a study, and reports this site's gain from joining.
 
 Model and report stay at the site. The model is saved before the site trains alone for comparison, so that an
-interruption of the comparison loses nothing. The report is a JSON file of mode 0600. A log line for the operator has
-only the headline metric and the verdict. Each model's scores of the test rows are stored too, for the page of
-`site-agent report`.
+interruption of the comparison loses nothing. The report is a JSON file of mode 0600, which `site-agent report` shows.
+A log line for the operator has only the headline metric and the verdict.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import structlog
 from protos.plan.patient_privacy import Privacy
 from site_agent.desk.comparison.evaluation import Scores, held_out_rows, scores_of
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Assessment, Baselines, Gain, assess
-from site_agent.desk.comparison.scored_rows import ScoredRows, keep_scored_rows
+from site_agent.desk.findings.facts import drawn_facts
 from site_agent.desk.results.network_baselines import train_alone, train_placebo
 from site_agent.desk.results.saved_model import SavedModel, save_model, versions
 from site_agent.desk.results.simple_models import best_simple_model, reads_simply, simple_scores
@@ -102,15 +101,10 @@ def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: 
     if hospital.training.simple_models and reads_simply(dataset):
         models |= simple_scores(dataset, preprocessing, seeds.own("simple models"))
         best = facts["best_local"] = best_simple_model(dataset, seeds.own("best local"))
-    kept = ScoredRows(
-        test=held_out_rows(dataset, preprocessing),
-        scores=models,
-        dataset=dataset.digest,
-    )
-    keep_scored_rows(hospital.state_path, run, kept)
-    baselines = replace(ended.baselines, best_local=best)
-    assessment = assess(kept.test, models, seeds.own("resamples"), baselines=baselines)
+    test, baselines = held_out_rows(dataset, preprocessing), replace(ended.baselines, best_local=best)
+    assessment = assess(test, models, seeds.own("resamples"), baselines=baselines)
     facts |= compared(assessment, ended.choices)
+    facts |= drawn_facts(test, models, dataset, preprocessing.contract, facts)
     # The date is added only to the file, so that a repeated run has the same facts to the last bit.
     written = {**facts, "date": datetime.now(UTC).isoformat(timespec="seconds")}
     content = json.dumps(written, indent=2, allow_nan=False).encode()

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from protos.plan.image_size import ImageSize
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from site_agent.hospital import Split
+from site_agent.trainer.data.columns import UNKNOWN
 from site_agent.trainer.data.contract import Contract, SqlFormat, Task
 from site_agent.trainer.data.preprocessing import Features, Preprocessing, Rows, Targets, fit
 from site_agent.trainer.data.tables import Table, read_table
@@ -186,6 +187,7 @@ class Dataset:
         training_patients, validation_patients, test_patients: int64 of shape (rows,), equal for rows of one patient;
             None if the contract declares no patient column.
         profile: the desk's summary of the training rows, which is saved with the model.
+        test_groups: for each group column the group of each test row, as text; "unknown" without a value.
         rows_without_outcome: the number of rows that are in no part, because the contract has `missing: drop`.
         rows_put_aside: the number of rows that are left out because they cannot be read, which a person accepted.
         image: the size of the images whose pixels are the columns.
@@ -201,6 +203,7 @@ class Dataset:
     validation_patients: npt.NDArray[np.int64] | None = None
     test_patients: npt.NDArray[np.int64] | None = None
     profile: Document | None = None
+    test_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rows_without_outcome: int = 0
     rows_put_aside: int = 0
     image: ImageSize | None = None
@@ -263,11 +266,22 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         training_patients=_patients(table, rows.training),
         validation_patients=_patients(table, rows.validation),
         test_patients=_patients(table, rows.test),
+        test_groups=_groups(table, rows.test),
         rows_without_outcome=len(table.dropped),
         rows_put_aside=len(table.put_aside),
         image=None if table.contract.image is None else table.contract.image.image,
     )
     return dataset, preprocessing
+
+
+def _groups(table: Table, rows: Rows) -> dict[str, tuple[str, ...]]:
+    found = {}
+    for column in table.contract.groups:
+        positions = table.features.get(column.name, table.group_positions.get(column.name))
+        if positions is not None:
+            names = np.array((*(column.labels or column.codes), UNKNOWN), dtype=object)
+            found[column.name] = tuple(names[np.nan_to_num(positions[rows], nan=-1.0).astype(np.int64)])
+    return found
 
 
 def _patients(table: Table, rows: Rows) -> npt.NDArray[np.int64] | None:

@@ -157,7 +157,7 @@ def test_an_export_answers_from_intensities_and_nothing_written_has_an_image_or_
     hospital, preprocessing = trained
 
     made = export_model(hospital, tmp_path / "exported", None)
-    facts = site_facts(hospital, None)
+    facts = site_facts(hospital.state_path, None)
     (tmp_path / "report.html").write_text(report_page(facts) + json.dumps(facts, default=str))
     new = put_images(tmp_path / "new", 1000, with_outcome=False)
     predict_table(hospital, new, tmp_path / "out.csv", None)
@@ -182,7 +182,7 @@ def test_an_export_answers_from_intensities_and_nothing_written_has_an_image_or_
     (tmp_path / "new" / "table.csv").unlink()
     written = [*hospital.state_path.rglob("*"), *(tmp_path / "exported").rglob("*"), *tmp_path.glob("*.*")]
     files = [path for path in written if path.is_file()]
-    assert {"report.html", "out.csv", "model.onnx", "rows.safetensors"} <= {path.name for path in files}
+    assert {"report.html", "out.csv", "model.onnx", "model.safetensors"} <= {path.name for path in files}
     for path in files:
         content = path.read_bytes()
         assert not any(one in content for one in forbidden), path.name

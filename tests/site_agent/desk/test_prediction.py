@@ -16,7 +16,7 @@ from protos.errors import ConfigurationError, DataError, OperatorError, Unavaila
 from protos.plan.plan import Plan
 from site_agent.desk.comparison.evaluation import scores_of
 from site_agent.desk.prediction import harmless, predict_table
-from site_agent.desk.result_files import check_place, check_places, write_result
+from site_agent.desk.result_files import check_place, write_result
 from site_agent.desk.results.saved_model import SavedModel, save_model
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.data.dataset import split_rows
@@ -363,17 +363,14 @@ def test_nothing_is_written_into_the_state_folder(hospital: Hospital) -> None:
             check_place(hospital.state_path / name, "--output", hospital)
 
 
-def test_what_is_read_is_not_replaced_and_two_results_are_two_files(hospital: Hospital, tmp_path: Path) -> None:
+def test_what_is_read_is_not_replaced(hospital: Hospital, tmp_path: Path) -> None:
     """The configuration's own file among it; another file is allowed."""
     settings = tmp_path / "hospital.yaml"
     settings.touch(exist_ok=True)
-    one, other = tmp_path / "one", tmp_path / "other"
 
     with pytest.raises(UsageError, match="is read by this command"):
-        check_places((("--html", settings),), hospital, [settings])
-    with pytest.raises(UsageError, match="name the same output file"):
-        check_places((("--html", one), ("--json", one)), hospital)
-    check_places((("--html", one), ("--json", other), ("--metrics", None)), hospital, [settings])
+        check_place(settings, "--html", hospital, [settings])
+    check_place(tmp_path / "one", "--html", hospital, [settings])
 
 
 def test_a_full_disk_is_one_that_the_person_named(tmp_path: Path) -> None:

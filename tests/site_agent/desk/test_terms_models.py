@@ -124,7 +124,7 @@ def test_an_export_is_made_and_nothing_written_has_a_word(hospital: Hospital, tm
     new = put_table(tmp_path / "new.csv", 1000, without="ill")
 
     made = export_model(hospital, tmp_path / "exported", None)
-    facts = site_facts(hospital, None)
+    facts = site_facts(hospital.state_path, None)
     (tmp_path / "report.html").write_text(report_page(facts) + json.dumps(facts, default=str))
     survey = survey_table(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
     page = examination_page(examine(survey, Split(seed=3)), site="ahus", accepted_by=None, warnings_stop=True)

@@ -150,7 +150,7 @@ def test_a_run_ends_in_all_that_other_methods_give(tmp_path: Path) -> None:
     predicted = predict_table(
         member.hospital, tmp_path / "ahus" / "table.csv", tmp_path / "predictions.csv", plan.run_name
     )
-    facts: Any = site_facts(member.hospital, plan.run_name)
+    facts: Any = site_facts(member.hospital.state_path, plan.run_name)
 
     assert exported.difference <= exported.tolerance
     assert predicted.rows > 40

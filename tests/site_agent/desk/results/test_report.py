@@ -69,7 +69,7 @@ def test_every_network_has_metrics_intervals_calibration_and_the_evidence_of_its
     for one in (federated, siloed):
         assert one.keys() == {"metrics", "intervals", "calibration", "checkpoint"}
         assert one["intervals"]["brier"][0] <= one["metrics"]["brier"] <= one["intervals"]["brier"][1]
-        assert one["calibration"].keys() == {"positive"}
+        assert one["calibration"].keys() == {"predicted", "observed", "intercept", "slope"}
     assert differences.keys() == {"siloed"}
     for metric, difference in differences["siloed"].items():
         assert difference["difference"] == federated["metrics"][metric] - siloed["metrics"][metric]

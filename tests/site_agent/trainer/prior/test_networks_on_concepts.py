@@ -158,7 +158,7 @@ def test_a_run_ends_in_models_that_predict_and_are_exported(tmp_path: Path, meth
 
     exported = export_model(hospital, tmp_path / "export", plan.run_name)
     predicted = predict_table(hospital, tmp_path / "ahus" / "table.csv", tmp_path / "said.csv", plan.run_name)
-    facts: Any = site_facts(hospital, plan.run_name)
+    facts: Any = site_facts(hospital.state_path, plan.run_name)
 
     saved = load_model(hospital.state_path, plan.run_name)
     assert saved.columns[: len(plan.concepts)] == plan.shared_columns

@@ -17,7 +17,7 @@ from protos.plan.prior_plan import PriorPlan
 from protos.plan.prior_sums import AnnouncedSums
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.desk.applied import AppliedModel
-from site_agent.desk.comparison.scored_rows import scored_rows
+from site_agent.desk.comparison.evaluation import held_out_rows
 from site_agent.desk.results.prior_report import make_prior_report
 from site_agent.desk.results.saved_model import load_model
 from site_agent.hospital import read_hospital
@@ -100,13 +100,12 @@ def test_every_task_ends_with_a_model_that_comes_back_from_disk(tmp_path: Path, 
     assert sum(prior["weights"].values()) == pytest.approx(1.0)
     assert prior["guard"] > 0
     assert "the other hospitals' score" in prior["sentence"]
-    state = member.hospital.state_path
-    kept, own = scored_rows(state, plan.run_name), member.hospital.training
-    for name in ("federated", "siloed"):
-        model = load_model(state, plan.run_name, name)
-        features = model.encode(member.study._table, member.study._rows_of["test"])
-        said = AppliedModel(model, plan.run_name, own).scores(features)
-        np.testing.assert_allclose(said, kept.scores[name], rtol=1e-5, atol=1e-6)
+    model = load_model(member.hospital.state_path, plan.run_name)
+    features = model.encode(member.study._table, member.study._rows_of["test"])
+    said = AppliedModel(model, plan.run_name, member.hospital.training).scores(features)
+    tested: Any = report["federated"]
+    wanted = held_out_rows(member.study.own, member.preprocessing).evaluate(said)
+    assert tested["metrics"] == pytest.approx(wanted, rel=1e-5)
     again = make_prior_report(member.hospital, member.study, member.preprocessing, plan.run_name)
     assert again == report
 

@@ -18,7 +18,7 @@ from protos.plan.plan import Plan, plan_from_json
 from protos.plan.prior_sums import place_sums
 from protos.wire.messages import MalformedMessage
 from site_agent.desk.results.receiving import receive
-from site_agent.desk.results.saved_model import load_model, saved_names
+from site_agent.desk.results.saved_model import load_model
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.prior.receivable import read_without_outcomes, require_receivable
 from tests.site_agent.trainer.prior.prior_federation import Member, federate, make_hospital, members_of, prior_plan
@@ -111,7 +111,7 @@ def test_without_any_use_for_the_others_there_is_no_model(tmp_path: Path) -> Non
     report = json.loads((hospital.state_path / "reports" / f"{plan.run_name}.json").read_text())
     assert not report["receiving"]["has_model"]
     assert report["receiving"]["sentence"].startswith("No model was saved")
-    assert saved_names(hospital.state_path, plan.run_name) == ()
+    assert not (hospital.state_path / "models" / plan.run_name).exists()
 
 
 @pytest.mark.parametrize("wrong", ["rounds", "sums"])
@@ -128,7 +128,7 @@ def test_sums_that_no_honest_sites_sent_give_no_model(tmp_path: Path, wrong: str
     with pytest.raises(MalformedMessage):
         receive(hospital, plan, plan.run_name, 1 if wrong == "rounds" else rounds, changed)
 
-    assert saved_names(hospital.state_path, plan.run_name) == ()
+    assert not (hospital.state_path / "models" / plan.run_name).exists()
 
 
 def test_a_contract_without_any_concept_cannot_receive(tmp_path: Path) -> None:
