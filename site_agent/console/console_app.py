@@ -6,7 +6,7 @@ The rules:
 * the host must equal the console's own address, so no other name can be made to point here;
 * requests that another page started are refused: forms, frames, pictures and pages loaded in advance;
 * a request without the two secrets of the session learns nothing, not even whether there is a session;
-* opening a page changes nothing. A form without the session's third secret does nothing;
+* opening a page decides nothing. A form without the session's third secret does nothing;
 * a plan is approved as the exact bytes whose review the session has opened;
 * no response may be framed or cached, run a script, or load anything.
 """
@@ -39,7 +39,7 @@ from host.printed_page import STYLE
 from protos.errors import OperatorError
 from protos.plan.plan import Plan, plan_from_wire
 from site_agent.approvals import announced_plans, find_approval, why_not
-from site_agent.console.console_curves import curve_files, drawn_curves
+from site_agent.console.console_curves import curve_files, drawn_curve
 from site_agent.console.console_session import COOKIE, Done, Session
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import is_run_name, saved_runs
@@ -66,7 +66,7 @@ _UNKNOWN: Final = (
     "This address is not valid. The link works once, for 10 minutes, in one browser. The session ends when nobody uses "
     "it. To continue, start the console again. If you did not use the link yourself, stop the console with Ctrl-C."
 )
-# Action -> the words of its command, and the fields of the form that become options. `--plan` is added to all.
+# Action -> the words of its command, and the fields of the form that become options. `--plan` is added to both.
 _DECISIONS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "approve": (("approve", "--yes"), ("by", "until", "beside")),
     "withdraw": (("withdraw",), ("by",)),
@@ -80,13 +80,11 @@ class Setting:
     Attributes:
         config: hospital.yaml, as an absolute path.
         host: the address that browsers must name.
-        by: the name for the audit log; empty if people type it on the page.
         account: the user of this computer.
     """
 
     config: Path
     host: str
-    by: str
     account: str
 
 
@@ -168,39 +166,47 @@ class _Pages:
         hospital = read_hospital(self._setting.config)
         plans = [(plan, self._standing(hospital, plan)) for plan in _announced(hospital)]
         runs, curves = saved_runs(hospital.state_path), [file.stem for file in curve_files(hospital.state_path)]
-        return self._shown("home.html", site=hospital.site, plans=plans, runs=runs, curves=curves)
+        return self._shown("home.html", site=hospital.site, plans=plans, reports=runs, curves=curves)
 
     async def plan(self, request: Request) -> Response:
         self._session.use()
-        plan, done = self._reviewed(request.path_params["digest"])
+        digest = request.path_params["digest"]
+        if digest not in self._session.reviewed:
+            plan = self._named(digest)
+            self._session.reviewed[digest] = plan, await self._run(["review"], plan)
+        plan, done = self._session.reviewed[digest]
         approval = find_approval(read_hospital(self._setting.config).state_path, plan)
         return self._shown(
             "plan.html",
             plan=plan,
             status=done.status,
-            is_read=plan.digest.hex() in self._session.read,
+            is_read=digest in self._session.read,
             is_approved=approval is not None and approval.withdrawn is None,
             standing=self._standing(read_hospital(self._setting.config), plan),
         )
 
     async def review(self, request: Request) -> Response:
         self._session.use()
-        plan, done = self._reviewed(request.path_params["digest"])
-        digest = plan.digest.hex()
+        digest = request.path_params["digest"]
+        if (found := self._session.reviewed.get(digest)) is None:
+            raise HTTPException(404, "This plan was not reviewed in this session.")
         self._session.read.add(digest)
-        return self._document(done, f"{self._session.address}plan/{{digest}}", "Decide about this plan")
+        return self._document(found[1], f"{self._session.address}plan/{digest}", "Decide about this plan")
 
     async def report(self, request: Request) -> Response:
         self._session.use()
-        if (done := self._session.reports.get(request.path_params["run"])) is None:
-            raise HTTPException(404, "This report was not made in this session.")
+        if not is_run_name(run := request.path_params["run"]):
+            raise HTTPException(404, "There is no such run.")
+        done = await self._run(["report", f"--run={run}"])
+        if done.document is None:
+            return self._shown("result.html", 409, done=done)
         return self._document(done, self._session.address, "Back to the console")
 
     async def curves(self, request: Request) -> Response:
         run = request.path_params["run"]
         if not is_run_name(run):
             raise HTTPException(404, "There is no such run.")
-        drawn = drawn_curves(read_hospital(self._setting.config).state_path, run)
+        drawn = drawn_curve(read_hospital(self._setting.config).state_path, run)
         return self._shown("curves.html", run=run, drawn=drawn)
 
     async def result(self, _: Request) -> Response:
@@ -219,17 +225,6 @@ class _Pages:
             return _line(200, "You left the console. Its link is not valid any more.")
         if action in _DECISIONS:
             return await self._decide(action, form)
-        if action == "review":
-            plan = self._named(form.get("plan", ""))
-            session.reviewed[plan.digest.hex()] = plan, await self._run(["review"], plan)
-            return RedirectResponse(f"{session.address}plan/{plan.digest.hex()}", 303)
-        if action == "report" and is_run_name(run := form.get("run", "")):
-            done = await self._run(["report", f"--run={run}"])
-            if done.document is not None:
-                session.reports[run] = done
-                return RedirectResponse(f"{session.address}report/{run}", 303)
-            session.done = done
-            return RedirectResponse(f"{session.address}result", 303)
         raise HTTPException(400, "The console has no such form.")
 
     async def refuse(self, _: Request, error: Exception) -> Response:
@@ -249,10 +244,9 @@ class _Pages:
         if action == "approve" and digest not in session.read:
             raise HTTPException(409, "Nothing was approved. Read the review of this plan first.")
         plan = session.reviewed[digest][0] if digest in session.read else self._named(digest)
-        typed = dict(form) | ({"by": self._setting.by} if self._setting.by else {})
-        if not typed.get("by"):
+        if not form.get("by"):
             raise HTTPException(400, "The form lacks a name. Nothing was done.")
-        given = [f"--{name}={typed[name]}" for name in options if typed.get(name)]
+        given = [f"--{name}={form[name]}" for name in options if form.get(name)]
         session.done = await self._run([*words, *given], plan, is_decision=True)
         return RedirectResponse(f"{session.address}result", 303)
 
@@ -279,11 +273,6 @@ class _Pages:
             if plan.digest.hex() == digest:
                 return plan
         raise HTTPException(404, "This site no longer has this plan. Nothing was done.")
-
-    def _reviewed(self, digest: str) -> tuple[Plan, Done]:
-        if (found := self._session.reviewed.get(digest)) is None:
-            raise HTTPException(404, "This plan was not reviewed in this session.")
-        return found
 
     def _standing(self, hospital: Hospital, plan: Plan) -> str:
         """Return whether the persons of this hospital permit training with a plan, as a sentence."""

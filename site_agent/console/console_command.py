@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from pydantic import TypeAdapter, ValidationError
 
-from host.command_line import account, person
+from host.command_line import account
 from protos.errors import ConfigurationError, UsageError
 from protos.plan.documents import LocalAddress
 from site_agent.commands.site_options import config_option
@@ -32,33 +32,21 @@ _LAST_SECONDS: Final = 10
 @click.command()
 @config_option
 @click.option(
-    "--by",
-    help="Name of the person who decides, for the audit log. Without this option, people type their name on the page.",
-)
-@click.option(
     "--listen",
     default="127.0.0.1:8483",
     show_default=True,
     help="Address to listen on: HOST:PORT of this computer.",
 )
-@click.option(
-    "--idle-minutes",
-    default=15.0,
-    show_default=True,
-    type=click.FloatRange(0.01, 480),
-    help="End the session after this many minutes without a request.",
-)
-def console(path: Path, by: str | None, listen: str, idle_minutes: float) -> None:
+def console(path: Path, listen: str) -> None:
     """Show web pages about this site: the plans, the reports, and the curves of a study that trains now.
 
     Open the printed link in a browser on this computer. The link works only once. On the pages a person reviews plans,
-    and approves or withdraws. Every button runs a command of site-agent under the user account that started
-    the console. Ctrl-C ends the console. It also ends by itself when the session has ended.
+    and approves or withdraws. The pages run commands of site-agent under the user account that started the console.
+    Ctrl-C ends the console. It also ends by itself after 15 minutes without a request.
 
-    Example: site-agent console --config hospital.yaml --by "Anna Jones"
+    Example: site-agent console --config hospital.yaml
     """
     read_hospital(path)
-    name = "" if by is None else person(by)
     opened = _opened(listen)
 
     import uvicorn
@@ -68,8 +56,8 @@ def console(path: Path, by: str | None, listen: str, idle_minutes: float) -> Non
 
     host, _, port = listen.rpartition(":")
     shown = host if int(port) == 80 else f"{host}:{int(port)}"  # as a browser writes the address
-    session = Session(idle_seconds=idle_minutes * 60, clock=lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
-    setting = Setting(config=path.resolve(), host=shown, by=name, account=account())
+    session = Session(clock=lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
+    setting = Setting(config=path.resolve(), host=shown, account=account())
     server = uvicorn.Server(
         uvicorn.Config(
             application(setting, session), http="h11", ws="none", lifespan="off", log_config=None, access_log=False,

@@ -22,6 +22,7 @@ from protos.plan.plan import Plan
 
 COOKIE: Final = "console"
 LINK_SECONDS: Final = 600.0
+IDLE_SECONDS: Final = 900.0
 
 
 def _secret() -> str:
@@ -46,23 +47,19 @@ class Session:
     """The session of the browser that opened the console's link.
 
     Attributes:
-        idle_seconds: it ends after this time without use.
         clock: seconds of a clock that never jumps, and that runs while the computer sleeps.
         by: the name that was typed last.
         reviewed: digest of a plan -> the plan and the result of its review.
         read: the digests of plans whose review was opened.
-        reports: name of a run -> its report.
         done: the result of the last command.
         running: how many commands run now.
         reason: why the session ended.
     """
 
-    idle_seconds: float
     clock: Callable[[], float]
     by: str = ""
     reviewed: dict[str, tuple[Plan, Done]] = field(default_factory=dict, repr=False)
     read: set[str] = field(default_factory=set, repr=False)
-    reports: dict[str, Done] = field(default_factory=dict, repr=False)
     done: Done | None = field(default=None, repr=False)
     running: int = 0
     reason: str = "Nobody opened its link in time."
@@ -85,9 +82,9 @@ class Session:
     @property
     def is_over(self) -> bool:
         """Return whether nobody can use the session any more. End it if it was idle for too long."""
-        limit = self.idle_seconds if self._is_open else LINK_SECONDS
+        limit = IDLE_SECONDS if self._is_open else LINK_SECONDS
         if not self._is_over and not self.running and self.clock() - self._last_seconds >= limit:
-            words = f"Nobody used it for {self.idle_seconds / 60:g} minutes." if self._is_open else self.reason
+            words = f"Nobody used it for {IDLE_SECONDS / 60:g} minutes." if self._is_open else self.reason
             self.end(words)
         return self._is_over
 

@@ -5,7 +5,6 @@ Libraries are loaded inside the functions, so an idle trainer uses no memory for
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from protos.plan.plan import Plan
 from site_agent.hospital import Hospital
+from site_agent.state_folders import live_curves_path
 
 if TYPE_CHECKING:
     from site_agent.trainer.data.preprocessing import Preprocessing
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from site_agent.trainer.study import Study, Watch
 
 
-def watch(hospital: Hospital, study: Study, preprocessing: Preprocessing) -> Watch:
-    """Return the function that writes the curves of a run after each round."""
+def watch(hospital: Hospital, study: Study) -> Watch:
+    """Return the function that writes the curve of a run after each round."""
     from site_agent.desk.results.live_curves import LiveCurves
 
-    return LiveCurves(hospital.state_path, study.plan.run_name, study.own, preprocessing, time.monotonic).take
+    return LiveCurves(live_curves_path(hospital.state_path, study.plan.run_name)).take
 
 
 def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.NDArray[np.float32]) -> None:

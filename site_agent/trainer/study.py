@@ -51,8 +51,8 @@ from site_agent.trainer.training.flat_network import Vector, part_of, prefixed
 from site_agent.trainer.training.local import sensitivities
 from site_agent.trainer.training.private_gradient import PrivateRows, private_sums
 
-# Receives the number of a round, the training, the choice so far, and whether no later model follows.
-Watch: TypeAlias = Callable[[int, SiteTraining, Choice, bool], None]
+# Receives the choice so far, and whether no later model follows.
+Watch: TypeAlias = Callable[[Choice, bool], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -306,7 +306,7 @@ class Study:
         if is_last or is_measured(self.plan, round_number):
             training = self._training
             self.choice.consider(round_number, float(training.validation_losses()), training.local.evaluated())
-            self.watch(round_number, training, self.choice, is_last)
+            self.watch(self.choice, is_last)
 
     def _begin_training(self, federated: tuple[TensorSpec, ...]) -> SiteTraining:
         return begin_training(self.networks, self.plan.ingredients, federated, rows_of(self.dataset), self.seeds)

@@ -91,8 +91,8 @@ class AfterRounds(Protocol):
     Each function raises OperatorError if table and plan do not fit, or if the disk cannot be written.
     """
 
-    def watch(self, hospital: Hospital, study: Study, preprocessing: Preprocessing, /) -> Watch:
-        """Return the function that writes the curves of a run after each round."""
+    def watch(self, hospital: Hospital, study: Study, /) -> Watch:
+        """Return the function that writes the curve of a run after each round."""
 
     def receive(
         self, hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.NDArray[np.float32], /
@@ -232,7 +232,7 @@ class Worker:
         if isinstance(plan, StatisticsPlan):
             return before_rounds.begin_statistics(self._hospital, plan, self._state), None
         study, preprocessing = before_rounds.begin_study(self._hospital, plan, self._state)
-        study.watch = self._after.watch(self._hospital, study, preprocessing)
+        study.watch = self._after.watch(self._hospital, study)
         return study, preprocessing
 
     def _approved(self, plan: Plan) -> str:

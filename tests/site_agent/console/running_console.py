@@ -135,16 +135,16 @@ class Running:
 
     def read_plan(self, plan: Plan) -> Answer:
         """Have the review of a plan made, and open it."""
-        self.act("review", plan=plan.digest.hex())
+        self.get(f"plan/{plan.digest.hex()}")
         return self.get(f"review/{plan.digest.hex()}")
 
 
 @contextmanager
-def running_console(folder: Path, *, by: str = "", commands: Callable[..., Any] = run_here) -> Iterator[Running]:
+def running_console(folder: Path, *, commands: Callable[..., Any] = run_here) -> Iterator[Running]:
     """A console of the hospital in a folder, until the block ends."""
     clock, opened = Clock(), socket.create_server(("127.0.0.1", 0))
-    session, host = Session(idle_seconds=900.0, clock=clock), f"127.0.0.1:{opened.getsockname()[1]}"
-    setting = Setting(config=folder / "hospital.yaml", host=host, by=by, account="jones")
+    session, host = Session(clock=clock), f"127.0.0.1:{opened.getsockname()[1]}"
+    setting = Setting(config=folder / "hospital.yaml", host=host, account="jones")
     server = uvicorn.Server(uvicorn.Config(application(setting, session), log_config=None, lifespan="off"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[opened])))
     with pytest.MonkeyPatch.context() as patched:
