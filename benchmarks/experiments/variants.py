@@ -10,12 +10,12 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
-from sklearn.metrics import balanced_accuracy_score
+from sklearn.metrics import balanced_accuracy_score, precision_recall_fscore_support
 
 from benchmarks.experiments.federations import federate
 from benchmarks.experiments.stacks import StackOutcome, can_stack, federate_stack
 from protos.plan.plan import Plan
-from site_agent.desk.comparison.evaluation import measure, predicted_classes
+from site_agent.desk.comparison.evaluation import Scores, measure
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.fitted_models import probabilities
 from site_agent.trainer.study import Outcome
@@ -119,7 +119,7 @@ def predicted_by(seed: int, site: str, outcome: Outcome) -> Predicted:
 def validation_accuracy(predicted: Predicted, dataset: Dataset) -> float:
     """Return the fraction of correct predictions on the validation rows, to choose among variants."""
     scores = probabilities(dataset.task, predicted.validation_outputs)
-    return float(np.mean(predicted_classes(scores) == dataset.validation.targets))
+    return float(np.mean(_classes(scores) == dataset.validation.targets))
 
 
 def auroc_row(variant: str, predicted: Predicted, dataset: Dataset) -> Row:
@@ -148,7 +148,7 @@ def row_of(variant: str, predicted: Predicted, dataset: Dataset, **more: float) 
     """Return the metrics of outputs on a site's test rows as a row of results, with any additional values."""
     truth = dataset.test.targets
     scores = probabilities(dataset.task, predicted.outputs)
-    metrics = dict(measure(dataset.task, truth, scores, dataset.classes))
+    metrics = dict(measure(dataset.task, truth, scores, dataset.classes)) | _of_classes(truth, scores)
     if dataset.task == "binary":
         metrics["balanced_accuracy_at_logit_half"] = float(
             balanced_accuracy_score(truth.astype(np.int64), scores >= AUTHORS_THRESHOLD)
@@ -160,3 +160,16 @@ def row_of(variant: str, predicted: Predicted, dataset: Dataset, **more: float) 
         chosen_round=predicted.chosen_round,
         metrics={name: value for name, value in metrics.items() if value is not None} | more,
     )
+
+
+def _classes(scores: Scores) -> npt.NDArray[np.generic]:
+    return scores >= 0.5 if scores.ndim == 1 else scores.argmax(axis=1)
+
+
+def _of_classes(truth: npt.NDArray[np.generic], scores: Scores) -> dict[str, float | None]:
+    """Return the metrics of predicted classes that papers print. Means are over the classes present in `truth`."""
+    targets, predicted = truth.astype(np.int64), _classes(scores)
+    over = {"labels": np.unique(targets), "average": "macro", "zero_division": 0}
+    _, recall, f1, _ = precision_recall_fscore_support(targets, predicted, **over)
+    accuracy = float(np.mean(targets == predicted))
+    return {"accuracy": accuracy, "balanced_accuracy": float(recall), "macro_f1": float(f1)}

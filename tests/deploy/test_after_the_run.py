@@ -94,12 +94,10 @@ def test_from_a_raw_table_to_a_report_and_a_prediction(tmp_path: Path) -> None:
     assert list(said) == ["report", "predict", "export"]
     assert "federated" in said["report"]
     assert "<img" in (tmp_path / "report.html").read_text()
-    assert (
-        "400 rows predicted into predictions.csv by the model trained alone of the run walkthrough-1" in said["predict"]
-    )
+    assert "400 rows predicted into predictions.csv by the model of the run walkthrough-1" in said["predict"]
     assert "The column probability has the predicted probability of died: outcome is dead." in said["predict"]
     assert re.search(r"export differs from the model by at most \d\.\de-(0[6-9]|1\d)", said["export"])
-    (probability,) = yaml.safe_load(loaded.stdout)
+    ((probability,),) = yaml.safe_load(loaded.stdout)
     assert 0.0 < probability < 1.0
     first = next(csv.DictReader((tmp_path / "predictions.csv").read_text().splitlines()))
     assert first["patient"] == "New-Zebra0"

@@ -6,7 +6,7 @@ The rules:
 
 * rows of one patient are drawn together, because they are not independent;
 * patients are drawn from all patients, so the outcome's frequency varies as in another test. With a fixed number of
-  each class, an interval of the Brier score, log loss or accuracy at nominal 95% covered 51 to 91% (simulated);
+  each class, an interval of the Brier score or log loss at nominal 95% covered 51 to 91% (simulated);
 * a seed gives the same resamples for every model, so the difference between two models is paired.
 
 A resample is stored as counts of how often each row was drawn. So thousands of resamples are one matrix. Rows are
@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.desk.comparison.evaluation import HeldOutRows, Metrics, Scores, brier_of_rows, predicted_classes
+from site_agent.desk.comparison.evaluation import HeldOutRows, Metrics, Scores, brier_of_rows
 from site_agent.trainer.disk import Json
 from site_agent.trainer.fitted_models import log_loss_of_rows
 
@@ -198,35 +198,24 @@ def resampled_metrics(rows: HeldOutRows, scores: Scores) -> Resampled:
     if rows.task == "regression":
         return _numbers(rows.targets.astype(np.float64), scores)
     labels = rows.labels
-    ones, is_right = np.ones(len(labels)), (predicted_classes(scores) == labels).astype(np.float64)
-    losses = np.stack([ones, is_right, brier_of_rows(labels, scores), log_loss_of_rows(labels, scores)], axis=1)
+    losses = np.stack([brier_of_rows(labels, scores), log_loss_of_rows(labels, scores)], axis=1)
     present = np.unique(labels)
     if len(present) < 2:
-        return lambda counts: _from_losses(counts @ losses, ())
-    inside = np.stack([labels == label for label in present], axis=1).astype(np.float64)
-    predicted = (predicted_classes(scores)[:, None] == present).astype(np.float64)
-    columns = np.concatenate([losses, inside * predicted, predicted, inside], axis=1)
+        return lambda counts: _mean_losses(counts, losses)
     chosen = [(labels == 1, scores)] if scores.ndim == 1 else [(labels == c, scores[:, c]) for c in present]
     rankings = [_Ranking.of(is_positive, ranked) for is_positive, ranked in chosen]
 
     def values(counts: Counts) -> Values:
         with np.errstate(invalid="ignore"):  # 0 / 0 if a resample lacks a class
             ranked = np.mean([ranking.values(counts) for ranking in rankings], axis=0)
-            found = _from_losses(counts @ columns, present)
-        return {"auroc": ranked[0], "auprc": ranked[1]} | found
+        return {"auroc": ranked[0], "auprc": ranked[1]} | _mean_losses(counts, losses)
 
     return values
 
 
-def _from_losses(sums: npt.NDArray[np.float64], present: npt.NDArray[np.int64] | tuple[()]) -> Values:
-    """Compute metrics from sums over rows: losses, and for each class the numbers of hits, predictions and rows."""
-    total, right, brier, log_loss = sums[:, :4].T
-    found = {"accuracy": right / total, "brier": brier / total, "log_loss": log_loss / total}
-    if len(present):
-        hits, guesses, members = np.split(sums[:, 4:], 3, axis=1)
-        found["balanced_accuracy"] = (hits / members).mean(axis=1)
-        found["macro_f1"] = (2.0 * hits / (guesses + members)).mean(axis=1)
-    return found
+def _mean_losses(counts: Counts, losses: npt.NDArray[np.float64]) -> Values:
+    brier, log_loss = (counts @ losses).T / counts.sum(axis=1)
+    return {"brier": brier, "log_loss": log_loss}
 
 
 @dataclass(frozen=True, eq=False)

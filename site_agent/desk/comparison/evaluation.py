@@ -1,7 +1,7 @@
 """Computes metrics of a model's predictions on rows that were not used for training, with scikit-learn.
 
 A metric that is undefined is None, such as AUROC with test rows of one class. It is never NaN or 0.5, which somebody
-would average. The experiment of the paper's authors cut the logit at 0.5; here the probability is cut at 0.5.
+would average. No metric cuts a probability at 0.5, which is no threshold of a clinic.
 """
 
 from __future__ import annotations
@@ -25,16 +25,12 @@ _RANKING: Final = ("auroc", "auprc")  # these need both classes
 METRIC_NAMES: Final = {
     "auroc": "AUROC",
     "auprc": "AUPRC",
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "macro_f1": "macro F1",
     "brier": "Brier score",
     "log_loss": "log loss",
     "rmse": "root mean square error",
     "mae": "mean absolute error",
     "r2": "R²",
 }
-_OVER_CLASSES: Final = ("balanced_accuracy", "macro_f1")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -140,10 +136,9 @@ def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classe
         classes: the names of the classes, by index. Only their number is used here.
 
     Returns:
-        binary and multi-class: auroc, auprc (average precision), accuracy, balanced_accuracy, macro_f1, where a
-        probability of at least 0.5 (or the largest) decides; brier and log_loss as the means of `brier_of_rows` and
-        `log_loss_of_rows`. With several classes auroc and auprc are one against the rest. All means over classes are
-        over those present in `targets`. Regression: rmse, mae, r2.
+        binary and multi-class: auroc, auprc (average precision); brier and log_loss as the means of `brier_of_rows`
+        and `log_loss_of_rows`. With several classes auroc and auprc are one against the rest, as means over the
+        classes present in `targets`. Regression: rmse, mae, r2.
     """
     if not len(targets) or len(targets) != len(scores) or not np.isfinite(scores).all():
         raise ValueError("as many finite scores as targets are needed, and at least one")
@@ -156,16 +151,6 @@ def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classe
             return _measure_numbers(targets.astype(np.float64), scores)
         case _:
             assert_never(task)
-
-
-def predicted_classes(scores: Scores) -> npt.NDArray[np.int64]:
-    """Return the predicted class of each row, int64 of shape (rows,).
-
-    With scores of shape (rows,) it is 1 from a probability of 0.5. Otherwise it is the class with the largest
-    probability, or the first of several equal ones.
-    """
-    decided = scores >= 0.5 if scores.ndim == 1 else scores.argmax(axis=1)
-    return np.asarray(decided, dtype=np.int64)
 
 
 def brier_of_rows(targets: npt.NDArray[np.int64], scores: Scores) -> Scores:
@@ -182,26 +167,17 @@ def brier_of_rows(targets: npt.NDArray[np.int64], scores: Scores) -> Scores:
 
 def _measure_classes(targets: npt.NDArray[np.int64], scores: Scores) -> Metrics:
     # Imported here, because the import takes a second.
-    from sklearn.metrics import average_precision_score, precision_recall_fscore_support
+    from sklearn.metrics import average_precision_score
 
-    present, predicted = np.unique(targets), predicted_classes(scores)
     metrics: Metrics = {
         **dict.fromkeys(_RANKING),
-        "accuracy": float((targets == predicted).mean()),
-        **dict.fromkeys(_OVER_CLASSES),
         "brier": float(brier_of_rows(targets, scores).mean()),
         "log_loss": float(log_loss_of_rows(targets, scores).mean()),
     }
-    if len(present) < 2:
+    if len(np.unique(targets)) < 2:
         return metrics
-    over = {"labels": present, "average": "macro", "zero_division": 0}
-    _, recall, f1, _ = precision_recall_fscore_support(targets, predicted, **over)
-    return metrics | {
-        "auroc": auroc(targets, scores),
-        "auprc": float(np.mean([average_precision_score(*pair) for pair in _ranked(targets, scores)])),
-        "balanced_accuracy": float(recall),
-        "macro_f1": float(f1),
-    }
+    precisions = [average_precision_score(*pair) for pair in _ranked(targets, scores)]
+    return metrics | {"auroc": auroc(targets, scores), "auprc": float(np.mean(precisions))}
 
 
 def auroc(targets: npt.NDArray[np.int64], scores: Scores) -> float | None:

@@ -68,8 +68,6 @@ def test_several_classes_are_told_apart(tmp_path: Path) -> None:
         metrics = metrics_of(study, preprocessing, conclude(study, shared))
         assert metrics["auroc"] is not None
         assert metrics["auroc"] > 0.85
-        assert metrics["balanced_accuracy"] is not None
-        assert metrics["balanced_accuracy"] > 0.6
 
 
 def _aligned_plan(folder: Path, **changes: object) -> Plan:
