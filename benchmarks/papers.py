@@ -1,4 +1,4 @@
-"""Computes the papers' tables with the deployed code: all sites in one process, and many seeds at once.
+"""Computes the papers' tables with the deployed code: all sites in one process.
 
     python -m benchmarks.papers rehearsal
     python -m benchmarks.papers heart --data FOLDER --jobs 2
@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import platform
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from multiprocessing import get_context
@@ -109,12 +108,12 @@ TABLES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Some seeds of one variant of a table, and the folder of the public tables."""
+    """One seed of one variant of a table, and the folder of the public tables."""
 
     table: str
     variant: str
     folder: Path
-    seeds: tuple[int, ...]
+    seed: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,12 +129,10 @@ class Computed:
 def run_chunk(chunk: Chunk) -> Computed:
     """Compute a chunk in this process, on one thread."""
     prepare_arithmetic(1)
-    # Torch would warn, because the gradients of a stack's copies are stored side by side on purpose.
-    warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
     began = time.process_time()
     variant = next(each for each in TABLES[chunk.table].variants() if each.name == chunk.variant)
     try:
-        rows = tuple(variant.run(chunk.folder, list(chunk.seeds)))
+        rows = tuple(variant.run(chunk.folder, chunk.seed))
     except OperatorError as refusal:
         return Computed(chunk=chunk, refusal=str(refusal))
     return Computed(chunk=chunk, rows=rows, processor_seconds=time.process_time() - began)
@@ -167,8 +164,13 @@ def main(
     if not only_figures:
         done = {(row.variant, row.seed) for row in read_rows(path)}
         wanted = seeds_of(seeds) if seeds else list(definition.seeds)
-        chunks = list(_chunks(Chunk(table=table, variant="", folder=folder, seeds=tuple(wanted)), done))
-        _compute([each for each in chunks if not chosen or each.variant in chosen], jobs, path)
+        chunks = [
+            Chunk(table=table, variant=variant.name, folder=folder, seed=seed)
+            for variant in definition.variants()
+            for seed in wanted[: variant.most_seeds]
+            if (variant.name, seed) not in done and (not chosen or variant.name in chosen)
+        ]
+        _compute(chunks, jobs, path)
     click.echo("\n".join(figure_lines(definition, read_rows(path))))
 
 
@@ -213,27 +215,13 @@ def _add_all(results: Iterator[Computed], total: int, path: Path) -> None:
         add_rows(path, done.rows)
         cost = Cost(
             variant=done.chunk.variant,
-            seeds=len(done.chunk.seeds),
+            seeds=1,
             processor_seconds=done.processor_seconds,
             day=datetime.now(UTC).date().isoformat(),
             libraries=libraries,
         )
         add_cost(costs_beside(path), cost)
-        click.echo(f"{number} of {total}: {done.chunk.variant}", err=True)
-
-
-def _chunks(wanted: Chunk, done: set[tuple[str, int]]) -> Iterator[Chunk]:
-    """Yield the chunks of the wanted seeds that are not yet computed, for each variant.
-
-    Chunks always begin at the same seeds, because a stack's last digits depend on its size.
-    """
-    for variant in TABLES[wanted.table].variants():
-        own = wanted.seeds[: variant.most_seeds]
-        for start in range(0, len(own), variant.seeds_at_once):
-            seeds = own[start : start + variant.seeds_at_once]
-            missing = tuple(seed for seed in seeds if (variant.name, seed) not in done)
-            if missing:
-                yield replace(wanted, variant=variant.name, seeds=missing)
+        click.echo(f"{number} of {total}: {done.chunk.variant}, seed {done.chunk.seed}", err=True)
 
 
 def seeds_of(text: str) -> list[int]:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.prior.prior_gain import plan_of_tables, split_of
-from global_layers.one_process import Collection, Part
+from global_layers.one_process import Collection
 from protos.numbers.round_sums import Sums
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
@@ -34,7 +34,6 @@ from protos.wire.messages import Stage
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.concept_columns import concept_inputs
-from site_agent.trainer.requests import Asked
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Study
 from site_agent.trainer.training.private_gradient import Layer, PrivateRows, clipped_gradients
@@ -245,7 +244,7 @@ def network_step_ratio(
 
     def both() -> tuple[Callable[[], object], Callable[[], object]]:
         number = next(numbers)
-        one, other = (partial(play, collection, studies, number) for collection, studies in federations)
+        one, other = (partial(collection.make, number, studies) for collection, studies in federations)
         return one, other
 
     seconds, without = _median_seconds(both, repeats)
@@ -266,13 +265,3 @@ def _median_seconds(
                 step()
                 seconds.append(time.process_time() - began)
     return float(np.median(taken[0])), float(np.median(taken[1]))
-
-
-def play(collection: Collection, studies: Mapping[str, Study], number: int) -> None:
-    """Run one round: every clinic's trainer and contribution, and the sum."""
-    offered = collection.run.offered(number)
-    collection.begin(number)
-    for name, study in studies.items():
-        answer = study.train(Asked(round=number), np.array(offered.values))
-        collection.add(name, number, Part(updates=answer.updates, scalars=answer.scalars, rows=study.rows))
-    collection.close(number)

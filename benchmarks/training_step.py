@@ -85,7 +85,7 @@ def ours(data: Rows) -> Contestant:
     training = LocalTraining(
         build_procedure(Method(), flat, recipe),
         rows=data,
-        batches=Batches(ROWS, BATCHES, [np.random.default_rng(SEED)], stacked=False),
+        batches=Batches(ROWS, BATCHES, np.random.default_rng(SEED)),
         pace=Pace(schedule=ConstantRate(name="constant"), steps=TURNS * STEPS_PER_TURN),
         dropout_seed=0,
     )

@@ -5,13 +5,13 @@ There is no socket, no mask and no second process. Every integer is the same as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import count
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from coordinator.rounds.phases import Gathering
 from coordinator.rounds.run import Run, new_run, terms_of
@@ -25,14 +25,7 @@ from site_agent.trainer.requests import Asked
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 from site_agent.trainer.study import Study
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Part:
-    """One site's numbers for a round: updates as its trainer sends them, and scalars without the row count."""
-
-    updates: npt.NDArray[np.generic]
-    scalars: Sequence[int]
-    rows: int
+AnyStudy: TypeAlias = Study | PriorStudy | StatisticsStudy
 
 
 class Collection:
@@ -46,29 +39,27 @@ class Collection:
         self.noise: Noise = partial(with_noise, plan)  # a plan with privacy uses it
         self._own_sums: dict[str, tuple[int, ...]] = {}  # of private layers, by site, as the site's gate stores them
 
-    def begin(self, round_number: int) -> None:
-        """Start a round, in which no site's contribution is added yet."""
+    def make(self, round_number: int, studies: Mapping[str, AnyStudy]) -> None:
+        """Run a whole round: train at every site, encode each site's numbers as its gate does, and add them up."""
+        offered = self.run.offered(round_number)
         self.run.begin_sum(round_number, self.plan.site_names)
-
-    def add(self, site: str, round_number: int, part: Part) -> None:
-        """Encode a site's numbers in the same way as its gate, and add the encoded chunks to the sums."""
-        offered = self.run.offered(round_number)
-        payload = part.updates.tobytes() + np.array(part.scalars, "<i8").tobytes()
-        here, noise = offered.offer.parameters_digest, None if self.plan.privacy is None else partial(self._noisy, site)
-        contribution = self._builder.build(here, offered.exchange, memoryview(payload), rows=part.rows, noise=noise)
-        for index in range(offered.exchange.layout.chunks):
-            self.run.running_sum.add(site, index, offered.exchange.layout.body(contribution.buffer, index))
-
-    def make(self, round_number: int, studies: Mapping[str, Study | PriorStudy | StatisticsStudy]) -> None:
-        """Run a whole round: train at every site, and add each site's numbers to the sums."""
-        offered = self.run.offered(round_number)
-        self.begin(round_number)
-        for name, study in studies.items():
-            answer = study.train(self.asked_of(name, offered.offer), np.array(offered.values))
+        for site, study in studies.items():
+            answer = study.train(self.asked_of(site, offered.offer), np.array(offered.values))
             rows = study.rows if offered.offer.stage is Stage.TRAINING else 0
-            part = Part(updates=answer.updates, scalars=answer.scalars, rows=rows)
-            self.add(name, round_number, part)
-        self.close(round_number)
+            payload = answer.updates.tobytes() + np.array(answer.scalars, "<i8").tobytes()
+            noise, digest = partial(self._noisy, site), offered.offer.parameters_digest
+            contribution = self._builder.build(
+                digest,
+                offered.exchange,
+                memoryview(payload),
+                rows=rows,
+                noise=None if self.plan.privacy is None else noise,
+            )
+            for index in range(offered.exchange.layout.chunks):
+                self.run.running_sum.add(site, index, offered.exchange.layout.body(contribution.buffer, index))
+        if not self.run.is_consistent:
+            raise ArithmeticError(f"round {round_number + 1} does not add up")
+        self.run.close_round(round_number)
 
     def asked_of(self, site: str, message: Offer | Finish) -> Asked:
         """Return the request to a site, with the sums of its private layers that the gate stored."""
@@ -81,14 +72,8 @@ class Collection:
             self._own_sums[site] = tuple(one + more for one, more in zip(before, noisy[-own:], strict=True))
         return noisy
 
-    def close(self, round_number: int) -> None:
-        """Apply the server rule to the complete sum, and make the decisions about the next round."""
-        if not self.run.is_consistent:
-            raise ArithmeticError(f"round {round_number + 1} does not add up")
-        self.run.close_round(round_number)
 
-
-def run_rounds(plan: Plan, studies: Mapping[str, Study | PriorStudy | StatisticsStudy]) -> Collection:
+def run_rounds(plan: Plan, studies: Mapping[str, AnyStudy]) -> Collection:
     """Run all rounds of a plan. Every site loads the result.
 
     Args:

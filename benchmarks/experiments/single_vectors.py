@@ -10,7 +10,7 @@ Sources: Yin et al. 2018, "Byzantine-Robust Distributed Learning", definitions 1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.experiments.stacks import StackedSite, StackOutcome
-from global_layers.one_process import Collection
 from protos.plan.ingredients import Everything, Mean, Parts
-from protos.plan.manifest import Manifest, slices_of
+from protos.plan.manifest import Manifest, manifest_of, slices_of
 from protos.plan.plan import Plan
-from protos.wire.messages import Stage
 from site_agent.trainer.data.dataset import Dataset
+from site_agent.trainer.requests import Asked
+from site_agent.trainer.site_network import Seeds
+from site_agent.trainer.study import Outcome, Study
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 # A function that returns the values that a harmful site sends instead of its update, float32 of shape (numbers,).
@@ -151,56 +151,37 @@ Build: TypeAlias = Callable[[Plan, Manifest, int], VectorRule]
 
 
 def federate_vectors(
-    plans: Sequence[Plan],
-    sites: Mapping[str, Sequence[Dataset]],
-    build: Build,
-    harm: Mapping[str, Harm] | None = None,
-) -> dict[str, StackOutcome]:
-    """Run all rounds of plans that differ only in their seed, with a rule that reads every site's vector.
+    plan: Plan, sites: Mapping[str, Dataset], build: Build, harm: Mapping[str, Harm] | None = None
+) -> dict[str, Outcome]:
+    """Run all rounds of a plan with a rule that reads every site's vector.
 
     Args:
-        plans: one for each copy; their method federates everything or named parts, by no other rule than the mean.
-        sites: each one's encoded rows, one data set for each copy, of equal sizes.
-        build: a copy's rule from its plan, the manifest and the number of sites.
+        plan: its method federates everything or named parts, by no other rule than the mean.
+        sites: each one's encoded rows.
+        build: the rule from the plan, the manifest and the number of sites.
         harm: the values that harmful sites send instead of their update.
 
     Raises:
         ValueError: the method is another one.
+        TrainingDiverged: no finite model remains at a site.
     """
-    plan = plans[0]
     method = plan.ingredients
     has_fixed_layers = isinstance(method.federated, Everything | Parts) and isinstance(method.server_rule, Mean)
     if not has_fixed_layers or plan.checkpoint == "global":
         raise ValueError("a method that always federates the same, and a checkpoint that each site chooses for itself")
-    manifest = Collection(plan).run.manifest
-    rules = [build(each, manifest, len(sites)) for each in plans]
-    members = {name: StackedSite(plans, name, datasets) for name, datasets in sites.items()}
-    first = np.stack([manifest.initial_parameters(each.seed) for each in plans])
-    received = dict.fromkeys(members, first)
-    unknown: list[int | None] = [None] * len(plans)
+    manifest = manifest_of(plan)
+    rule = build(plan, manifest, len(sites))
+    studies = {name: Study(plan, own, seeds=Seeds.published(plan.seed, name)) for name, own in sites.items()}
+    received = np.tile(manifest.initial_parameters(plan.seed), (len(sites), 1))
     for number in range(plan.rounds):
-        updates = {}
-        for name, member in members.items():
-            update, _ = member.round(number, Stage.TRAINING, torch.from_numpy(received[name]), unknown)
-            updates[name] = np.stack([harm[name](each) for each in update]) if harm and name in harm else update
-        received = _next(rules, received, updates)
-    for name, member in members.items():
-        member.close(plan.rounds, torch.from_numpy(received[name]), unknown)
-    return {name: member.conclude() for name, member in members.items()}
-
-
-def _next(
-    rules: Sequence[VectorRule], received: Mapping[str, Float32], updates: Mapping[str, Float32]
-) -> dict[str, Float32]:
-    """Apply each rule to the vectors of its own copy. Return (copies, numbers) for each site."""
-    names = list(received)
-    copies = [
-        rule.next_values(
-            np.stack([received[name][copy] for name in names]), np.stack([updates[name][copy] for name in names])
-        )
-        for copy, rule in enumerate(rules)
-    ]
-    return {name: np.stack([values[place] for values in copies]) for place, name in enumerate(names)}
+        updates = []
+        for (name, study), own in zip(studies.items(), received, strict=True):
+            update = np.asarray(study.train(Asked(round=number), own).updates, np.float32)
+            updates.append(harm[name](update) if harm and name in harm else update)
+        received = rule.next_values(received, np.stack(updates))
+    for study, own in zip(studies.values(), received, strict=True):
+        study.close(Asked(round=plan.rounds, stage=None), own)
+    return {name: study.conclude() for name, study in studies.items()}
 
 
 def _places(manifest: Manifest) -> list[npt.NDArray[np.int64]]:

@@ -1,8 +1,8 @@
-"""Defines a row of results, and a variant: an experiment that computes rows for some seeds."""
+"""Defines a row of results, and a variant: an experiment that computes rows for a seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -13,7 +13,6 @@ from scipy.stats import rankdata
 from sklearn.metrics import balanced_accuracy_score, precision_recall_fscore_support
 
 from benchmarks.experiments.federations import federate
-from benchmarks.experiments.stacks import StackOutcome, can_stack, federate_stack
 from protos.plan.plan import Plan
 from site_agent.desk.comparison.evaluation import Scores, measure
 from site_agent.trainer.data.dataset import Dataset
@@ -51,14 +50,12 @@ class Variant:
 
     Attributes:
         name: unique in its table.
-        run: rows from the data folder and some seeds, in any number of seeds at once.
-        seeds_at_once: the number of seeds that are efficient together.
+        run: rows from the data folder and a seed.
         most_seeds: the largest number of requested seeds to run, the first ones; None for all.
     """
 
     name: str
-    run: Callable[[Path, Sequence[int]], Iterator[Row]]
-    seeds_at_once: int = 10
+    run: Callable[[Path, int], Iterator[Row]]
     most_seeds: int | None = None
 
 
@@ -73,35 +70,11 @@ class Predicted:
     validation_outputs: Outputs
 
 
-def run_plans(plans: Sequence[Plan], sites: Sequence[Mapping[str, Dataset]]) -> Iterator[Predicted]:
-    """Run federations that differ in seed and rows. They run as one stack if the method allows it.
-
-    Args:
-        plans: one for each seed.
-        sites: each seed's data sets.
-    """
-    if can_stack(plans[0]) and len(plans) > 1:
-        names = list(sites[0])
-        stacked = federate_stack(plans, {name: [each[name] for each in sites] for name in names})
-        yield from predicted_by_stack([plan.seed for plan in plans], stacked)
-        return
-    for plan, each in zip(plans, sites, strict=True):
-        _, outcomes = federate(plan, each)
-        for name, single in outcomes.items():
-            yield predicted_by(plan.seed, name, single)
-
-
-def predicted_by_stack(seeds: Sequence[int], outcomes: Mapping[str, StackOutcome]) -> Iterator[Predicted]:
-    """The outputs of the chosen models of stacked federations, one for each seed, for each site's rows."""
-    for site, outcome in outcomes.items():
-        for place, seed in enumerate(seeds):
-            yield Predicted(
-                seed=seed,
-                site=site,
-                chosen_round=int(outcome.rounds[place]),
-                outputs=outcome.test_outputs[place],
-                validation_outputs=outcome.validation_outputs[place],
-            )
+def run_plan(plan: Plan, sites: Mapping[str, Dataset]) -> Iterator[Predicted]:
+    """Run a federation. Yield the outputs of each site's chosen model."""
+    _, outcomes = federate(plan, sites)
+    for name, outcome in outcomes.items():
+        yield predicted_by(plan.seed, name, outcome)
 
 
 def predicted_by(seed: int, site: str, outcome: Outcome) -> Predicted:

@@ -1,8 +1,8 @@
 """Builds a plan's network at this site, and prepares its training: initial values, procedure and batches.
 
 Federated tensors start from the plan's seed, so that they are equal at every site. All others start from a secret of
-the site, because somebody who could compute a private layer would learn more from a sum of updates. The study, the same
-network trained alone, and the stacks of copies in experiments all start here. So all of them train by the same code.
+the site, because somebody who could compute a private layer would learn more from a sum of updates. The study and the
+same network trained alone both start here. So both train by the same code.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class SiteNetworks:
         if self.user_module is not None and isinstance(self.plan.architecture, NamedTensors):
             check_batch(self.user_module, flat.network, self.columns, rows, [tensor.name for tensor in self.tensors])
 
-    def lay(self, federated: Iterable[TensorSpec], copies: int | None = None) -> FlatNetwork:
+    def lay(self, federated: Iterable[TensorSpec]) -> FlatNetwork:
         """Build the network with its federated tensors in one flat tensor, or raise NetworkDiffers."""
         network, wanted = self.build(), tuple(federated)
         found = {name: tuple(inner.shape) for name, inner in network.named_parameters()}
@@ -138,9 +138,9 @@ class SiteNetworks:
         difference = describe_difference(Manifest(wanted, ()), mine)
         if difference:
             raise NetworkDiffers(difference)
-        return FlatNetwork(network, [tensor.name for tensor in wanted], copies, self.device)
+        return FlatNetwork(network, [tensor.name for tensor in wanted], self.device)
 
-    def start(self, flat: FlatNetwork, public: Iterable[TensorSpec], seeds: Seeds, copy: int | None = None) -> None:
+    def start(self, flat: FlatNetwork, public: Iterable[TensorSpec], seeds: Seeds) -> None:
         """Set the network's initial parameters. The plan's seed determines the shared tensors: all sites start equal.
 
         It also determines tensors that the method starts equal. The site's own seed determines all others. If the plan
@@ -148,12 +148,12 @@ class SiteNetworks:
         experiments a body starts equal also if it is private.
         """
         if self.plan.start.name == "own":
-            flat.start(self.tensors, seeds.private_start, copy)
+            flat.start(self.tensors, seeds.private_start)
             return
         equal = {*self.plan.ingredients.starts_equal} | ({Part.BODY} if seeds.is_published else set())
         names = {tensor.name for tensor in public} | {tensor.name for tensor in self.tensors if tensor.part in equal}
-        flat.start([tensor for tensor in self.tensors if tensor.name in names], seeds.plan, copy)
-        flat.start([tensor for tensor in self.tensors if tensor.name not in names], seeds.private_start, copy)
+        flat.start([tensor for tensor in self.tensors if tensor.name in names], seeds.plan)
+        flat.start([tensor for tensor in self.tensors if tensor.name not in names], seeds.private_start)
 
     def _check(self, network: nn.Module) -> None:
         """Check that the network has exactly the listed tensors in their order, and no buffers."""
@@ -186,7 +186,7 @@ def describe_difference(expected: Manifest, found: Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiteRows:
-    """A site's encoded rows. If several copies of a network train together, each array has a first axis (copies,)."""
+    """A site's encoded rows."""
 
     task: Task
     training: Rows
@@ -207,7 +207,7 @@ class SiteTraining:
     rows: SiteRows
 
     def validation_losses(self) -> Tensor:
-        """Return the validation loss of the network that the site would use for predictions: shape (), or (copies,)."""
+        """Return the validation loss of the network that the site would use for predictions: shape ()."""
         return validation_loss(self.local.evaluated(), self.rows.validation, self.recipe.loss)
 
     def results(self, flat: FlatNetwork) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
@@ -216,32 +216,29 @@ class SiteTraining:
 
 
 def begin_training(
-    networks: SiteNetworks, method: Method, federated: Sequence[TensorSpec], rows: SiteRows, seeds: Seeds | list[Seeds]
+    networks: SiteNetworks, method: Method, federated: Sequence[TensorSpec], rows: SiteRows, seeds: Seeds
 ) -> SiteTraining:
     """Build the networks of a method at a site, and prepare their training.
 
-    A round sends the update of the tensors `federated`. `seeds` is a list for a stack, with an entry for each copy. The
-    first entry draws the dropout of all copies, so a copy has other draws than if it were trained alone.
+    A round sends the update of the tensors `federated`.
 
     Raises:
         OperatorError: plan, network and rows do not fit one another.
     """
     plan = networks.plan
-    copies = len(seeds) if isinstance(seeds, list) else None
-    each = seeds if isinstance(seeds, list) else [seeds]
-    recipe = _recipe(networks, federated, rows, copies)
+    recipe = Recipe(
+        build=lambda: networks.lay(federated),
+        loss=build_loss(plan.loss, rows.task, networks.outputs, rows.training.targets),
+        optimiser=plan.optimiser,
+    )
     flat = recipe.build()
-    for number, own in enumerate(each):
-        copy = None if copies is None else number
-        networks.start(flat, federated, own, copy)
-    orders = [np.random.default_rng(own.own("batch order")) for own in each]
+    networks.start(flat, federated, seeds)
     schedule = plan.schedule
     check_batches(schedule, len(rows.training))
     batches = Batches(
         len(rows.training),
         schedule.batches(len(rows.training)),
-        orders,
-        stacked=copies is not None,
+        np.random.default_rng(seeds.own("batch order")),
         batch_rows=schedule.batch_rows if isinstance(schedule, StepSchedule) else None,
     )
     networks.check_batch(flat, batches.rows_in_each)
@@ -252,19 +249,9 @@ def begin_training(
         rows=rows.training,
         batches=batches,
         pace=pace,
-        dropout_seed=each[0].own("dropout"),
+        dropout_seed=seeds.own("dropout"),
     )
     return SiteTraining(flat=flat, local=local, recipe=recipe, rows=rows)
-
-
-def _recipe(networks: SiteNetworks, federated: Sequence[TensorSpec], rows: SiteRows, copies: int | None) -> Recipe:
-    plan = networks.plan
-    loss = build_loss(plan.loss, rows.task, networks.outputs, rows.training.targets)
-    return Recipe(
-        build=lambda: networks.lay(federated, copies),
-        loss=loss,
-        optimiser=plan.optimiser,
-    )
 
 
 def rows_of(dataset: Dataset) -> SiteRows:

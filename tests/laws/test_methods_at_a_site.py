@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
-from torch import Tensor
 
-from benchmarks.experiments.stacks import stack_rows
 from protos.plan.ingredients import Method, SensitivePrefix, Together
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
@@ -240,42 +238,3 @@ def test_a_probe_leaves_no_trace(with_ditto: bool, threshold: float) -> None:
         assert _payload(found) == _payload(expected)
         used = [_training(each.studies[site]).local.evaluated().values() for each in (federation, unprobed)]
         assert all(np.array_equal(used[0][n], used[1][n]) for n in used[0])
-
-
-def _stacked(plan: Plan) -> tuple[list[SiteTraining], SiteTraining]:
-    """Three trainings of other seeds and rows, and the same three as one stack."""
-    study = Study(plan, rows_at("ahus"), seeds=Seeds.published(plan.seed, "ahus"))
-    rows = [rows_of(Study(plan, rows_at("ahus", seed), seeds=study.seeds).dataset) for seed in range(3)]
-    seeds = [Seeds.published(seed, "ahus") for seed in (3, 4, 5)]
-    method, federated = plan.ingredients, study.manifest.tensors
-    singles = [
-        begin_training(study.networks, method, federated, its, own) for its, own in zip(rows, seeds, strict=True)
-    ]
-    return singles, begin_training(study.networks, method, federated, stack_rows(rows), seeds)
-
-
-def _shifted(values: Tensor) -> Tensor:
-    """Possible answers from others, the same shift for every copy."""
-    return values + 0.1 * torch.sin(torch.arange(values.shape[-1], dtype=torch.float32))
-
-
-@by_second_method
-def test_a_stack_is_as_many_single_trainings(name: str) -> None:
-    """Copies with seeds and rows of their own, over three rounds: every number, personal ones too, and the losses."""
-    plan = catalogue_plan(name)
-    singles, stack = _stacked(plan)
-
-    for number in range(3):
-        for training in (*singles, stack):
-            received = _shifted(training.flat.federated_values)
-            controls = 0.05 * torch.cos(received) if plan.ingredients.has_controls else None
-            training.flat.take_in(received, plan.ingredients.update_rate if number else 1.0)
-            training.local.train_round(plan.schedule.steps_per_round, received, controls)
-
-    losses = torch.stack([single.validation_losses() for single in singles])
-    torch.testing.assert_close(stack.validation_losses(), losses, atol=1e-5, rtol=1e-5)
-    for copy, single in enumerate(singles):
-        for flats in ((single.flat, stack.flat), (single.local.evaluated(), stack.local.evaluated())):
-            expected, found = flats[0].values(), flats[1].values(copy)
-            for tensor, array in expected.items():
-                np.testing.assert_allclose(found[tensor], array, rtol=1e-5, atol=1e-5, err_msg=tensor)

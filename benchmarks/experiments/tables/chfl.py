@@ -12,7 +12,7 @@ A seed is a split of the columns and a run: seed = 5 * split + run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
@@ -89,20 +89,19 @@ class Candidate:
         longer = "" if self.rounds is None else f", {self.rounds} rounds"
         return f"{self.method}, {self.setting.title}, rate {self.rate:g}{longer}"
 
-    def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
-        """Compute this variant's rows. Splits differ in their common columns, so copies cannot be stacked."""
-        for seed in seeds:
-            split, run = divmod(seed, RUNS)
-            dealt = chfl_covertype(folder, split, run, sites=self.setting.clients, common_share=self.setting.share)
-            sites = dealt.sites
-            if self.method == COMMON:
-                sites = {name: only_columns(dataset, dealt.common) for name, dataset in sites.items()}
-            module = _MODULE if self.method == CONCATENATED else None
-            _, outcomes = federate(chfl_plan(self, dealt, seed), sites, user_module=module)
-            for name, outcome in outcomes.items():
-                predicted, dataset = predicted_by(seed, name, outcome), sites[name]
-                chosen_by = validation_accuracy(predicted, dataset)
-                yield row_of(self.name, predicted, dataset, validation_accuracy=chosen_by)
+    def run(self, folder: Path, seed: int) -> Iterator[Row]:
+        """Compute this variant's rows. See Variant."""
+        split, run = divmod(seed, RUNS)
+        dealt = chfl_covertype(folder, split, run, sites=self.setting.clients, common_share=self.setting.share)
+        sites = dealt.sites
+        if self.method == COMMON:
+            sites = {name: only_columns(dataset, dealt.common) for name, dataset in sites.items()}
+        module = _MODULE if self.method == CONCATENATED else None
+        _, outcomes = federate(chfl_plan(self, dealt, seed), sites, user_module=module)
+        for name, outcome in outcomes.items():
+            predicted, dataset = predicted_by(seed, name, outcome), sites[name]
+            chosen_by = validation_accuracy(predicted, dataset)
+            yield row_of(self.name, predicted, dataset, validation_accuracy=chosen_by)
 
 
 def strength_name(strength: float) -> str:
@@ -128,7 +127,7 @@ def variants() -> list[Variant]:
     """Return every candidate of every setting as a variant, each only once."""
     settings = dict.fromkeys((TABLE_II, *TABLE_III, *FIGURE_4))
     found = [candidate for setting in settings for candidate in candidates(setting)]
-    return [Variant(name=each.name, run=each.run, seeds_at_once=1) for each in (*found, *with_more_rounds())]
+    return [Variant(name=each.name, run=each.run) for each in (*found, *with_more_rounds())]
 
 
 def chfl_plan(candidate: Candidate, dealt: DealtColumns, seed: int) -> Any:  # a Plan

@@ -10,7 +10,7 @@ set, but no choice is made here. The paper ran 105 epochs; EPOCHS has the number
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,7 @@ from benchmarks.experiments.data.covertype import centralized, covertype
 from benchmarks.experiments.data.recipes import Authors
 from benchmarks.experiments.data.sources import Sites
 from benchmarks.experiments.plans import experiment_plan
-from benchmarks.experiments.variants import Outputs, Row, Variant, row_of, run_plans
+from benchmarks.experiments.variants import Outputs, Row, Variant, row_of, run_plan
 
 NETWORK: Final = {"name": "global-layers-network", "latent": 176, "gate": True, "input_normalisation": True}
 OPTIMISER: Final = {"name": "adamw", "learning_rate": 1e-3, "weight_decay": 1e-4}
@@ -54,7 +54,7 @@ def variants() -> list[Variant]:
 
     Global Layers, and its network trained alone, with all parameters shared, and on pooled rows.
     """
-    return [Variant(name=name, run=_Covertype(name).run, seeds_at_once=1) for name in (*METHODS, CENTRAL)]
+    return [Variant(name=name, run=_Covertype(name).run) for name in (*METHODS, CENTRAL)]
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,12 @@ class _Covertype:
 
     name: str
 
-    def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
-        """Compute this variant's rows for the seeds. See Variant."""
+    def run(self, folder: Path, seed: int) -> Iterator[Row]:
+        """Compute this variant's rows for a seed. See Variant."""
         deal = centralized if self.name == CENTRAL else covertype
-        sites = [deal(folder, seed, Authors()) for seed in seeds]
-        plans = [covertype_plan(each, seed, self.name, EPOCHS) for each, seed in zip(sites, seeds, strict=True)]
-        by_seed = dict(zip(seeds, sites, strict=True))
-        for predicted in run_plans(plans, sites):
-            dataset = by_seed[predicted.seed][predicted.site]
+        sites = deal(folder, seed, Authors())
+        for predicted in run_plan(covertype_plan(sites, seed, self.name, EPOCHS), sites):
+            dataset = sites[predicted.site]
             auroc, auprc = as_the_authors(dataset.test.targets, predicted.outputs)
             yield row_of(self.name, predicted, dataset, auroc_of_authors=auroc, auprc_of_authors=auprc)
 

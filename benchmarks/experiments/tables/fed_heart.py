@@ -7,7 +7,7 @@ Networks with a head have dropout 0.3 before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,7 @@ from benchmarks.experiments.data.sources import Sites
 from benchmarks.experiments.data.uci_centres import CENTRES, fed_heart
 from benchmarks.experiments.data.views import placebo, pooled
 from benchmarks.experiments.plans import experiment_plan
-from benchmarks.experiments.variants import Row, Variant, row_of, run_plans
+from benchmarks.experiments.variants import Row, Variant, row_of, run_plan
 
 _LOGISTIC: Final = {"name": "dense", "hidden": []}
 _HIDDEN: Final = {"name": "dense", "hidden": [10], "dropout": 0.3}
@@ -135,17 +135,14 @@ def variants() -> list[Variant]:
         if (entry.method["name"] != "local" or checkpoint != "global")
         and (name not in _LOCAL_ALONE or checkpoint == "local" or (name in _LARGE_SHARED and checkpoint == "global"))
     ]
-    found = [Variant(name=name, run=_Named(name).run, seeds_at_once=20) for name in names]
+    found = [Variant(name=name, run=_Named(name).run) for name in names]
     return [
         *found,
-        Variant(name="central, local", run=_OneModel("central, local", one_scale=True).run, seeds_at_once=20),
-        Variant(name="central, own scales, local", run=_OneModel("central, own scales, local").run, seeds_at_once=20),
-        *(
-            Variant(name=f"{name}, local", run=_OneModel(f"{name}, local", centre).run, seeds_at_once=20)
-            for name, centre in CLIENTS.items()
-        ),
-        Variant(name="placebo of fenda-fl, local", run=_run_placebo, seeds_at_once=20),
-        Variant(name="majority", run=_run_majority, seeds_at_once=100),
+        Variant(name="central, local", run=_OneModel("central, local", one_scale=True).run),
+        Variant(name="central, own scales, local", run=_OneModel("central, own scales, local").run),
+        *(Variant(name=f"{name}, local", run=_OneModel(f"{name}, local", own).run) for name, own in CLIENTS.items()),
+        Variant(name="placebo of fenda-fl, local", run=_run_placebo),
+        Variant(name="majority", run=_run_majority),
     ]
 
 
@@ -174,13 +171,12 @@ class _Named:
 
     name: str
 
-    def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+    def run(self, folder: Path, seed: int) -> Iterator[Row]:
         """See Variant."""
         entry_name, checkpoint = self.name.rsplit(", ", 1)
-        sites = {seed: fed_heart(folder, seed) for seed in seeds}
-        plans = [fed_heart_plan(sites[seed], seed, _ALL[entry_name], checkpoint) for seed in seeds]
-        for predicted in run_plans(plans, list(sites.values())):
-            yield row_of(self.name, predicted, sites[predicted.seed][predicted.site])
+        sites = fed_heart(folder, seed)
+        for predicted in run_plan(fed_heart_plan(sites, seed, _ALL[entry_name], checkpoint), sites):
+            yield row_of(self.name, predicted, sites[predicted.site])
 
 
 @dataclass(frozen=True)
@@ -194,45 +190,34 @@ class _OneModel:
     centre: str | None = None
     one_scale: bool = False
 
-    def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+    def run(self, folder: Path, seed: int) -> Iterator[Row]:
         """See Variant."""
-        sites = {seed: fed_heart(folder, seed, one_scale=self.one_scale) for seed in seeds}
-        together = [{"model": pooled(each)} for each in sites.values()]
+        sites = fed_heart(folder, seed, one_scale=self.one_scale)
+        model = pooled(sites)
         if self.centre is not None:
-            together = [
-                {"model": replace(each[self.centre], test=of_all["model"].test)}
-                for each, of_all in zip(sites.values(), together, strict=True)
-            ]
-        plans = [
-            fed_heart_plan(each, seed, ENTRIES["siloed"], "local") for each, seed in zip(together, seeds, strict=True)
-        ]
-        for predicted in run_plans(plans, together):
-            start = 0
-            for name, dataset in sites[predicted.seed].items():
-                end = start + len(dataset.test)
-                yield row_of(self.name, replace(predicted, site=name, outputs=predicted.outputs[start:end]), dataset)
-                start = end
+            model = replace(sites[self.centre], test=model.test)
+        plan = fed_heart_plan({"model": model}, seed, ENTRIES["siloed"], "local")
+        (predicted,) = run_plan(plan, {"model": model})
+        start = 0
+        for name, dataset in sites.items():
+            end = start + len(dataset.test)
+            yield row_of(self.name, replace(predicted, site=name, outputs=predicted.outputs[start:end]), dataset)
+            start = end
 
 
-def _run_placebo(folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+def _run_placebo(folder: Path, seed: int) -> Iterator[Row]:
     """Run FENDA-FL at one centre with three copies of this centre. Yield the results."""
-    data = {seed: fed_heart(folder, seed) for seed in seeds}
+    data = fed_heart(folder, seed)
     for site in CENTRES:
-        federations = [placebo(data[seed][site], 3, seed) for seed in seeds]
-        plans = [
-            fed_heart_plan(each, seed, ENTRIES["fenda-fl"], "local")
-            for each, seed in zip(federations, seeds, strict=True)
-        ]
-        for predicted in run_plans(plans, federations):
+        copies = placebo(data[site], 3, seed)
+        for predicted in run_plan(fed_heart_plan(copies, seed, ENTRIES["fenda-fl"], "local"), copies):
             if predicted.site == "itself":
-                named = replace(predicted, site=site)
-                yield row_of("placebo of fenda-fl, local", named, data[predicted.seed][site])
+                yield row_of("placebo of fenda-fl, local", replace(predicted, site=site), data[site])
 
 
-def _run_majority(folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+def _run_majority(folder: Path, seed: int) -> Iterator[Row]:
     """Yield the results of predicting the more frequent class of the centre's training rows for every patient."""
-    for seed in seeds:
-        for site, dataset in fed_heart(folder, seed).items():
-            guess = float(dataset.training.targets.mean() >= 0.5)
-            accuracy = float(np.mean(dataset.test.targets == guess))
-            yield Row(variant="majority", seed=seed, site=site, chosen_round=-1, metrics={"accuracy": accuracy})
+    for site, dataset in fed_heart(folder, seed).items():
+        guess = float(dataset.training.targets.mean() >= 0.5)
+        accuracy = float(np.mean(dataset.test.targets == guess))
+        yield Row(variant="majority", seed=seed, site=site, chosen_round=-1, metrics={"accuracy": accuracy})

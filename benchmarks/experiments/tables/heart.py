@@ -6,7 +6,7 @@ variant tells which reading it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ from benchmarks.experiments.data.recipes import Authors, Default, Paper, Recipe
 from benchmarks.experiments.data.sources import Sites
 from benchmarks.experiments.data.views import aligned, aligned_as_authors, placebo
 from benchmarks.experiments.plans import experiment_plan
-from benchmarks.experiments.variants import Row, Variant, row_of, run_plans
+from benchmarks.experiments.variants import Row, Variant, row_of, run_plan
 
 NETWORK: Final = {"name": "global-layers-network", "latent": 128, "gate": False, "input_normalisation": False}
 OPTIMISER: Final = {"name": "adamw", "learning_rate": 1e-3, "weight_decay": 1e-4}
@@ -72,11 +72,9 @@ PLACEBOS: Final = {
 
 def variants() -> list[Variant]:
     """Return a variant for every interpretation, and the placebos of the authors' network."""
-    # Measured: with 31 columns, ten seeds at once are faster; with nine to thirteen, no faster than five.
-    sizes = {name: 5 if reading.view is None else 10 for name, reading in READINGS.items()}
     runs = {name: OneReading(name, reading).run for name, reading in READINGS.items()}
     runs |= {name: _Placebo(name).run for name in PLACEBOS}
-    return [Variant(name=name, run=run, seeds_at_once=sizes.get(name, 5)) for name, run in runs.items()]
+    return [Variant(name=name, run=run) for name, run in runs.items()]
 
 
 @dataclass(frozen=True)
@@ -86,13 +84,11 @@ class OneReading:
     name: str
     reading: Reading
 
-    def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+    def run(self, folder: Path, seed: int) -> Iterator[Row]:
         """See Variant."""
-        sites = [heart_sites(folder, seed, self.reading) for seed in seeds]
-        plans = [heart_plan(each, seed, self.reading) for each, seed in zip(sites, seeds, strict=True)]
-        by_seed = dict(zip(seeds, sites, strict=True))
-        for predicted in run_plans(plans, sites):
-            yield row_of(self.name, predicted, by_seed[predicted.seed][predicted.site])
+        sites = heart_sites(folder, seed, self.reading)
+        for predicted in run_plan(heart_plan(sites, seed, self.reading), sites):
+            yield row_of(self.name, predicted, sites[predicted.site])
 
 
 def heart_plan(sites: Sites, seed: int, reading: Reading) -> Any:  # a Plan
@@ -123,13 +119,12 @@ class _Placebo:
 
     name: str
 
-    def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+    def run(self, folder: Path, seed: int) -> Iterator[Row]:
         """See Variant."""
         reading = READINGS[PLACEBOS[self.name]]
-        data = {seed: heart(folder, seed, reading.recipe) for seed in seeds}
+        data = heart(folder, seed, reading.recipe)
         for site in FILES:
-            federations = [placebo(data[seed][site], 2, seed) for seed in seeds]
-            plans = [heart_plan(each, seed, reading) for each, seed in zip(federations, seeds, strict=True)]
-            for predicted in run_plans(plans, federations):
+            copies = placebo(data[site], 2, seed)
+            for predicted in run_plan(heart_plan(copies, seed, reading), copies):
                 if predicted.site == "itself":
-                    yield row_of(self.name, replace(predicted, site=site), data[predicted.seed][site])
+                    yield row_of(self.name, replace(predicted, site=site), data[site])

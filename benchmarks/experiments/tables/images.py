@@ -11,7 +11,7 @@ own start. The paper publishes neither the channels of its networks nor the step
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ from benchmarks.experiments.data.sources import Sites
 from benchmarks.experiments.federations import federate
 from benchmarks.experiments.plans import experiment_plan
 from benchmarks.experiments.single_vectors import LayerMixtures, federate_vectors
-from benchmarks.experiments.variants import Row, Variant, predicted_by, predicted_by_stack, row_of
+from benchmarks.experiments.variants import Row, Variant, predicted_by, row_of
 
 LAYERS: Final = ("Conv1", "Conv2", "Conv3", "FC1", "FC2")
 SEEDS: Final = range(5)
@@ -83,14 +83,9 @@ def variant_name(source: Source, method: str) -> str:
 
 
 def variants() -> list[Variant]:
-    """Return all methods on both sources. Sites differ in size between seeds, so copies cannot be stacked."""
+    """Return all methods on both sources."""
     return [
-        Variant(
-            name=variant_name(source, method),
-            run=_Images(source, method).run,
-            seeds_at_once=1,
-            most_seeds=setting.most_seeds,
-        )
+        Variant(name=variant_name(source, method), run=_Images(source, method).run, most_seeds=setting.most_seeds)
         for source, setting in SETTINGS.items()
         for method in METHODS
     ]
@@ -103,24 +98,20 @@ class _Images:
     source: Source
     method: str
 
-    def run(self, _folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+    def run(self, _folder: Path, seed: int) -> Iterator[Row]:
         """See Variant."""
-        name = variant_name(self.source, self.method)
-        for seed in seeds:
-            sites = dealt_images(self.source, seed)
-            plan = images_plan(self.source, sites, seed, self.method)
-            if self.method == MIXTURES:
-                outcomes = federate_vectors([plan], {site: [own] for site, own in sites.items()}, _mixtures)
-                found = list(predicted_by_stack([seed], outcomes))
-            else:
-                collection, results = federate(plan, sites)
-                found = [predicted_by(seed, site, outcome) for site, outcome in results.items()]
-                if self.method == CHOSEN_BY:
-                    metrics = {"layers": float(sum(collection.run.course.chosen))}
-                    yield Row(variant=name, seed=seed, site=FEDERATION, chosen_round=-1, metrics=metrics)
-            for predicted in found:
-                dataset = sites[predicted.site]
-                yield row_of(name, predicted, dataset, rows=float(len(dataset.test)))
+        name, sites = variant_name(self.source, self.method), dealt_images(self.source, seed)
+        plan = images_plan(self.source, sites, seed, self.method)
+        if self.method == MIXTURES:
+            outcomes = federate_vectors(plan, sites, _mixtures)
+        else:
+            collection, outcomes = federate(plan, sites)
+            if self.method == CHOSEN_BY:
+                metrics = {"layers": float(sum(collection.run.course.chosen))}
+                yield Row(variant=name, seed=seed, site=FEDERATION, chosen_round=-1, metrics=metrics)
+        for site, outcome in outcomes.items():
+            dataset = sites[site]
+            yield row_of(name, predicted_by(seed, site, outcome), dataset, rows=float(len(dataset.test)))
 
 
 def images_plan(source: Source, sites: Sites, seed: int, method: str) -> Any:  # a Plan

@@ -25,7 +25,7 @@ from benchmarks.experiments.data.natural_sites import FEWEST_SITES, SOURCES, Nat
 from benchmarks.experiments.data.sources import Sites
 from benchmarks.experiments.data.views import placebo, union_of_columns
 from benchmarks.experiments.plans import experiment_plan
-from benchmarks.experiments.variants import Row, Variant, auroc_row, run_plans
+from benchmarks.experiments.variants import Row, Variant, auroc_row, run_plan
 from benchmarks.prior.prior_gain import split_of
 from global_layers.one_process import run_rounds
 from protos.plan.architecture import Architecture
@@ -110,13 +110,13 @@ def variants() -> list[Variant]:
     for table, setting in SETTINGS.items():
         for rows in setting.levels:
             run = _Prior(table, rows).run
-            found.append(Variant(name=f"{table}, {rows}", run=run, seeds_at_once=1, most_seeds=setting.splits))
+            found.append(Variant(name=f"{table}, {rows}", run=run, most_seeds=setting.splits))
         for rows in setting.network_levels:
             for method in methods_at(table):
                 network = _Networks(table, rows, method)
                 splits = min(setting.splits, _SPLITS_OF_SLOW) if method in _SLOW else setting.splits
                 name = f"{table}, {rows}, {method}"
-                found.append(Variant(name=name, run=network.run, seeds_at_once=8, most_seeds=splits))
+                found.append(Variant(name=name, run=network.run, most_seeds=splits))
     return found
 
 
@@ -174,19 +174,14 @@ class _Prior:
     table: str
     rows: int
 
-    def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+    def run(self, folder: Path, seed: int) -> Iterator[Row]:
         """See Variant."""
         sites = SOURCES[self.table](folder)
-        for seed in seeds:
-            for site, members in federations(sites, self.rows, seed):
-                metrics = measured(sites, members, site, seed)
-                if SETTINGS[self.table].is_pooled:
-                    metrics["pooled"] = _pooled(
-                        sites, members, site, _chosen_for_pooled(self.table, folder, seed), seed
-                    )
-                yield Row(
-                    variant=f"{self.table}, {self.rows}", seed=seed, site=site, chosen_round=-1, metrics=metrics
-                )  # fmt: skip
+        for site, members in federations(sites, self.rows, seed):
+            metrics = measured(sites, members, site, seed)
+            if SETTINGS[self.table].is_pooled:
+                metrics["pooled"] = _pooled(sites, members, site, _chosen_for_pooled(self.table, folder, seed), seed)
+            yield Row(variant=f"{self.table}, {self.rows}", seed=seed, site=site, chosen_round=-1, metrics=metrics)
 
 
 def federations(sites: NaturalSites, rows: int, seed: int) -> Iterator[tuple[str, Members]]:
@@ -327,55 +322,25 @@ class _Networks:
     rows: int
     method: str
 
-    def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
-        """See Variant. All seeds are trained as one stack."""
-        sites = SOURCES[self.table](folder)
-        cells = [dict(federations(sites, self.rows, seed)) for seed in seeds]
-        if SETTINGS[self.table].is_over_sites:
-            yield from self._of_many_sites(seeds, cells)
-            return
-        whole: dict[tuple[int, str], float] = {}
-        for site in cells[0]:
-            members = [cell[site] for cell in cells]
-            datasets = [{name: member.dataset for name, member in each.items()} for each in members]
-            changes = {"columns": _recorded_by_all(datasets[0])} if self.method == "chfl" else {}
+    def run(self, folder: Path, seed: int) -> Iterator[Row]:
+        """See Variant. With many sites there is one federation for all and no placebo, because both are slow."""
+        cell = dict(federations(SOURCES[self.table](folder), self.rows, seed))
+        whole: dict[str, float] = {}
+        for site, members in cell.items():
+            datasets = {name: member.dataset for name, member in members.items()}
+            changes = {"columns": _recorded_by_all(datasets)} if self.method == "chfl" else {}
             if self.rows != ALL or not whole:
-                whole |= self._tested(seeds, datasets, **changes)
-            copies = [
-                placebo(each[site].dataset, len(each) - 1, seed) for each, seed in zip(members, seeds, strict=True)
-            ]
-            alone = self._tested(seeds, copies, **changes)
-            for seed in seeds:
-                metrics = {"federated": whole[seed, site], "placebo": alone[seed, "itself"]}
-                yield Row(variant=self._name, seed=seed, site=site, chosen_round=-1, metrics=metrics)
+                whole |= self._tested(seed, datasets, **changes)
+            metrics = {"federated": whole[site]}
+            if not SETTINGS[self.table].is_over_sites:
+                copies = placebo(datasets[site], len(datasets) - 1, seed)
+                metrics["placebo"] = self._tested(seed, copies, **changes)["itself"]
+            name = f"{self.table}, {self.rows}, {self.method}"
+            yield Row(variant=name, seed=seed, site=site, chosen_round=-1, metrics=metrics)
 
-    def _of_many_sites(self, seeds: Sequence[int], cells: Sequence[Mapping[str, Members]]) -> Iterator[Row]:
-        """Run one federation for all sites that are tested in a split.
-
-        A federation for each site would cost too much.
-        """
-        datasets = [{name: one.dataset for name, one in next(iter(cell.values())).items()} for cell in cells]
-        found = self._tested(seeds, datasets)
-        for seed, cell in zip(seeds, cells, strict=True):
-            for site in cell:
-                metrics = {"federated": found[seed, site]}
-                yield Row(variant=self._name, seed=seed, site=site, chosen_round=-1, metrics=metrics)
-
-    @property
-    def _name(self) -> str:
-        return f"{self.table}, {self.rows}, {self.method}"
-
-    def _tested(
-        self, seeds: Sequence[int], federations: Sequence[Sites], **changes: Any
-    ) -> dict[tuple[int, str], float]:
-        plans = [
-            network_plan(each, seed, self.method, **changes) for seed, each in zip(seeds, federations, strict=True)
-        ]
-        by_seed = dict(zip(seeds, federations, strict=True))
-        return {
-            (one.seed, one.site): auroc_row("", one, by_seed[one.seed][one.site]).metrics["auroc"]
-            for one in run_plans(plans, federations)
-        }
+    def _tested(self, seed: int, sites: Sites, **changes: Any) -> dict[str, float]:
+        predicted = run_plan(network_plan(sites, seed, self.method, **changes), sites)
+        return {one.site: auroc_row("", one, sites[one.site]).metrics["auroc"] for one in predicted}
 
 
 def _recorded_by_all(sites: Sites) -> list[str]:

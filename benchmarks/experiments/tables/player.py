@@ -15,7 +15,7 @@ The rows of FedLP and FedLAMA on record were computed at commit 9f8b3bc8, the la
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +27,7 @@ from benchmarks.experiments.data.uci_centres import player_heart
 from benchmarks.experiments.federations import federate
 from benchmarks.experiments.plans import experiment_plan
 from benchmarks.experiments.single_vectors import LayerMixtures, federate_vectors
-from benchmarks.experiments.variants import Predicted, Row, Variant, predicted_by, predicted_by_stack, row_of, run_plans
+from benchmarks.experiments.variants import Predicted, Row, Variant, predicted_by, row_of
 from protos.plan.losses import Loss
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.training.torch_losses import build_loss
@@ -97,7 +97,7 @@ METHODS: Final = {
 
 def variants() -> list[Variant]:
     """Return all methods as variants."""
-    return [Variant(name=name, run=_Player(name).run, seeds_at_once=25) for name in METHODS]
+    return [Variant(name=name, run=_Player(name).run) for name in METHODS]
 
 
 @dataclass(frozen=True)
@@ -106,20 +106,21 @@ class _Player:
 
     name: str
 
-    def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
-        """Compute this variant's rows for the seeds. See Variant."""
+    def run(self, folder: Path, seed: int) -> Iterator[Row]:
+        """Compute this variant's rows for a seed. PLayer-FL's include each layer's sensitivity, summed over sites."""
         sites = player_heart(folder)
-        plans = [player_plan(sites, seed, self.name) for seed in seeds]
-        if self.name == CHOSEN_BY:
-            yield from _chosen(plans, sites)
-            return
+        plan = player_plan(sites, seed, self.name)
         if self.name == MIXTURES:
-            copies = {name: [dataset] * len(plans) for name, dataset in sites.items()}
-            found = predicted_by_stack(seeds, federate_vectors(plans, copies, _mixtures))
+            outcomes = federate_vectors(plan, sites, _mixtures)
         else:
-            found = run_plans(plans, [sites] * len(plans))
-        for predicted in found:
-            yield _row(self.name, predicted, sites[predicted.site], plans[0].loss)
+            collection, outcomes = federate(plan, sites)
+            if self.name == CHOSEN_BY:
+                course = collection.run.course
+                metrics = dict(zip((f"F {layer}" for layer in LAYERS), course.sensitivities, strict=True))
+                metrics |= {"layers": float(sum(course.chosen))}
+                yield Row(variant=CHOSEN_BY, seed=seed, site=FEDERATION, chosen_round=-1, metrics=metrics)
+        for name, outcome in outcomes.items():
+            yield _row(self.name, predicted_by(seed, name, outcome), sites[name], plan.loss)
 
 
 def player_plan(sites: Sites, seed: int, name: str, rate: float | None = None) -> Any:  # a Plan
@@ -157,15 +158,3 @@ def _row(variant: str, predicted: Predicted, dataset: Dataset, loss: Loss) -> Ro
 
 def _mixtures(plan: Any, manifest: Any, sites: int) -> LayerMixtures:  # a Plan and its Manifest
     return LayerMixtures(manifest, sites, seed=plan.seed)
-
-
-def _chosen(plans: Sequence[Any], sites: Sites) -> Iterator[Row]:
-    """Yield PLayer-FL's results, each layer's sensitivity F summed over sites, and the number of federated layers."""
-    for plan in plans:
-        collection, outcomes = federate(plan, sites)
-        for name, outcome in outcomes.items():
-            yield _row(CHOSEN_BY, predicted_by(plan.seed, name, outcome), sites[name], plan.loss)
-        course = collection.run.course
-        metrics = dict(zip((f"F {layer}" for layer in LAYERS), course.sensitivities, strict=True))
-        metrics |= {"layers": float(sum(course.chosen))}
-        yield Row(variant=CHOSEN_BY, seed=plan.seed, site=FEDERATION, chosen_round=-1, metrics=metrics)

@@ -5,7 +5,7 @@ It reproduces nothing. It shows the runner's work without a download. The runner
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ from typing import Any, Final
 from benchmarks.experiments.data.dealt import breast_cancer
 from benchmarks.experiments.data.sources import Sites
 from benchmarks.experiments.plans import experiment_plan
-from benchmarks.experiments.variants import Row, Variant, row_of, run_plans
+from benchmarks.experiments.variants import Row, Variant, row_of, run_plan
 
 METHODS: Final = ("local", "global-layers")
 _NETWORK: Final = {
@@ -28,7 +28,7 @@ _NETWORK: Final = {
 
 def variants() -> list[Variant]:
     """Return the variants: Global Layers, and the same network trained alone."""
-    return [Variant(name=name, run=_Rehearsal(name).run, seeds_at_once=2) for name in METHODS]
+    return [Variant(name=name, run=_Rehearsal(name).run) for name in METHODS]
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,11 @@ class _Rehearsal:
 
     name: str
 
-    def run(self, _folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
-        """Compute this variant's rows for the seeds. See Variant."""
-        sites = {seed: breast_cancer(seed) for seed in seeds}
-        plans = [rehearsal_plan(each, seed, self.name) for seed, each in sites.items()]
-        for predicted in run_plans(plans, list(sites.values())):
-            yield row_of(self.name, predicted, sites[predicted.seed][predicted.site])
+    def run(self, _folder: Path, seed: int) -> Iterator[Row]:
+        """Compute this variant's rows for a seed. See Variant."""
+        sites = breast_cancer(seed)
+        for predicted in run_plan(rehearsal_plan(sites, seed, self.name), sites):
+            yield row_of(self.name, predicted, sites[predicted.site])
 
 
 def rehearsal_plan(sites: Sites, seed: int, method: str) -> Any:  # a Plan

@@ -1,8 +1,7 @@
 """Defines networks of linear layers: dense and parallel networks, and CHFL's two columns.
 
 Parameters are those of `protos.plan.architecture.network_tensors`, in names, order and shapes, and there are no
-buffers. Rows are (B, d), or (S, B, d) if parameters have a stack axis. A new network contains NaN, because the plan's
-seed gives the first values.
+buffers. Rows are (B, d). A new network contains NaN, because the plan's seed gives the first values.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from protos.plan.architecture import ColumnsNetwork, DenseNetwork, ParallelNetwork
-from site_agent.trainer.models.layers import Activation, Linear, Network, activation_of, linear_map, parameter
+from site_agent.trainer.models.layers import Activation, Linear, Network, activation_of, parameter
 
 
 class Chain(nn.Module):
@@ -156,7 +155,7 @@ class LateralLinear(nn.Module):
 
     def forward(self, values: Tensor, other: Tensor | None) -> Tensor:
         """Return the layer's result, (B, outputs), for two inputs (B, inputs) of equal width."""
-        mapped = linear_map(values, self.weight, self.bias)
+        mapped = functional.linear(values, self.weight, self.bias)
         if self.lateral is None or other is None:
             return mapped
         return torch.add(mapped, self.lateral(other), alpha=self._strength)

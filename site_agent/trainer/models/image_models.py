@@ -1,10 +1,9 @@
 """Defines networks of images: convolutional networks, and EfficientNet-B0.
 
 Parameters are those of `protos.plan.networks`, in names, order and shapes, and there are no buffers. First values are
-NaN. Rows are flat images: (B, channels * height * width), or (S, B, ...) if parameters have a stack axis. A stack is
-one convolution with S groups, so its copies do not mix. The library torchvision computes EfficientNet, except for its
+NaN. Rows are flat images: (B, channels * height * width). The library torchvision computes EfficientNet, except for its
 normalisation, and without leaving out blocks at random. It is loaded when the network is built, because it is in an
-extra. It has no stacks, so torch maps each copy with its own parameters (`vmap`).
+extra.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 from torch.nn import functional
 
 from protos.errors import to_install
@@ -61,10 +59,8 @@ class Convolution(nn.Module):
         self.bias = parameter(outer)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Apply the convolution: (B, inner, height, width) to (B, outer, height, width). Copies share the channels."""
-        copies = self.weight.shape[0] if self.weight.dim() == 5 else 1
-        weight = self.weight.reshape(-1, *self.weight.shape[-3:])
-        return functional.conv2d(images, weight, self.bias.reshape(-1), padding=KERNEL // 2, groups=copies)
+        """Apply the convolution: (B, inner, height, width) to (B, outer, height, width)."""
+        return functional.conv2d(images, self.weight, self.bias, padding=KERNEL // 2)
 
 
 class ImageNormalisation(nn.Module):
@@ -77,12 +73,10 @@ class ImageNormalisation(nn.Module):
         self.bias = parameter(channels)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalise images (B, channels, height, width). The channels of several copies are side by side."""
-        weight, bias = self.weight.reshape(-1), self.bias.reshape(-1)
+        """Normalise images (B, channels, height, width)."""
         if self._kind == "fixed":
-            return torch.addcmul(bias.view(-1, 1, 1), images, weight.view(-1, 1, 1))
-        copies = self.weight.shape[0] if self.weight.dim() == 2 else 1
-        return functional.group_norm(images, copies, weight, bias, NORMALISATION_EPSILON)
+            return torch.addcmul(self.bias.view(-1, 1, 1), images, self.weight.view(-1, 1, 1))
+        return functional.group_norm(images, 1, self.weight, self.bias, NORMALISATION_EPSILON)
 
 
 class Block(nn.Module):
@@ -118,11 +112,10 @@ class Convolutional(Network):
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
         """Return the last hidden layer, (B, last hidden width), of images (B, pixels), before dropout."""
-        images, copies = as_images(rows, self._image)
-        images = self.input(images)
+        images = self.input(as_images(rows, self._image))
         for block in (part for part in self.body.values() if isinstance(part, Block)):
             images = block(images)
-        values = as_rows(images, copies)
+        values = images.flatten(1)
         for layer in (part for part in self.body.values() if isinstance(part, Linear)):
             values = self._activation(layer(values))
         return (values,)
@@ -142,22 +135,9 @@ def _blocks(channels: Sequence[int], architecture: ConvolutionalNetwork, first: 
     return nn.Sequential(OrderedDict(blocks))
 
 
-def as_images(rows: Tensor, image: ImageSize) -> tuple[Tensor, int | None]:
-    """Convert flat rows (B, pixels) to images (B, channels, height, width). Also return the number of copies.
-
-    The copies are joined in the channels.
-    """
-    if rows.dim() == 2:
-        return rows.view(-1, image.channels, image.height, image.width), None
-    copies, count = rows.shape[:2]
-    return rows.transpose(0, 1).reshape(count, copies * image.channels, image.height, image.width), copies
-
-
-def as_rows(images: Tensor, copies: int | None) -> Tensor:
-    """Convert images (B, channels, height, width) to flat rows (B, numbers), or (copies, B, numbers)."""
-    if copies is None:
-        return images.flatten(1)
-    return images.reshape(len(images), copies, -1).transpose(0, 1)
+def as_images(rows: Tensor, image: ImageSize) -> Tensor:
+    """Convert flat rows (B, pixels) to images (B, channels, height, width)."""
+    return rows.view(-1, image.channels, image.height, image.width)
 
 
 def _numbers_per_row(image: ImageSize, blocks: Sequence[int]) -> int:
@@ -182,14 +162,14 @@ class Efficient(Network):
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
         """Return the means of the last channels, (B, channels), for images (B, pixels and channels), before dropout."""
-        is_stack, size = rows.dim() == 3, (self._image.channels, self._image.height, self._image.width)
-        images = _mapped(self.input["features"], rows.reshape(*rows.shape[:-1], *size), is_stack=is_stack)
-        return (_mapped(self.body["features"], images, is_stack=is_stack).mean((-2, -1)),)
+        images = self.input["features"](as_images(rows, self._image))
+        return (self.body["features"](images).mean((-2, -1)),)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
         """Apply the last layer after dropout: (B, channels) to (B, C)."""
         (values,) = representations
-        return _mapped(self.head["classifier"], values, is_stack=values.dim() == 3)
+        logits: Tensor = self.head["classifier"](values)
+        return logits
 
 
 def load_torchvision() -> ModuleType:
@@ -249,16 +229,6 @@ def _layers_of_torchvision(architecture: EfficientNetwork, outputs: int) -> tupl
     for values in whole.parameters():
         nn.init.constant_(values, math.nan)
     return whole.features, whole.classifier
-
-
-def _mapped(part: nn.Module, values: Tensor, *, is_stack: bool) -> Tensor:
-    """Apply a part of the network. In a stack, apply each copy's parameters to the copy's own values."""
-    if not is_stack:
-        mapped: Tensor = part(values)
-        return mapped
-    copies = dict(part.named_parameters())
-    found: Tensor = vmap(lambda own, one: functional_call(part, own, (one,)), randomness="different")(copies, values)
-    return found
 
 
 def _efficient_numbers(architecture: EfficientNetwork) -> int:

@@ -1,7 +1,6 @@
 """Defines the parts that all networks of this folder use, such as linear layers, normalisation and dropout.
 
-The batch is the first axis and channels are the second, as in torch's own layers. If parameters have a stack axis of S
-copies before their own axes, values have it too. The rules:
+The batch is the first axis and channels are the second, as in torch's own layers. The rules:
 
 * a new layer contains NaN, because the plan's seed gives the first values;
 * the normalisation is affine: it neither measures nor stores anything about the patients;
@@ -14,11 +13,10 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Protocol, TypeAlias, assert_never, runtime_checkable
+from typing import Protocol, TypeAlias, assert_never, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from protos.plan.networks.dense_networks import ActivationName
@@ -38,14 +36,14 @@ class Represents(Protocol):
 
     @abstractmethod
     def represent(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return the network's representation of encoded rows, (B, d) or (S, B, d), before the logits.
+        """Return the network's representation of encoded rows, (B, d), before the logits.
 
         A network with a common and a unique extractor returns both results, in this order.
         """
 
     @abstractmethod
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Return logits (B, C) or (S, B, C) from the result of `represent`."""
+        """Return logits (B, C) from the result of `represent`."""
 
 
 class Network(nn.Module, Represents):
@@ -66,7 +64,7 @@ class Linear(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Apply a linear map to the last axis: (B, inputs) to (B, outputs). Axes between the two are kept."""
-        return linear_map(values, self.weight, self.bias)
+        return functional.linear(values, self.weight, self.bias)
 
 
 class Normalisation(nn.Module):
@@ -117,53 +115,10 @@ class FullyConnected(nn.Module):
 
 
 def affine(values: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Return γ·x/√(1 + 1e-5) + β along the second axis, or along the third axis if there are several copies."""
-    if scale.dim() == 2:
-        own = (len(scale), 1, -1) + (1,) * (values.dim() - 3)
-        return torch.addcmul(shift.view(own), values, scale.view(own) * NORMALISATION_FACTOR)
+    """Return γ·x/√(1 + 1e-5) + β along the second axis."""
     mean, variance = _standard_statistics(scale)
     # This needs one kernel forward and one kernel backward, and is the fastest way that we know.
     return torch.batch_norm(values, scale, shift, mean, variance, False, 0.0, NORMALISATION_EPSILON, False)
-
-
-def linear_map(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Compute W·x + b over the last axis, from (B, ..., inputs), (outputs, inputs) and (outputs,). None is no bias.
-
-    In a stack all three have a first axis (S,).
-    """
-    if weight.dim() == 2:
-        return functional.linear(values, weight, bias)
-    # Torch does not give Function.apply a type.
-    mapped: Tensor = _StackedMap.apply(values.flatten(1, -2), weight, bias)  # type: ignore[no-untyped-call]
-    return mapped.view(*values.shape[:-1], weight.shape[1])
-
-
-class _StackedMap(torch.autograd.Function):
-    """Computes S linear maps at once, with a handwritten gradient.
-
-    Torch's own gradient of a batched product would be transposed. Adding a transposed matrix to one that is not takes
-    as long as the product itself.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return a linear layer's result, (S, B, outputs), for rows (S, B, inputs), a weight and a bias."""
-        ctx.save_for_backward(rows, weight)
-        if bias is None:
-            return torch.bmm(rows, weight.mT)
-        return torch.baddbmm(bias.unsqueeze(1), rows, weight.mT)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Return the gradients of rows, weight and bias, or None for each gradient that is not needed."""
-        rows, weight = ctx.saved_tensors
-        wants_rows, wants_weight, wants_bias = ctx.needs_input_grad
-        return (
-            torch.bmm(gradient, weight) if wants_rows else None,
-            torch.bmm(gradient.mT, rows) if wants_weight else None,
-            gradient.sum(1) if wants_bias else None,
-        )
 
 
 def activation_of(name: ActivationName) -> Activation:

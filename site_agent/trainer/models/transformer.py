@@ -1,7 +1,7 @@
 """Computes the transformer blocks of "Global Layers".
 
 Tokens have the axes (e, d, B): entity width, columns, batch. Every linear map is one matrix product over all tokens of
-all rows. If the tensors have a stack axis of S copies in front, all other arrays have it too. The rules:
+all rows. The rules:
 
 * attention is softmax(q·k / √width)·v of Vaswani et al. 2017, eq. 1, for each head. Heads are channels: channel c of
   head h is row c·heads + h of queries, keys and values;
@@ -48,10 +48,10 @@ class TransformerBlock(nn.Module):
         self.feedforward = FeedForward(columns, width, width // 2, gate=architecture.gate, bias=False, dropout=0.0)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Apply the block to contiguous tokens, (e, d, B) or (S, e, d, B). The shape stays the same."""
-        shape, flat, feedforward = tokens.shape, (*tokens.shape[:-2], -1), self.feedforward
+        """Apply the block to contiguous tokens, (e, d, B). The shape stays the same."""
+        shape, flat, feedforward = tokens.shape, (len(tokens), -1), self.feedforward
         normalised: Tensor = self.normalisation(tokens).view(flat)
-        projected = torch.matmul(self.attention.projections.weight, normalised).view(*shape[:-3], -1, *shape[-2:])
+        projected = torch.matmul(self.attention.projections.weight, normalised).view(-1, *shape[1:])
         between = normalised + torch.matmul(self.attention.output.weight, attend(projected, self._heads).reshape(flat))
         ready = dropped(feedforward.normalisation(between.view(shape)), self._dropout, self.training).view(flat)
         hidden = functional.selu(torch.matmul(feedforward.inner.weight, ready))
@@ -72,33 +72,30 @@ class SelfAttention(nn.Module):
 def attend(projections: Tensor, heads: int) -> Tensor:
     """Compute attention of every token to every token of the same row.
 
-    From queries, keys and values, (3·e, d, B) or (S, 3·e, d, B) with e a multiple of `heads`, to (e, d, B) or
-    (S, e, d, B), contiguous.
+    From queries, keys and values, (3·e, d, B) with e a multiple of `heads`, to (e, d, B), contiguous.
     """
-    rows = projections if projections.dim() == 4 else projections.unsqueeze(0)
-    tokens = rows.shape[2]
-    if tokens * tokens * len(rows) * heads * rows.shape[3] <= _FEW:
-        result = _attend_few(rows, heads)
-    elif torch.is_grad_enabled():
+    _, tokens, batch = projections.shape
+    if tokens * tokens * heads * batch <= _FEW:
+        return _attend_few(projections, heads)
+    if torch.is_grad_enabled():
         # Torch does not give Function.apply a type.
-        result = _Attention.apply(rows, heads)  # type: ignore[no-untyped-call]
-    else:  # also when a network is exported, where autograd's own functions are unknown
-        result, _ = _attend_in_groups(rows, heads)
-    return result if projections.dim() == 4 else result.squeeze(0)
+        result: Tensor = _Attention.apply(projections, heads)  # type: ignore[no-untyped-call]
+        return result
+    # Also when a network is exported, where autograd's own functions are unknown.
+    return _attend_in_groups(projections, heads)[0]
 
 
 def _attend_few(rows: Tensor, heads: int) -> Tensor:
-    """Compute attention for all pairs of tokens at once, from (S, 3·e, d, B) to (S, e, d, B)."""
-    copies, channels, tokens, batch = rows.shape
+    """Compute attention for all pairs of tokens at once, from (3·e, d, B) to (e, d, B)."""
+    channels, tokens, batch = rows.shape
     queries, keys, values = _by_lane(rows, heads, 3).unbind()
     scores = (queries.unsqueeze(2) * (keys * (1.0 / math.sqrt(len(keys)))).unsqueeze(1)).sum(0)
     result = (torch.softmax(scores, 1) * values.unsqueeze(1)).sum(2)
-    by_head = result.view(-1, tokens, heads, copies, batch)
-    return by_head.permute(3, 0, 2, 1, 4).reshape(copies, channels // 3, tokens, batch)
+    return result.view(-1, tokens, heads, batch).permute(0, 2, 1, 3).reshape(channels // 3, tokens, batch)
 
 
 class Attended(NamedTuple):
-    """Values that attention's backward pass needs: w channels per head, d tokens, L lanes (heads, copies and rows).
+    """Values that attention's backward pass needs: w channels per head, d tokens, L lanes (heads and rows).
 
     With scores s = q·k·log2(e) / √w the probabilities are P = 2^s / Σ_k 2^s, and the result is O = Σ_k P·v.
     """
@@ -111,7 +108,7 @@ class Attended(NamedTuple):
 
 
 class _Attention(torch.autograd.Function):
-    """Attention for many lanes, from (S, 3·e, d, B) to (S, e, d, B)."""
+    """Attention for many lanes, from (3·e, d, B) to (e, d, B)."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, heads: int) -> Tensor:
@@ -124,8 +121,8 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         # With the incoming gradient g: ∂v = Σ_q P·g and ∂s = P·(g·v - Σ_c g·O), the scores without log2(e); the rest
         # is the product rule.
-        copies, channels, tokens, batch = gradient.shape
-        found = gradient.new_empty((copies, 3 * channels, tokens, batch))
+        channels, tokens, batch = gradient.shape
+        found = gradient.new_empty((3 * channels, tokens, batch))
         groups = zip(_groups(gradient.contiguous(), ctx.heads), ctx.attended, _groups(found, ctx.heads), strict=True)
         for inner, attended, outer in groups:
             incoming = _by_lane(inner, ctx.heads, 1)[0]
@@ -139,8 +136,8 @@ class _Attention(torch.autograd.Function):
 
 
 def _attend_in_groups(rows: Tensor, heads: int) -> tuple[Tensor, list[Attended]]:
-    copies, channels, tokens, batch = rows.shape
-    result, found = rows.new_empty((copies, channels // 3, tokens, batch)), []
+    channels, tokens, batch = rows.shape
+    result, found = rows.new_empty((channels // 3, tokens, batch)), []
     for inner, outer in zip(_groups(rows, heads), _groups(result, heads), strict=True):
         queries, keys, values = _by_lane(inner, heads, 3).unbind()
         found.append(_attend_many(queries * (math.log2(math.e) / math.sqrt(len(queries))), keys, values))
@@ -223,30 +220,21 @@ def _tokens(values: Tensor) -> list[tuple[Tensor, ...]]:
 
 
 def _groups(rows: Tensor, heads: int) -> list[Tensor]:
-    """Split (S, c, d, B) into groups: each group has several copies, or several rows of one copy."""
-    copies, _, tokens, batch = rows.shape
+    """Split (c, d, B) into groups of rows: as few groups as possible, of almost equal size."""
+    _, tokens, batch = rows.shape
     room = max(1, _IN_A_GROUP // (tokens * heads))
-    if copies * batch <= room:
-        return [rows]  # splitting would cost as much as one operation
-    if batch <= room:
-        return list(torch.split(rows, _even(copies, room // batch)))
-    return [part for one in torch.split(rows, 1) for part in torch.split(one, _even(batch, room), -1)]
-
-
-def _even(count: int, most: int) -> int:
-    """Return the size of almost equal groups: as few groups as possible, none larger than `most`."""
-    return math.ceil(count / math.ceil(count / most))
+    return list(torch.split(rows, math.ceil(batch / math.ceil(batch / room)), -1))
 
 
 def _by_lane(rows: Tensor, heads: int, parts: int) -> Tensor:
-    """Copy (S, parts·w·heads, d, B) to (parts, w, d, L), with lanes in the order heads, copies, batch."""
-    copies, channels, tokens, batch = rows.shape
-    by_head = rows.view(copies, channels // heads, heads, tokens, batch).permute(1, 3, 2, 0, 4)
-    return by_head.clone(memory_format=torch.contiguous_format).view(parts, -1, tokens, heads * copies * batch)
+    """Copy (parts·w·heads, d, B) to (parts, w, d, L), with lanes in the order heads, batch."""
+    channels, tokens, batch = rows.shape
+    by_head = rows.view(channels // heads, heads, tokens, batch).permute(0, 2, 1, 3)
+    return by_head.clone(memory_format=torch.contiguous_format).view(parts, -1, tokens, heads * batch)
 
 
 def _by_token(lanes: Tensor, heads: int, rows: Tensor) -> None:
-    """Write (..., w, d, L) back into rows (S, parts·w·heads, d, B). Undoes `_by_lane`."""
-    copies, channels, tokens, batch = rows.shape
-    by_head = rows.view(copies, channels // heads, heads, tokens, batch).permute(1, 3, 2, 0, 4)
+    """Write (..., w, d, L) back into rows (parts·w·heads, d, B). Undoes `_by_lane`."""
+    channels, tokens, batch = rows.shape
+    by_head = rows.view(channels // heads, heads, tokens, batch).permute(0, 2, 1, 3)
     by_head.copy_(lanes.view(by_head.shape))

@@ -1,13 +1,11 @@
 """Chooses the rows of each training step at random.
 
 In an epoch, all rows are shuffled and cut into equal batches. Every site makes the same number of steps, whatever its
-size. Rows that are not used in one epoch are used in another. Each copy of a network in a stack has its own generator,
-so its training is the same as if it were alone.
+size. Rows that are not used in one epoch are used in another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +19,7 @@ from site_agent.trainer.training.flat_network import State, generator_state, res
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rows:
-    """Encoded rows: features float32 (rows, columns), and targets as the loss requires. A stack has a first axis."""
+    """Encoded rows: features float32 (rows, columns), and targets as the loss requires."""
 
     features: Tensor
     targets: Tensor
@@ -34,11 +32,8 @@ class Rows:
         return Rows(self.features.to(device), self.targets.to(device))
 
     def select(self, rows: Tensor) -> Rows:
-        """Return the rows with these numbers, int64 of shape (batch,), or (copies, batch)."""
-        if rows.dim() == 1:
-            return Rows(self.features[rows], self.targets[rows])
-        copies = torch.arange(len(rows)).unsqueeze(1)
-        return Rows(self.features[copies, rows], self.targets[copies, rows])
+        """Return the rows with these numbers, int64 of shape (batch,)."""
+        return Rows(self.features[rows], self.targets[rows])
 
 
 def check_batches(schedule: Schedule, rows: int) -> None:
@@ -58,45 +53,33 @@ class Batches:
     """Draws one batch of `rows_in_each` rows after another."""
 
     def __init__(
-        self,
-        rows: int,
-        batches_per_epoch: int,
-        orders: Sequence[np.random.Generator],
-        *,
-        stacked: bool,
-        batch_rows: int | None = None,
+        self, rows: int, batches_per_epoch: int, order: np.random.Generator, *, batch_rows: int | None = None
     ) -> None:
         """Prepare to draw batches, starting with the first epoch.
 
-        After `batches_per_epoch` batches a new random order of the `rows` rows is drawn, by one generator for each copy
-        in `orders`, which nothing else may use. `stacked` batches have a first axis for the copies. Without
-        `batch_rows` a batch has as many rows as fit `batches_per_epoch` times.
+        After `batches_per_epoch` batches a new random order of the `rows` rows is drawn by `order`, which nothing else
+        may use. Without `batch_rows` a batch has as many rows as fit `batches_per_epoch` times.
         """
         self.batches_per_epoch = batches_per_epoch
-        self._rows, self._orders, self._stacked = rows, list(orders), stacked
+        self._rows, self._order = rows, order
         self.rows_in_each = batch_rows or rows // batches_per_epoch
         self._permutation = torch.empty(0, dtype=torch.int64)
         self._drawn = 0
 
     def draw(self) -> Tensor:
-        """Draw the rows of the next batch: int64 of shape (batch,), or (copies, batch)."""
+        """Draw the rows of the next batch: int64 of shape (batch,)."""
         place = self._drawn % self.batches_per_epoch
         if place == 0:
-            self._permutation = self._permute()
+            self._permutation = torch.from_numpy(self._order.permutation(self._rows))
         self._drawn += 1
-        return self._permutation[..., place * self.rows_in_each : (place + 1) * self.rows_in_each]
+        return self._permutation[place * self.rows_in_each : (place + 1) * self.rows_in_each]
 
     def state(self) -> State:
         """Return the state that determines the next batch, to save it."""
-        orders = {f"order{number}": generator_state(order) for number, order in enumerate(self._orders)}
-        return orders | {"permutation": self._permutation, "drawn": torch.tensor(self._drawn)}
+        order = generator_state(self._order)
+        return {"order": order, "permutation": self._permutation, "drawn": torch.tensor(self._drawn)}
 
     def restore(self, state: State) -> None:
         """Continue from a saved state of the batches."""
-        for number, order in enumerate(self._orders):
-            restore_generator(order, state[f"order{number}"])
+        restore_generator(self._order, state["order"])
         self._permutation, self._drawn = state["permutation"], int(state["drawn"])
-
-    def _permute(self) -> Tensor:
-        drawn = [torch.from_numpy(order.permutation(self._rows)) for order in self._orders]
-        return torch.stack(drawn) if self._stacked else drawn[0]

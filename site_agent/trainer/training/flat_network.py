@@ -7,9 +7,8 @@ optimiser makes one step for each flat tensor. The rules:
 * `update` reads the federated tensor, which has no private number; `tensors` lists its content;
 * every returned array is a copy, so later training cannot change it.
 
-One object can have several copies of a network with different values. Then every tensor has a first axis of that
-length, and one step trains all copies. The state of a training is named tensors; the names of a part begin with its
-prefix, so that the states of several parts can be joined and separated again.
+The state of a training is named tensors; the names of a part begin with its prefix, so that the states of several parts
+can be joined and separated again.
 """
 
 from __future__ import annotations
@@ -56,24 +55,22 @@ Vector: TypeAlias = npt.NDArray[np.float32]
 class FlatNetwork:
     """A network whose parameters are stored in two flat tensors.
 
-    The parameters of `network` are views into `federated` and `private`: float32 of shape (numbers,), or (copies,
-    numbers). `tensors` has name and shape of each tensor in `federated`, read from the network. All tensors are on
-    `device`, where the network's rows must be.
+    The parameters of `network` are views into `federated` and `private`: float32 of shape (numbers,). `tensors` has
+    name and shape of each tensor in `federated`, read from the network. All tensors are on `device`, where the
+    network's rows must be.
     """
 
-    def __init__(
-        self, network: nn.Module, federated: Sequence[str], copies: int | None = None, device: str = "cpu"
-    ) -> None:
+    def __init__(self, network: nn.Module, federated: Sequence[str], device: str = "cpu") -> None:
         """Move the parameters into flat tensors on the device. `federated` names the shared parameters, in order."""
         by_name = dict(network.named_parameters())
         shared = set(federated)
         private = [name for name in by_name if name not in shared]
         if len(federated) + len(private) != len(by_name):
             raise ValueError("a federated parameter that the network does not have, or one named twice")
-        self.network, self.copies, self.device = network, copies, torch.device(device)
+        self.network, self.device = network, torch.device(device)
         self.tensors = tuple((name, tuple(by_name[name].shape)) for name in federated)
-        self.federated = _lay([by_name[name] for name in federated], copies, self.device)
-        self.private = _lay([by_name[name] for name in private], copies, self.device)
+        self.federated = _lay([by_name[name] for name in federated], self.device)
+        self.private = _lay([by_name[name] for name in private], self.device)
         for module in network.modules():
             for name, buffer in module.named_buffers(recurse=False):
                 setattr(module, name, buffer.to(self.device))
@@ -83,13 +80,12 @@ class FlatNetwork:
         """The flat tensors that are not empty: `federated`, `private`, or both."""
         return [stretch for stretch in (self.federated, self.private) if stretch.numel()]
 
-    def start(self, tensors: Iterable[TensorSpec], origin: int | bytes, copy: int | None = None) -> None:
-        """Set the named parameters to initial values from a public seed or 32 secret bytes, in one copy or in all."""
+    def start(self, tensors: Iterable[TensorSpec], origin: int | bytes) -> None:
+        """Set the named parameters to initial values from a public seed or 32 secret bytes."""
         with torch.no_grad():
             for tensor in tensors:
                 first = initial_values(tensor, origin) if isinstance(origin, int) else secret_values(tensor, origin)
-                inner = self.network.get_parameter(tensor.name)
-                (inner if copy is None else inner[copy]).copy_(torch.from_numpy(first))
+                self.network.get_parameter(tensor.name).copy_(torch.from_numpy(first))
 
     @property
     def gradients(self) -> list[Tensor]:
@@ -150,11 +146,11 @@ class FlatNetwork:
         for own, theirs in zip(self.network.buffers(), other.network.buffers(), strict=True):
             own.copy_(theirs)
 
-    def values(self, copy: int | None = None) -> dict[str, npt.NDArray[np.generic]]:
+    def values(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return a copy of every parameter and buffer by name, including private ones. The copy stays at the site."""
         inner = {name: value.detach() for name, value in self.network.named_parameters()}
         inner |= dict(self.network.named_buffers())
-        return {name: (value if copy is None else value[copy]).cpu().numpy().copy() for name, value in inner.items()}
+        return {name: value.cpu().numpy().copy() for name, value in inner.items()}
 
     def load(self, values: Mapping[str, npt.NDArray[np.generic]]) -> None:
         """Set every parameter and buffer to a result of `values`. Raise ValueError if these are of another network."""
@@ -167,18 +163,14 @@ class FlatNetwork:
                 inner.copy_(torch.from_numpy(np.array(values[name])))
 
 
-def _lay(parameters: Sequence[nn.Parameter], copies: int | None, device: torch.device) -> nn.Parameter:
+def _lay(parameters: Sequence[nn.Parameter], device: torch.device) -> nn.Parameter:
     """Move parameters into one new flat tensor. The parameters and their gradients become views of this tensor."""
-    lead = () if copies is None else (copies,)
-    shapes = [tuple(inner.shape) for inner in parameters]
-    sizes = [inner.numel() for inner in parameters]
-    flat = nn.Parameter(torch.empty(*lead, sum(sizes), device=device))
+    flat = nn.Parameter(torch.empty(sum(inner.numel() for inner in parameters), device=device))
     flat.grad = torch.zeros_like(flat)
     start = 0
-    for inner, shape, size in zip(parameters, shapes, sizes, strict=True):
-        part = (..., slice(start, start + size))
-        view = flat.data[part].view(*lead, *shape)
-        inner.data = view.copy_(inner.data)
-        inner.grad = flat.grad[part].view(*lead, *shape)
-        start += size
+    for inner in parameters:
+        part, shape = slice(start, start + inner.numel()), inner.shape
+        inner.data = flat.data[part].view(shape).copy_(inner.data)
+        inner.grad = flat.grad[part].view(shape)
+        start = part.stop
     return flat

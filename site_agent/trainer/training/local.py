@@ -143,44 +143,44 @@ class LocalTraining:
 
 
 def rows_at_once(flat: FlatNetwork, features: Tensor) -> int:
-    """Return how many rows a network computes at once, for features (rows, columns) or (copies, rows, columns)."""
+    """Return how many rows a network computes at once, for features (rows, columns)."""
     network = flat.network
     if isinstance(network, ReadsImages):
         most = _EVALUATION_NUMBERS // network.numbers_per_row
     else:
         most = _EVALUATION_PAIRS // features.shape[-1] ** 2
-    return max(1, min(_MOST_EVALUATION_ROWS, most) // (flat.copies or 1))
+    return max(1, min(_MOST_EVALUATION_ROWS, most))
 
 
 def predict(flat: FlatNetwork, features: Tensor) -> npt.NDArray[np.float32]:
-    """Return the network's outputs, float32 (rows, outputs) or (copies, rows, outputs), for at least one row.
+    """Return the network's outputs, float32 (rows, outputs), for at least one row.
 
-    Rows are processed in blocks, whose size depends only on the number of columns and copies.
+    Rows are processed in blocks, whose size depends only on the number of columns.
     """
     block = rows_at_once(flat, features)
     flat.network.eval()
     with torch.no_grad():
-        blocks = torch.split(features, block, dim=-2)
+        blocks = torch.split(features, block)
         parts = [flat.network(rows.to(flat.device)).contiguous().cpu().numpy() for rows in blocks]
-    return np.concatenate(parts, axis=-2)
+    return np.concatenate(parts)
 
 
 def validation_loss(flat: FlatNetwork, rows: Rows, loss: LossFunction) -> Tensor:
-    """Return the mean loss over the rows, without penalties. If there are several copies, return one mean for each."""
-    return loss.per_copy(torch.from_numpy(predict(flat, rows.features)), rows.targets)
+    """Return the mean loss over the rows, without penalties."""
+    return loss(torch.from_numpy(predict(flat, rows.features)), rows.targets)
 
 
 def sensitivities(flat: FlatNetwork, rows: Rows, loss: LossFunction, tensors: Sequence[TensorSpec]) -> Tensor:
-    """Return the sensitivity F of every layer, float64 of shape (layers,), never falling; (copies, layers) for a stack.
+    """Return the sensitivity F of every layer, float64 of shape (layers,), never falling.
 
     `flat` is the network after its first local epoch. `tensors` are all its tensors, in its order.
     """
     block = rows_at_once(flat, rows.features)
     flat.zero_gradients()
     flat.network.eval()
-    blocks = torch.split(rows.features, block, dim=-2), torch.split(rows.targets, block, dim=rows.features.dim() - 2)
+    blocks = torch.split(rows.features, block), torch.split(rows.targets, block)
     for features, targets in zip(*blocks, strict=True):
-        share = features.shape[-2] / len(rows)
+        share = len(features) / len(rows)
         batch = Rows(features, targets).to(flat.device)
         torch.autograd.backward(share * loss(flat.network(batch.features), batch.targets))
     flat.network.train()  # training continues with this network
@@ -189,6 +189,6 @@ def sensitivities(flat: FlatNetwork, rows: Rows, loss: LossFunction, tensors: Se
         inner = flat.network.get_parameter(tensor.name)
         assert inner.grad is not None
         squared = (inner.data.double() * inner.grad.double()).square()
-        of_layers.setdefault(tensor.layer, []).append(squared.flatten(0 if flat.copies is None else 1))
-    means = [torch.cat(parts, dim=-1).mean(-1) for parts in of_layers.values()]
-    return torch.stack(means, dim=-1).cpu().cumsum(-1)
+        of_layers.setdefault(tensor.layer, []).append(squared.flatten())
+    means = [torch.cat(parts).mean() for parts in of_layers.values()]
+    return torch.stack(means).cpu().cumsum(-1)

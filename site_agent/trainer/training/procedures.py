@@ -98,12 +98,12 @@ class Penalties:
 def contrast(own: Tensor, alike: Tensor, other: Tensor, temperature: float) -> Tensor:
     """Compute the contrastive loss: the mean cross-entropy of [cos(z, a), cos(z, b)] / temperature with label 0.
 
-    Source: Li et al. 2021 (MOON), eq. 3. z is `own`, a is `alike` and b is `other`: float32 of shape (rows, width), or
-    (copies, rows, width), the latter two without gradient. Return shape (), the sum over copies of their means.
+    Source: Li et al. 2021 (MOON), eq. 3. z is `own`, a is `alike` and b is `other`: float32 of shape (rows, width), the
+    latter two without gradient. Return shape ().
     """
     towards = functional.cosine_similarity(own, alike, dim=-1)
     away = functional.cosine_similarity(own, other, dim=-1)
-    return functional.softplus((away - towards) / temperature).mean(-1).sum()
+    return functional.softplus((away - towards) / temperature).mean(-1)
 
 
 def _contrast(
@@ -301,7 +301,7 @@ class _MixtureTraining(Procedure):
         flat = shared.evaluated()
         self._own = Model(_twin(flat, recipe), recipe)
         self._mixed = Model(recipe.build(), recipe, [])
-        self._share = torch.full(() if flat.copies is None else (flat.copies, 1), start, device=flat.device)
+        self._share = torch.full((), start, device=flat.device)
         self._mix()
 
     def begin_round(self, received: Tensor, controls: Tensor | None) -> None:
@@ -322,7 +322,7 @@ class _MixtureTraining(Procedure):
         for (own, shared), (of_own, of_shared) in zip(self._pairs(), gradients, strict=True):
             gradient = self._share * of_own + (1.0 - self._share) * of_shared
             products = (own.data - shared.data) * gradient
-            slope = slope + products.sum(-1, keepdim=bool(self._share.dim()))
+            slope = slope + products.sum(-1)
         self._share.copy_((self._share - self._rate * slope).clamp(0.0, 1.0))
 
     def evaluated(self) -> FlatNetwork:

@@ -1,13 +1,10 @@
 """Computes the loss of a batch: cross-entropy, focal loss or squared error, with class weights.
 
-One callable serves training, validation and distillation. The rules:
+One callable serves training and validation. The rules:
 
 * a loss is a mean over rows. With class weights it is the weighted mean over the sum of weights, as in torch's
   cross_entropy for class numbers. A batch of rows with weight 0 has loss 0;
-* a target can be a share of each class (a probability, such as a teacher's). The row then counts as that many rows of
-  each class. Torch divides weighted shares by the number of rows instead;
-* a loss and its gradient are finite for any logit up to 1e4 in size;
-* the loss of a stack of S copies is the sum of their S means, so each copy has its own gradient.
+* a loss and its gradient are finite for any logit up to 1e4 in size.
 """
 
 from __future__ import annotations
@@ -28,11 +25,9 @@ from site_agent.trainer.failures import unfit
 class LossFunction:
     """Computes a plan's loss for this site's target.
 
-    Outputs are floats of shape (rows, 1) for binary and regression, (rows, classes) logits for multi-class, or of shape
-    (S, rows, ...) for a stack. Targets are floats (rows,) from 0 to 1, int64 (rows,) class numbers or float (rows,
-    classes) shares, or float (rows,) values. For a stack they are (S, rows, ...), or as for one copy if all copies have
-    the same. `gamma` is the focal loss's
-    exponent, 0 for none. `weights` are float32 (classes,), or (S, classes) for a stack; None for equal ones.
+    Outputs are floats of shape (rows, 1) for binary and regression, (rows, classes) logits for multi-class. Targets are
+    floats (rows,) from 0 to 1, int64 (rows,) class numbers, or float (rows,) values. `gamma` is the focal loss's
+    exponent, 0 for none. `weights` are float32 (classes,); None for equal ones.
     """
 
     task: Task
@@ -40,12 +35,7 @@ class LossFunction:
     weights: Tensor | None = None
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss, shape (). For a stack of copies, return the sum of the copies' mean losses."""
-        means = self.per_copy(outputs, targets)
-        return means.sum() if means.dim() else means
-
-    def per_copy(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of each copy, shape (S,), or shape () without a stack of copies."""
+        """Return the mean loss, shape ()."""
         if self.task == "regression":
             values = outputs.squeeze(-1)
             return (values - targets.expand_as(values)).square().mean(-1)
@@ -55,28 +45,27 @@ class LossFunction:
             logits = outputs.squeeze(-1)
             losses = functional.binary_cross_entropy_with_logits(logits, targets.expand_as(logits), reduction="none")
             return losses.mean(-1)
-        return functional.cross_entropy(outputs, targets) if outputs.dim() == 2 else self._by_class(outputs, targets)
+        return functional.cross_entropy(outputs, targets)
 
     def _by_class(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of each copy of the network. A row's target can be a share of each class.
+        """Return the mean loss. A row's target can be a share of the positive class.
 
-        Inside, classes are the first axis, (classes, ..., rows), or (1, ..., rows) if each row has one class. Torch
-        computes a softmax over the first axis five times as fast as over a short last one.
+        Inside, classes are the first axis, (classes, rows), or (1, rows) if each row has one class. Torch computes a
+        softmax over the first axis five times as fast as over a short last one.
         """
+        weights = (
+            None if self.weights is None else self.weights.to(outputs.device).unsqueeze(-1).expand(-1, len(outputs))
+        )
+        shares: Tensor | None
         if self.task == "binary":
             logits = outputs.squeeze(-1)
             logs = functional.logsigmoid(torch.stack((-logits, logits)))
+            both = torch.stack((1.0 - targets, targets))
+            shares = both if weights is None else both * weights
         else:
-            logs = functional.log_softmax(outputs.movedim(-1, 0).contiguous(), dim=0)
-        weights = self._weights_for(outputs)
-        shares: Tensor | None
-        if not targets.is_floating_point():
-            index = targets.expand(outputs.shape[:-1]).unsqueeze(0)
-            logs = logs.gather(0, index)
+            index = targets.unsqueeze(0)
+            logs = functional.log_softmax(outputs.mT.contiguous(), dim=0).gather(0, index)
             shares = None if weights is None else weights.gather(0, index)
-        else:
-            shares = self._shares(outputs, targets)
-            shares = shares if weights is None else shares * weights
         if self.gamma:
             # Lin et al. 2017, eq. 4 and 5, without their division by the number of assigned anchors. For a gamma below
             # 1, the derivative of the power at 0 would be infinite, and infinity times 0 is NaN.
@@ -84,28 +73,15 @@ class LossFunction:
             logs = logs * misses**self.gamma
         sums = (logs if shares is None else logs * shares).sum((0, -1))
         if weights is None or shares is None:
-            return sums / -outputs.shape[-2]
+            return sums / -len(outputs)
         return -sums / shares.sum((0, -1)).clamp_min(torch.finfo(logs.dtype).tiny)
-
-    def _shares(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        if self.task == "binary":
-            ones = targets.expand(outputs.shape[:-1])
-            return torch.stack((1.0 - ones, ones))
-        return targets.expand(outputs.shape).movedim(-1, 0)
-
-    def _weights_for(self, outputs: Tensor) -> Tensor | None:
-        """Return the weights, repeated for each row: a view of shape (classes, ..., rows)."""
-        if self.weights is None:
-            return None
-        return self.weights.to(outputs.device).unsqueeze(-2).expand(*outputs.shape[:-1], -1).movedim(-1, 0)
 
 
 def build_loss(loss: Loss, task: Task, outputs: int, training_targets: Tensor) -> LossFunction:
     """Return the loss that a plan names. Raise ConfigurationError if it does not fit this site's target.
 
-    `outputs` is 1, or the number of classes for multi-class. `training_targets` have a shape that `LossFunction`
-    accepts. Balanced weights are counted from them, for each copy of a stack separately. A class without training rows
-    has weight 0, also if other rows have it.
+    `outputs` is 1, or the number of classes for multi-class. `training_targets` are as in `LossFunction`. Balanced
+    weights are counted from them. A class without training rows has weight 0, also if other rows have it.
     """
     gamma = loss.gamma if isinstance(loss, Focal) else 0.0
     if task == "regression":
@@ -143,17 +119,14 @@ def _class_weights(wanted: ClassWeights, task: Task, classes: int, targets: Tens
 
 
 def _balanced_weights(task: Task, classes: int, targets: Tensor) -> Tensor:
-    """Return rows / (classes * rows of the class), 0 for a class without rows: (classes,), or (S, classes) for a stack.
+    """Return rows / (classes * rows of the class), 0 for a class without rows: (classes,).
 
     Differs from scikit-learn's "balanced" in that classes without rows count among the classes.
     """
     if task == "binary":
-        ones = targets.double().sum(-1)
-        rows = torch.stack((targets.shape[-1] - ones, ones), dim=-1)
-    elif targets.is_floating_point():
-        rows = targets.double().sum(-2)
+        ones = targets.double().sum()
+        rows = torch.stack((len(targets) - ones, ones))
     else:
-        empty = torch.zeros(*targets.shape[:-1], classes, dtype=torch.float64)
-        rows = empty.scatter_add(-1, targets, torch.ones_like(targets, dtype=torch.float64))
-    weights = rows.sum(-1, keepdim=True) / (classes * rows)
+        rows = torch.bincount(targets, minlength=classes).double()
+    weights = rows.sum() / (classes * rows)
     return torch.where(rows > 0, weights, 0.0).float()

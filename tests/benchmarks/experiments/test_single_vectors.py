@@ -11,6 +11,7 @@ import torch
 from benchmarks.experiments.data.dealt import breast_cancer
 from benchmarks.experiments.data.sources import Sites
 from benchmarks.experiments.data.views import only_columns
+from benchmarks.experiments.federations import federate
 from benchmarks.experiments.plans import experiment_plan
 from benchmarks.experiments.single_vectors import (
     LayerMixtures,
@@ -20,7 +21,6 @@ from benchmarks.experiments.single_vectors import (
     federate_vectors,
     reversed_and_tenfold,
 )
-from benchmarks.experiments.stacks import federate_stack
 from protos.plan.architecture import Constant, Part, TensorSpec
 from protos.plan.manifest import Manifest
 
@@ -107,17 +107,13 @@ def test_a_site_leans_towards_the_layers_that_help_it() -> None:
 
 def test_the_mean_over_vectors_is_the_deployments() -> None:
     """Sites trained with the plain rule end at the result of the network's integers, to the integers' precision."""
-    seeds = (1, 2)
-    data = {}
-    for seed in seeds:
-        sites = breast_cancer(seed)
-        data[seed] = {name: only_columns(each, sites["cluj"].columns) for name, each in sites.items()}
-    plans = [plan_of(data[seed], seed, {"name": "fedavg"}) for seed in seeds]
-    by_site = {name: [data[seed][name] for seed in seeds] for name in data[1]}
+    sites = breast_cancer(1)
+    same = {name: only_columns(each, sites["cluj"].columns) for name, each in sites.items()}
+    plan = plan_of(same, 1, {"name": "fedavg"})
 
-    mine = federate_vectors(plans, by_site, lambda _plan, _manifest, _sites: PlainMean())
+    mine = federate_vectors(plan, same, lambda _plan, _manifest, _sites: PlainMean())
 
-    for name, outcome in federate_stack(plans, by_site).items():
+    for name, outcome in federate(plan, same)[1].items():
         np.testing.assert_allclose(mine[name].test_outputs, outcome.test_outputs, atol=1e-4)
 
 
@@ -129,7 +125,7 @@ def test_methods_with_a_rule_of_their_own_are_refused(method: str) -> None:
     plan = plan_of(same, 1, {"name": method})
 
     with pytest.raises(ValueError, match="always federates the same"):
-        federate_vectors([plan], {}, lambda _plan, _manifest, _sites: PlainMean())
+        federate_vectors(plan, {}, lambda _plan, _manifest, _sites: PlainMean())
 
 
 def plan_of(sites: Sites, seed: int, method: dict[str, str]) -> Any:  # a Plan

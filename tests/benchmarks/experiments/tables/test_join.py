@@ -79,7 +79,7 @@ def test_of_many_sites_those_of_a_split_are_tested_in_one_federation(monkeypatch
     monkeypatch.setitem(join.SOURCES, "dialysis", lambda _: sites)  # type: ignore[arg-type]
     (variant,) = (each for each in join.variants() if each.name == "dialysis, 0, fenda-fl")
 
-    rows = list(variant.run(Path(), seeds))
+    rows = [row for seed in seeds for row in variant.run(Path(), seed)]
 
     wanted = {(seed, site) for seed in seeds for site, _ in join.federations(sites, join.ALL, seed)}
     assert {(row.seed, row.site) for row in rows} == wanted

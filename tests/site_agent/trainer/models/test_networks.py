@@ -1,4 +1,4 @@
-"""Laws of every network: its parameters, its two halves, and stacks of it."""
+"""Laws of every network: its parameters, and its two halves."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from tests.for_each import for_each
 from tests.protos.architectures import KINDS, Drawn, drawn
 from tests.site_agent.trainer.models.starting import start
 
-# The copies of an EfficientNet cost more than those of all other networks. Continuous integration runs them.
-STACKED = [pytest.param(kind, marks=pytest.mark.slow if kind == "efficientnet-b0" else ()) for kind in KINDS]
-
 
 def built(network: Drawn) -> nn.Module:
     """The network of these sizes, not started."""
@@ -34,14 +31,6 @@ def started(network: Drawn, seed: int) -> nn.Module:
         for values in module.parameters():
             values.add_(0.2 * torch.randn(values.shape, generator=generator))
     return module
-
-
-def stacked(modules: list[nn.Module]) -> nn.Module:
-    """One module whose parameters have a leading axis for the copies."""
-    stack = copy.deepcopy(modules[0])
-    for name, values in stack.named_parameters():
-        values.data = torch.stack([module.get_parameter(name).data for module in modules])
-    return stack
 
 
 def draw(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -75,30 +64,6 @@ def test_parameters_are_the_listed_tensors(kind: str, seed: int) -> None:
         (spec.name, spec.shape) for spec in listed
     ]
     assert list(module.state_dict()) == [spec.name for spec in listed]
-
-
-@pytest.mark.parametrize("kind", STACKED)
-@for_each("seed", range(6))
-def test_a_stack_is_as_many_networks(kind: str, seed: int) -> None:
-    """Logits and gradients of three networks in a stack are those of the three by themselves."""
-    network = drawn(kind, seed)
-    modules = [started(network, 10 * seed + copy_number).double() for copy_number in range(3)]
-    rows, gradient = draw(seed, 3, 7, network.columns), draw(seed + 1, 3, 7, network.outputs)
-    stack = stacked(modules)
-
-    logits = stack(rows)
-    logits.backward(gradient)
-
-    for number, module in enumerate(modules):
-        alone = module(rows[number])
-        alone.backward(gradient[number])
-        torch.testing.assert_close(logits[number], alone, rtol=1e-10, atol=1e-12)
-        for name, values in module.named_parameters():
-            found = stack.get_parameter(name).grad
-            assert found is not None
-            assert values.grad is not None
-            difference, size = (found[number] - values.grad).norm().item(), values.grad.norm().item()
-            assert difference <= 1e-10 * size + 1e-12, (name, difference, size)
 
 
 @pytest.mark.parametrize("kind", ["parallel", "columns"])

@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from benchmarks.prior.prior_gain import CONCEPTS, uci_tables
 from benchmarks.private_networks import network_plan_of, network_studies
 from coordinator.rounds.run import Run
-from global_layers.one_process import Collection, Part, run_rounds
+from global_layers.one_process import Collection, run_rounds
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_json
 from protos.privacy.accounting import PRIVATE_SCALE
@@ -51,13 +51,7 @@ def test_a_private_network_ranks_patients() -> None:
 def _played(collection: Collection, studies: dict[str, Study]) -> Run:
     run = collection.run
     for number in range(collection.plan.schedule.rounds):
-        offered = run.offered(number)
-        collection.begin(number)
-        for name, study in studies.items():
-            answer = study.train(Asked(round=number), np.array(offered.values))
-            assert answer.updates.size == 0
-            collection.add(name, number, Part(updates=answer.updates, scalars=answer.scalars, rows=study.rows))
-        collection.close(number)
+        collection.make(number, studies)
     finish, values = run.result()
     for study in studies.values():
         study.close(Asked(round=finish.round, layers=finish.layers), np.array(values))

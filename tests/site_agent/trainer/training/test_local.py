@@ -65,7 +65,7 @@ def _training(
     training = LocalTraining(
         build_procedure(Method(), flat, recipe),
         rows=rows,
-        batches=Batches(43, 4, [np.random.default_rng(seed)], stacked=False),
+        batches=Batches(43, 4, np.random.default_rng(seed)),
         pace=Pace(schedule=TypeAdapter(RateSchedule).validate_python({"name": "constant"}), steps=60),
         dropout_seed=seed if dropout_seed is None else dropout_seed,
     )
@@ -135,7 +135,7 @@ def test_the_rate_moves_with_the_rounds_however_long_their_phases(document: dict
     schedule: RateSchedule = TypeAdapter(RateSchedule).validate_python(document)
     recorder = _Recorder(_training(0)[1], longer=5)
     procedure: Procedure = recorder
-    rows, batches = _rows(0, "binary", 43), Batches(43, 4, [np.random.default_rng(0)], stacked=False)
+    rows, batches = _rows(0, "binary", 43), Batches(43, 4, np.random.default_rng(0))
     training = LocalTraining(
         procedure, rows=rows, batches=batches, pace=Pace(schedule=schedule, steps=12), dropout_seed=0
     )
@@ -155,7 +155,7 @@ def test_the_rate_is_the_optimisers() -> None:
     rows = _rows(0, "binary", 43)
     training = LocalTraining(
         build_procedure(Method(), flat, recipe), rows=rows,
-        batches=Batches(43, 1, [np.random.default_rng(0)], stacked=False),
+        batches=Batches(43, 1, np.random.default_rng(0)),
         pace=Pace(schedule=schedule, steps=3), dropout_seed=0,
     )  # fmt: skip
     moved, expected = [], []
@@ -171,7 +171,7 @@ def test_the_rate_is_the_optimisers() -> None:
 
 
 def _batches(seed: int, rows: int = 43, count: int = 4, batch_rows: int | None = None) -> Batches:
-    return Batches(rows, count, [np.random.default_rng(seed)], stacked=False, batch_rows=batch_rows)
+    return Batches(rows, count, np.random.default_rng(seed), batch_rows=batch_rows)
 
 
 @for_each("seed", range(5))
@@ -200,22 +200,3 @@ def test_a_state_brings_back_the_batches_that_follow_it(seed: int, drawn: int) -
         restored.restore(state)
 
         assert torch.equal(torch.stack([restored.draw() for _ in range(7)]), expected)
-
-
-@for_each("seed", range(3))
-def test_each_copy_of_a_stack_draws_as_it_would_alone(seed: int) -> None:
-    """Two copies, two generators: row by row the batches of two separate trainings, and their rows."""
-    stack = Batches(43, 4, [np.random.default_rng(seed), np.random.default_rng(seed + 7)], stacked=True)
-    features = torch.arange(2.0 * 43 * 3).reshape(2, 43, 3)
-    rows = Rows(features, torch.arange(2.0 * 43).reshape(2, 43))
-    alone = [_batches(seed), _batches(seed + 7)]
-
-    for _ in range(9):
-        drawn, single = stack.draw(), [batches.draw() for batches in alone]
-        chosen = rows.select(drawn)
-
-        assert torch.equal(drawn, torch.stack(single))
-        for copy in range(2):
-            expected = Rows(rows.features[copy], rows.targets[copy]).select(single[copy])
-            assert torch.equal(chosen.features[copy], expected.features)
-            assert torch.equal(chosen.targets[copy], expected.targets)

@@ -18,7 +18,7 @@ from tests.for_each import for_each
 
 CLASSES = 4
 GAMMAS = [0.0, 0.5, 1.0, 2.0, 3.0, 20.0]
-KINDS = ["binary", "classes", "shares", "numbers"]
+KINDS = ["binary", "classes", "numbers"]
 
 
 def _task(kind: str) -> Task:
@@ -26,15 +26,14 @@ def _task(kind: str) -> Task:
     return tasks.get(kind, "multi-class")
 
 
-def _batch(seed: int, kind: str, *shape: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """Outputs and targets of rows of shape (rows,) or (S, rows)."""
+def _batch(seed: int, kind: str, rows: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Outputs and targets of some rows."""
     generator = torch.Generator().manual_seed(seed)
-    outputs = 3 * torch.randn(*shape, CLASSES if _task(kind) == "multi-class" else 1, generator=generator, dtype=dtype)
+    outputs = 3 * torch.randn(rows, CLASSES if _task(kind) == "multi-class" else 1, generator=generator, dtype=dtype)
     targets = {
-        "binary": torch.rand(shape, generator=generator, dtype=dtype),
-        "classes": torch.randint(0, CLASSES, shape, generator=generator),
-        "shares": torch.rand(*shape, CLASSES, generator=generator, dtype=dtype).softmax(-1),
-        "numbers": torch.randn(shape, generator=generator, dtype=dtype),
+        "binary": torch.rand(rows, generator=generator, dtype=dtype),
+        "classes": torch.randint(0, CLASSES, (rows,), generator=generator),
+        "numbers": torch.randn(rows, generator=generator, dtype=dtype),
     }
     return outputs, targets[kind]
 
@@ -67,7 +66,7 @@ def test_explicit_weights_are_torchs(seed: int) -> None:
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("kind", ["binary", "classes", "shares"])
+@pytest.mark.parametrize("kind", ["binary", "classes"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_focal_loss_is_its_formula(gamma: float, kind: str, weighted: bool) -> None:
     """Lin et al. 2017, eq. 4 and 5, row by row and class by class in plain numbers."""
@@ -79,7 +78,7 @@ def test_the_focal_loss_is_its_formula(gamma: float, kind: str, weighted: bool) 
     for row, target in zip(outputs.numpy(), targets.numpy(), strict=True):
         logits = np.array([0.0, row[0]]) if kind == "binary" else row
         chances = np.exp(logits) / np.exp(logits).sum()
-        shares = {"binary": [1 - target, target], "classes": np.eye(CLASSES)[int(target.flat[0])]}.get(kind, target)
+        shares = [1 - target, target] if kind == "binary" else np.eye(CLASSES)[int(target)]
         for number, (chance, share) in enumerate(zip(chances, shares, strict=True)):
             weight = share * (1.0 if weights is None else float(weights[number]))
             total += weight * -((1 - chance) ** gamma) * np.log(chance)
@@ -91,20 +90,18 @@ def test_the_focal_loss_is_its_formula(gamma: float, kind: str, weighted: bool) 
 @pytest.mark.parametrize("gamma", GAMMAS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("shape", [(6,), (3, 6)], ids=str)
-def test_gradients_are_the_slopes(gamma: float, kind: str, weighted: bool, shape: tuple[int, ...]) -> None:
+def test_gradients_are_the_slopes(gamma: float, kind: str, weighted: bool) -> None:
     """Each gradient equals the change of the loss when a logit moves a little."""
-    outputs, targets = _batch(12, kind, *shape, dtype=torch.float64)
+    outputs, targets = _batch(12, kind, 6, dtype=torch.float64)
     loss = LossFunction(task=_task(kind), gamma=gamma, weights=_weights(kind, weighted))
 
     assert torch.autograd.gradcheck(lambda moved: loss(moved, targets), [outputs.requires_grad_()])
 
 
 @pytest.mark.parametrize("gamma", [*GAMMAS, 1e-6])
-@pytest.mark.parametrize("kind", ["binary", "classes", "shares"])
+@pytest.mark.parametrize("kind", ["binary", "classes"])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("stack", [False, True])
-def test_no_logit_overflows(gamma: float, kind: str, weighted: bool, stack: bool) -> None:
+def test_no_logit_overflows(gamma: float, kind: str, weighted: bool) -> None:
     """Logits of 0, of a few and of plus and minus 10,000, right and wrong: finite loss, finite gradient."""
     sizes = [-1e4, -104.0, -88.0, -17.0, -1e-30, 0.0, 1e-6, 17.0, 88.0, 104.0, 1e4]
     outputs = torch.cartesian_prod(torch.tensor(sizes), torch.tensor(sizes))
@@ -113,38 +110,10 @@ def test_no_logit_overflows(gamma: float, kind: str, weighted: bool, stack: bool
         outputs, targets = outputs[:, :1], (torch.arange(len(outputs)) % 3) / 2
     else:
         outputs = torch.cat((outputs, outputs.flip(1)), dim=1)
-    if kind == "shares":
-        targets[::2] = functional.one_hot(torch.arange(len(targets[::2])) % CLASSES, CLASSES).float()
-    if stack:
-        outputs, targets = torch.stack((outputs, outputs)), torch.stack((targets, targets))
     loss = LossFunction(task=_task(kind), gamma=gamma, weights=_weights(kind, weighted))
 
     assert loss(outputs, targets).isfinite()
     assert _gradient(loss, outputs, targets).isfinite().all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("gamma", [0.0, 2.0])
-@pytest.mark.parametrize("weights", ["none", "one for all", "each its own"])
-@for_each("seed", range(3))
-def test_a_stack_is_its_copies(seed: int, kind: str, gamma: float, weights: str) -> None:
-    """Each copy's mean and gradient are those it has alone, and the stack's loss is their sum."""
-    outputs, targets = _batch(seed, kind, 5, 19)
-    shared = _weights(kind, weights != "none")
-    own = None if shared is None else torch.stack([shared.roll(copy) for copy in range(5)])
-    per_copy = own if weights == "each its own" else shared
-    loss = LossFunction(task=_task(kind), gamma=gamma, weights=per_copy)
-
-    means = loss.per_copy(outputs, targets)
-    gradient = _gradient(loss, outputs, targets)
-
-    assert means.shape == (5,)
-    torch.testing.assert_close(loss(outputs, targets), means.sum())
-    for copy in range(5):
-        weights_alone = own[copy] if own is not None and weights == "each its own" else shared
-        alone = LossFunction(task=_task(kind), gamma=gamma, weights=weights_alone)
-        torch.testing.assert_close(means[copy], alone(outputs[copy], targets[copy]), rtol=1e-6, atol=1e-7)
-        torch.testing.assert_close(gradient[copy], _gradient(alone, outputs[copy], targets[copy]))
 
 
 @pytest.mark.parametrize(("kind", "wrong"), [("binary", (19, 1)), ("numbers", (19, 1)), ("numbers", (18,))])
@@ -165,7 +134,6 @@ def test_balanced_weights_give_each_class_the_same_say(counts: list[int]) -> Non
     expected = [sum(counts) / (len(counts) * count) if count else 0.0 for count in counts]
 
     found = [build_loss(balanced, "multi-class", len(counts), targets).weights]
-    found.append(build_loss(balanced, "multi-class", len(counts), functional.one_hot(targets).float()).weights)
     if len(counts) == 2:
         found.append(build_loss(balanced, "binary", 1, targets.float()).weights)
 
@@ -176,10 +144,9 @@ def test_balanced_weights_give_each_class_the_same_say(counts: list[int]) -> Non
 
 
 @pytest.mark.parametrize("gamma", [0.0, 2.0])
-@pytest.mark.parametrize("stack", [False, True])
-def test_a_class_without_training_rows_says_nothing(gamma: float, stack: bool) -> None:
+def test_a_class_without_training_rows_says_nothing(gamma: float) -> None:
     """Its rows move neither loss nor gradient, and rows of it alone have loss 0, never not a number."""
-    outputs, targets = _batch(19, "classes", 3, 30) if stack else _batch(19, "classes", 30)
+    outputs, targets = _batch(19, "classes", 30)
     loss = LossFunction(task="multi-class", gamma=gamma, weights=torch.tensor([1.0, 0.0, 2.0, 0.5]))
     absent = targets == 1
 

@@ -100,25 +100,6 @@ def test_a_restored_optimiser_goes_on_to_the_bit(record: Optimiser, before: int)
     assert _all_equal(list(left.values()), list(right.values()))
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=str)
-def test_a_stack_steps_as_its_copies_do_alone(record: Optimiser) -> None:
-    """Three networks in one tensor move as three optimisers would move them."""
-    generator = torch.Generator().manual_seed(4)
-    stack = nn.Parameter(torch.randn(3, 7, generator=generator))
-    alone = [nn.Parameter(copy.clone()) for copy in stack.detach()]
-    together = build_optimiser(record, [stack])
-    apart = [build_optimiser(record, [copy]) for copy in alone]
-
-    for _ in range(8):
-        stack.grad = torch.randn(3, 7, generator=generator)
-        together.step()
-        for copy, optimiser, gradient in zip(alone, apart, stack.grad, strict=True):
-            copy.grad = gradient.clone()
-            optimiser.step()
-
-    torch.testing.assert_close(stack.detach(), torch.stack([copy.detach() for copy in alone]), rtol=1e-6, atol=1e-7)
-
-
 def test_the_cosine_schedule_is_torchs_at_every_step() -> None:
     """In each of eight steps the rate is the one of torch's schedule."""
     optimiser = build_optimiser(StochasticGradientDescent(name="sgd", learning_rate=0.3), _parameters(7))
