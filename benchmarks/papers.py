@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Final
 import click
 
 from benchmarks.experiments.statistics import by_seed, mean_of
-from benchmarks.experiments.store import Cost, add_cost, add_rows, costs_beside, read_rows
+from benchmarks.experiments.store import add_cost, add_rows, costs_beside, read_rows
 from benchmarks.experiments.tables import chfl, covertype, fed_heart, heart, images, join, player, rehearsal, vectors
 from benchmarks.experiments.variants import Row, Variant
 from protos.errors import OperatorError
@@ -213,14 +212,7 @@ def _add_all(results: Iterator[Computed], total: int, path: Path) -> None:
         if done.refusal:
             raise click.ClickException(done.refusal)
         add_rows(path, done.rows)
-        cost = Cost(
-            variant=done.chunk.variant,
-            seeds=1,
-            processor_seconds=done.processor_seconds,
-            day=datetime.now(UTC).date().isoformat(),
-            libraries=libraries,
-        )
-        add_cost(costs_beside(path), cost)
+        add_cost(costs_beside(path), done.chunk.variant, 1, done.processor_seconds, libraries)
         click.echo(f"{number} of {total}: {done.chunk.variant}, seed {done.chunk.seed}", err=True)
 
 

@@ -40,10 +40,9 @@ from site_agent.trainer.training.private_gradient import Layer, PrivateRows, cli
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
-# The sources of the noise: divided among the sites if one site or no site colludes, a trusted curator, the whole noise
-# at each site, or no noise. A plan without a colluder is refused, because each site that reads a sum can subtract its
-# own noise.
-Kind: TypeAlias = Literal["shared", "no-colluder", "curator", "each", "none"]
+# The sources of the noise: divided among the sites if one colludes, a trusted curator, the whole noise at each site, or
+# no noise.
+Kind: TypeAlias = Literal["shared", "curator", "each", "none"]
 
 # Usual values of adults, as a cardiologist would declare them. None of these values was computed from the tables.
 TYPICAL: Final[Mapping[str, tuple[float, float]]] = {
@@ -159,9 +158,8 @@ def noise_of(plan: Plan, kind: Kind, sites: int, numbers: int) -> Float64:
             return np.zeros(numbers)
         case "curator":
             return discrete_gaussian(numbers, alone, np.random.bytes).astype(np.float64)
-        case "shared" | "no-colluder":
-            honest = sites - 1 if kind == "shared" else sites
-            share = share_variance(training.promise.ratio, honest, training.rounds, training.scale)
+        case "shared":
+            share = share_variance(training.promise.ratio, sites - 1, training.rounds, training.scale)
             drawn = discrete_gaussian(numbers * sites, share, np.random.bytes)
         case "each":
             drawn = discrete_gaussian(numbers * sites, alone, np.random.bytes)
@@ -202,12 +200,8 @@ def _logits(layers: Sequence[Layer], features: Float32) -> Float64:
     return np.asarray((moved @ layers[-1].weight.T + layers[-1].bias)[:, 0])
 
 
-def print_networks(tables: Mapping[str, Table], epsilons: Sequence[float], splits: int, draws: int) -> float:
-    """Print the table of networks.
-
-    Return the difference between the curator and the shared noise at epsilon 1, 4 sites.
-    """
-    gap = 0.0
+def print_networks(tables: Mapping[str, Table], epsilons: Sequence[float], splits: int, draws: int) -> None:
+    """Print the table of networks."""
     for hidden, wanted in (((), epsilons), ((8,), epsilons[1::2])):
         plan = network_plan_of(tables, max(wanted), hidden=hidden)
         many = [pooled(plan, tables, seed) for seed in range(splits)]
@@ -227,9 +221,6 @@ def print_networks(tables: Mapping[str, Table], epsilons: Sequence[float], split
             ]
             print(f"{epsilon:7g}  {found[0]:.4f}       {found[1]:.4f}        {found[2]:.4f}   "
                   f"{found[3]:.4f}  {found[4]:.4f}", flush=True)  # fmt: skip
-            if epsilon == 1.0 and not hidden:
-                gap = found[2] - found[0]
-    return gap
 
 
 def network_step_ratio(
@@ -254,14 +245,13 @@ def network_step_ratio(
 
 
 def _median_seconds(
-    both: Callable[[], tuple[Callable[[], object], Callable[[], object]]], repeats: int, *, in_a_row: int = 1
+    both: Callable[[], tuple[Callable[[], object], Callable[[], object]]], repeats: int
 ) -> tuple[float, float]:
     """Return the median processor seconds of two functions, measured in turns, so that a busy computer slows both."""
     taken: tuple[list[float], list[float]] = [], []
     for _ in range(repeats):
         for step, seconds in zip(both(), taken, strict=True):
-            for _ in range(in_a_row):
-                began = time.process_time()
-                step()
-                seconds.append(time.process_time() - began)
+            began = time.process_time()
+            step()
+            seconds.append(time.process_time() - began)
     return float(np.median(taken[0])), float(np.median(taken[1]))

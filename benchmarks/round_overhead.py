@@ -8,8 +8,7 @@ round lasts from one closing in the coordinator's log to the next, so the first 
 
 The floor is measured in the same run, half before and half after: a bare exchange of the same bytes over gRPC with
 mutual TLS, one addition for each contribution and one synced journal line. `ratio` is our median over the floor's. The
-floor has one process for each site. In the second floor each site has three processes, as in the product, and the bytes
-pass through all three. `ratio_in_three` is our median over the second floor's.
+floor has one process for each site.
 """
 
 from __future__ import annotations
@@ -87,16 +86,15 @@ def main(
         )  # fmt: skip
         half, size = max(3, rounds // 8), int(bits) // 8 * parameters
         try:
-            floors = [floor_seconds(sites, size, half, is_relayed=is_relayed) for is_relayed in (False, True)]
+            floor = floor_seconds(sites, size, half)
             prepare(setting)
             figures = _measure(setting, time.monotonic() + limit_seconds)
-            for floor, is_relayed in zip(floors, (False, True), strict=True):
-                floor += floor_seconds(sites, size, half, is_relayed=is_relayed)
+            floor += floor_seconds(sites, size, half)
         except Unfinished as reason:
             for log in sorted(folder.glob("*.log")):
                 click.echo(f"--- {log.name}\n" + "\n".join(log.read_text().splitlines()[-10:]), err=True)
             sys.exit(f"round_overhead: the federation did not finish: {reason}")
-    _report(setting, figures, *(float(np.median(floor)) for floor in floors))
+    _report(setting, figures, float(np.median(floor)))
     sys.exit(0 if figures.is_exact else 1)
 
 
@@ -202,7 +200,7 @@ def _is_exact(setting: Setting) -> bool:
     return numbers == setting.parameters and all(bool((tensor == setting.rounds).all()) for tensor in tensors)
 
 
-def _report(setting: Setting, figures: Figures, floor: float, floor_in_three: float) -> None:
+def _report(setting: Setting, figures: Figures, floor: float) -> None:
     for name, peak in figures.peaks_mib.items():
         click.echo(f"{name:24} peak {peak:8.1f} MiB")
     for kind, (user, kernel) in figures.computed.items():
@@ -232,8 +230,6 @@ def _report(setting: Setting, figures: Figures, floor: float, floor_in_three: fl
         "result_is_exact": str(figures.is_exact).lower(),
         "floor_s": f"{floor:.4f}",
         "ratio": f"{np.median(figures.seconds) / floor:.2f}",
-        "floor_in_three_s": f"{floor_in_three:.4f}",
-        "ratio_in_three": f"{np.median(figures.seconds) / floor_in_three:.2f}",
     }
     click.echo(" ".join(f"{key}={value}" for key, value in facts.items()))
 

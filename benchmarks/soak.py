@@ -71,18 +71,9 @@ class RoundCount:
         return self.rounds
 
 
-def light_command(setting: Setting, kind: str, sites: Sequence[str]) -> list[str | Path]:
+def light_command(setting: Setting, sites: Sequence[str]) -> list[str | Path]:
     """Return the command that runs several light sites in one process."""
-    return [
-        sys.executable,
-        "-m",
-        "benchmarks.rehearsal.light_sites",
-        "--folder",
-        setting.folder,
-        "--kind",
-        kind,
-        *sites,
-    ]
+    return [sys.executable, "-m", "benchmarks.rehearsal.light_sites", "--folder", setting.folder, *sites]
 
 
 @click.command()
@@ -169,7 +160,7 @@ def _started(stack: ExitStack, setting: Setting, per_process: int) -> Processes:
     commands = {"agent": agent_command(setting, first)}
     for start in range(0, len(others), per_process):
         sites = others[start : start + per_process]
-        commands[f"{len(sites)}-agents-{1 + start // per_process}"] = light_command(setting, "agents", sites)
+        commands[f"{len(sites)}-agents-{1 + start // per_process}"] = light_command(setting, sites)
     for name, command in commands.items():
         processes[name] = stack.enter_context(running(command, setting.folder / f"{name}.log"))
     return processes

@@ -11,7 +11,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -19,17 +19,6 @@ from benchmarks.experiments.variants import Row
 
 _HEADER: Final = ["variant", "seed", "site", "chosen_round", "metrics"]
 _COST_HEADER: Final = ["variant", "seeds", "processor_seconds", "day", "libraries"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """The computing time of a chunk of seeds of one variant, its date, and the libraries used."""
-
-    variant: str
-    seeds: int
-    processor_seconds: float
-    day: str
-    libraries: str
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -64,26 +53,10 @@ def costs_beside(path: Path) -> Path:
     return path.with_name(f"{path.stem}-cpu.csv")
 
 
-def read_costs(path: Path) -> list[Cost]:
-    """Return all costs in a file, the oldest first. Without a file, return no costs."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return [
-            Cost(
-                variant=line["variant"],
-                seeds=int(line["seeds"]),
-                processor_seconds=float(line["processor_seconds"]),
-                day=line["day"],
-                libraries=line["libraries"],
-            )
-            for line in csv.DictReader(file)
-        ]
-
-
-def add_cost(path: Path, cost: Cost) -> None:
-    """Append one cost to a file of costs."""
-    _append(path, _COST_HEADER, [[cost.variant, cost.seeds, f"{cost.processor_seconds:.2f}", cost.day, cost.libraries]])
+def add_cost(path: Path, variant: str, seeds: int, seconds: float, libraries: str) -> None:
+    """Append to a file of costs the processor seconds of a chunk of seeds, with today's date and the libraries."""
+    day = datetime.now(UTC).date().isoformat()
+    _append(path, _COST_HEADER, [[variant, seeds, f"{seconds:.2f}", day, libraries]])
 
 
 def _append(path: Path, header: Sequence[str], lines: Iterable[Sequence[object]]) -> None:

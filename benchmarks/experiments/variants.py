@@ -9,7 +9,6 @@ from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
 from sklearn.metrics import balanced_accuracy_score, precision_recall_fscore_support
 
 from benchmarks.experiments.federations import federate
@@ -93,28 +92,6 @@ def validation_accuracy(predicted: Predicted, dataset: Dataset) -> float:
     """Return the fraction of correct predictions on the validation rows, to choose among variants."""
     scores = probabilities(dataset.task, predicted.validation_outputs)
     return float(np.mean(_classes(scores) == dataset.validation.targets))
-
-
-def auroc_row(variant: str, predicted: Predicted, dataset: Dataset) -> Row:
-    """Return a row with only the AUROC, computed by ranks, because scikit-learn would be slow for many models."""
-    scores = probabilities(dataset.task, predicted.outputs)
-    targets = dataset.test.targets.astype(np.int64)
-    present = np.unique(targets)
-    columns = [(1, scores)] if scores.ndim == 1 else [(int(place), scores[:, place]) for place in present]
-    areas = []
-    for place, column in columns:
-        is_it = targets == place
-        ones = int(is_it.sum())
-        # Mann and Whitney's U over its largest value; equal scores share their ranks.
-        above = float(rankdata(column)[is_it].sum()) - ones * (ones + 1) / 2
-        areas.append(above / (ones * (len(targets) - ones)))
-    return Row(
-        variant=variant,
-        seed=predicted.seed,
-        site=predicted.site,
-        chosen_round=predicted.chosen_round,
-        metrics={"auroc": float(np.mean(areas))} if len(present) > 1 else {},
-    )
 
 
 def row_of(variant: str, predicted: Predicted, dataset: Dataset, **more: float) -> Row:

@@ -1,44 +1,39 @@
 """Measures the gain from the other hospitals' score at each site, over many splits, with the deployed code.
 
 Every integer is built by the gate and added by the coordinator's run; the sites' models are those that a deployment
-saves. In each split a third of every site's rows is the test set, stratified by outcome. Training rows are drawn from
-the others. Intervals are over splits, corrected for their overlap (Nadeau and Bengio 2003). Run:
+saves, and the same without the others' score. In each split a third of every site's rows is the test set, stratified by
+outcome. Training rows are drawn from the others. Errors are over splits, corrected for their overlap (Nadeau and Bengio
+2003). Run:
 
-    python -m benchmarks.prior.prior_gain --rows 30 50 0 --splits 20 --json figures.json
+    python -m benchmarks.prior.prior_gain --rows 30 50 0 --splits 20
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import yaml
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.experiments.statistics import corrected_error
 from global_layers.one_process import run_rounds
-from protos.numbers.newton_sums import NewtonSums
 from protos.plan.plan import Plan, plan_from_json
-from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.joining_models import fit_own_models
 from site_agent.desk.results.prior_report import joined_with
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import SplitRows, prepare_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.tables import Table, read_table
-from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
-from site_agent.trainer.prior.site_sums import Rows, own_sums
+from site_agent.trainer.prior.prior_study import PriorStudy
 
 CONCEPTS: Final = Path(__file__).parents[2] / "deploy" / "data" / "uci-heart" / "concepts.yaml"
 CENTRES: Final = ("cleveland", "hungarian", "switzerland", "va")
-FIGURES: Final = ("joined", "alone", "regression", "forest", "others", "others refitted")
-Numbers = npt.NDArray[np.float64]
 
 
 def uci_tables(folder: Path) -> dict[str, Table]:
@@ -95,126 +90,42 @@ def split_of(table: Table, rows: int, seed: int) -> SplitRows:
     )
 
 
-def measured(
-    tables: Mapping[str, Table], plan: Plan, rows: int, seed: int, *, others_have_all: bool
-) -> dict[str, dict[str, float]]:
-    """Return for each site of one split the AUROC of each model, the others' weight, and the guard's result.
-
-    With `others_have_all` each site in turn has few training rows, and the others have all of theirs.
-    """
-    if not others_have_all:
-        return of_one_run(tables, plan, dict.fromkeys(tables, rows), seed, tuple(tables))
-    found: dict[str, dict[str, float]] = {}
-    for name in tables:
-        found |= of_one_run(tables, plan, dict.fromkeys(tables, 0) | {name: rows}, seed, (name,))
-    return found
-
-
-def of_one_run(
-    tables: Mapping[str, Table], plan: Plan, rows: Mapping[str, int], seed: int, shown: Sequence[str]
-) -> dict[str, dict[str, float]]:
-    """Run all sites once. Return the results of the sites in `shown`, with `rows` training rows each (0: all rows)."""
+def gains(tables: Mapping[str, Table], plan: Plan, rows: int, seed: int) -> dict[str, float]:
+    """Return for each site of one split the AUROC of the joined model minus that of the model without the others."""
     studies: dict[str, tuple[PriorStudy, Preprocessing]] = {}
     for name, table in tables.items():
-        split = split_of(table, rows[name], seed)
+        split = split_of(table, rows, seed)
         dataset, preprocessing = prepare_rows(table, split)
         studies[name] = PriorStudy(plan, dataset, table, split, site=name), preprocessing
     run_rounds(plan, {name: study for name, (study, _) in studies.items()})
     found = {}
-    for name in shown:
-        study, preprocessing = studies[name]
-        known = study.known_by_others()
+    for name, (study, preprocessing) in studies.items():
+        known, test = study.known_by_others(), study.own.test
         join = joined_with(study, known, preprocessing, fit_own_models(study.own, seed))
-        scores = _scores(study, known, join.model) | {"alone": said_by(study, known, join.alone)}
-        if known.guard is not None:  # a private plan has no Newton rounds that could be continued
-            refitted = _refitted(known, [other for site, (other, _) in studies.items() if site != name])
-            scores["others refitted"] = known.design(study.part("test"), len(study.own.test)) @ refitted
-        labels = study.own.test.targets
-        figures = {model: float(roc_auc_score(labels, values)) for model, values in scores.items()}
-        best = "regression" if join.losses[0] <= join.losses[1] else "forest"
-        found[name] = figures | {
-            "best own": figures[best], "weight": float(join.model.weights[2]), "guard": known.guard,
-            "rounds": float(known.rounds), "rows": float(len(study.own.training)),
-        }  # fmt: skip
-    return found
-
-
-def said_by(study: PriorStudy, known: KnownByOthers, model: JoinedModel) -> Numbers:
-    """Return a model's outputs for the study's test rows."""
-    test = study.own.test.features
-    return model.outputs(test, known.design(study.part("test"), len(test)).astype(np.float32))[:, 0]
-
-
-def _scores(study: PriorStudy, known: KnownByOthers, model: JoinedModel) -> dict[str, Numbers]:
-    """Return the scores of the joined model, and of each of its three models alone."""
-    found = {"joined": said_by(study, known, model)}
-    for place, name in enumerate(("regression", "forest", "others")):
-        only = JoinedModel(
-            task=model.task, own=model.own, forest=model.forest, others=model.others, weights=np.eye(3)[place]
+        design = known.design(study.part("test"), len(test)).astype(np.float32)
+        joined, alone = (
+            float(roc_auc_score(test.targets, model.outputs(test.features, design)[:, 0]))
+            for model in (join.model, join.alone)
         )
-        found[name] = said_by(study, known, only)
+        found[name] = joined - alone
     return found
-
-
-def _refitted(known: KnownByOthers, others: Sequence[PriorStudy]) -> Numbers:
-    """Return the coefficients of the other sites alone, fitted until convergence with the same standardisation."""
-    coefficients = known.others
-    ridge = others[0].prior.ridge
-    for _ in range(25):
-        sums = [
-            own_sums(
-                Rows(design=known.standard.applied(other._values), targets=other._outcomes),
-                coefficients,
-            )
-            for other in others
-        ]  # fmt: skip
-        total = NewtonSums(
-            hessian=np.asarray(sum(one.hessian for one in sums)), gradient=np.asarray(sum(one.gradient for one in sums))
-        )
-        coefficients = total.next_coefficients(coefficients, ridge)
-    return coefficients[0]
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Print the mean gain of each site, and of all sites, with its standard error."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[30, 50, 0], help="training rows a site, 0 for all")
-    parser.add_argument("--others-have-all", action="store_true", help="only one site at a time has so few rows")
     parser.add_argument("--splits", type=int, default=20)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--fewest-sites", type=int, default=3)
-    parser.add_argument("--data", type=Path, default=CONCEPTS.parent)
-    parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    tables, figures = uci_tables(asked.data), {}
-    plan = plan_of_tables(tables, asked.fewest_sites)
+    tables = uci_tables(CONCEPTS.parent)
+    plan = plan_of_tables(tables, 3)
     for rows in asked.rows:
-        seeds = range(asked.first_seed, asked.first_seed + asked.splits)
-        all_others = asked.others_have_all
-        splits = [measured(tables, plan, rows, seed, others_have_all=all_others) for seed in seeds]
-        figures[str(rows)] = splits
-        print(f"{rows or 'all'} training rows a site", *_lines(splits), sep="\n", flush=True)
-    if asked.json:
-        asked.json.write_text(json.dumps(figures, indent=1))
-
-
-def _lines(splits: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[str]:
-    lines = []
-    for site in (*CENTRES, "mean"):
-        sites = CENTRES if site == "mean" else (site,)
-
-        def mean(key: str, less: str | None = None, sites: Sequence[str] = sites) -> list[float]:
-            return [float(np.mean([one[s][key] - (one[s][less] if less else 0.0) for s in sites])) for one in splits]
-
-        parts = [f"{key} {100 * np.mean(mean(key)):.1f}" for key in FIGURES]
-        for less in ("alone", "best own"):
-            value, error = corrected_error(mean("joined", less), 1 / 3)
-            parts.append(f"minus {less} {100 * value:+.1f} ({100 * error:.1f})")
-        gap = np.mean(np.abs(mean("others", "others refitted")))
-        parts += [f"one step off {100 * gap:.2f}", f"weight {np.mean(mean('weight')):.2f}"]
-        parts.append(f"guard {np.mean(mean('guard')):.0f}, rounds {np.mean(mean('rounds')):.1f}")
-        lines.append(f"  {site:12} " + "; ".join(parts))
-    return lines
+        splits = [gains(tables, plan, rows, seed) for seed in range(asked.splits)]
+        print(f"{rows or 'all'} training rows a site")
+        for site in (*CENTRES, "mean"):
+            values = [float(np.mean(list(one.values()))) if site == "mean" else one[site] for one in splits]
+            value, error = corrected_error(values, 1 / 3)
+            print(f"  {site:12} {100 * value:+.1f} ({100 * error:.1f})", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,16 +4,12 @@ A bare gRPC server and one client process for each site exchange a round's bytes
 client the parameters, each client sends as many bytes back, the server adds every contribution to one sum as it
 arrives, and syncs a journal line to disk. No encoding, no masks, no checks, no audit log. What a round of the product
 costs beyond this is the product's.
-
-With `is_relayed` each site has three processes, as in the product: the client passes the bytes to a second process over
-a Unix socket, the second passes them to a third, and the third returns as many bytes on the same way.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -45,14 +41,13 @@ _OPTIONS: Final = [
 ]
 
 
-def floor_seconds(sites: int, size: int, rounds: int, *, is_relayed: bool = False) -> list[float]:
+def floor_seconds(sites: int, size: int, rounds: int) -> list[float]:
     """Measure rounds of the bare exchange.
 
     Args:
         sites: client processes.
         size: the number of bytes sent each way for each site.
         rounds: how many rounds; the first, in which connections open, is not counted.
-        is_relayed: whether each site has three processes instead of one.
 
     Returns:
         Seconds of each counted round.
@@ -65,7 +60,6 @@ def floor_seconds(sites: int, size: int, rounds: int, *, is_relayed: bool = Fals
         _write_credentials(folder)
         words = [sys.executable, "-m", __spec__.name, "--folder", folder, "--address", address]
         words += ["--sites", str(sites), "--size", str(size), "--rounds", str(rounds)]
-        words += ["--relayed"] * is_relayed
         server = stack.enter_context(running([*words, "--serve"], folder / "server.log"))
         assert server.stdout is not None
         if server.stdout.readline().strip() != b"listening":
@@ -159,80 +153,7 @@ async def _serve(folder: Path, address: str, server: _Server) -> None:
     await listening.stop(_START_SECONDS)
 
 
-class _Site:
-    """One site without further processes: it ignores what arrives, and sends zeros."""
-
-    def __init__(self, size: int) -> None:
-        self._zeros = bytes(min(size, _CHUNK_BYTES))
-
-    async def take(self, chunk: bytes) -> None:
-        """Receive one chunk of the parameters."""
-
-    async def give(self, size: int) -> bytes:
-        """Return the next chunk of the contribution."""
-        return self._zeros[:size]
-
-
-class _RelayedSite:
-    """One site with two further processes behind this one, each connected to the next by a Unix socket."""
-
-    def __init__(self, size: int, rounds: int) -> None:
-        ours, theirs = socket.socketpair()
-        if not os.fork():  # before gRPC starts its threads
-            ours.close()
-            inner, innermost = socket.socketpair()
-            if not os.fork():
-                inner.close()
-                _return_bytes(innermost, size, rounds)
-            innermost.close()
-            _relay_bytes(theirs, inner, size, rounds)
-        theirs.close()
-        ours.setblocking(False)
-        self._socket = ours
-
-    async def take(self, chunk: bytes) -> None:
-        """Pass one chunk of the parameters to the second process."""
-        await asyncio.get_running_loop().sock_sendall(self._socket, chunk)
-
-    async def give(self, size: int) -> bytes:
-        """Return the next chunk of the contribution from the second process."""
-        chunk, filled = bytearray(size), 0
-        while filled < size:
-            filled += await asyncio.get_running_loop().sock_recv_into(self._socket, memoryview(chunk)[filled:])
-        return bytes(chunk)
-
-
-def _return_bytes(connection: socket.socket, size: int, rounds: int) -> None:
-    """Run the innermost process: read all parameters of a round, then send as many bytes."""
-    model = memoryview(bytearray(size))
-    for _ in range(rounds):
-        _fill(connection, model)
-        connection.sendall(model)
-    os._exit(0)
-
-
-def _relay_bytes(outer: socket.socket, inner: socket.socket, size: int, rounds: int) -> None:
-    """Run the second process: pass each chunk on, first inwards and then outwards."""
-    chunk = memoryview(bytearray(_CHUNK_BYTES))
-    for _ in range(rounds):
-        for source, target in ((outer, inner), (inner, outer)):
-            for start in range(0, size, _CHUNK_BYTES):
-                part = chunk[: min(_CHUNK_BYTES, size - start)]
-                _fill(source, part)
-                target.sendall(part)
-    os._exit(0)
-
-
-def _fill(source: socket.socket, part: memoryview) -> None:
-    filled = 0
-    while filled < len(part):
-        received = source.recv_into(part[filled:])
-        if not received:
-            os._exit(1)
-        filled += received
-
-
-async def _call(folder: Path, address: str, site: _Site | _RelayedSite, size: int, rounds: int) -> None:
+async def _call(folder: Path, address: str, size: int, rounds: int) -> None:
     certificate, key = (folder / "certificate.pem").read_bytes(), (folder / "key.pem").read_bytes()
     secrets = grpc.ssl_channel_credentials(certificate, key, certificate)
     async with grpc.aio.secure_channel(address, secrets, options=_OPTIONS) as channel:
@@ -240,11 +161,9 @@ async def _call(folder: Path, address: str, site: _Site | _RelayedSite, size: in
         for _ in range(rounds):
             received = 0
             while received < size:
-                chunk = await stream.read()
-                await site.take(chunk)
-                received += len(chunk)
+                received += len(await stream.read())
             for start in range(0, size, _CHUNK_BYTES):
-                await stream.write(await site.give(min(_CHUNK_BYTES, size - start)))
+                await stream.write(bytes(min(_CHUNK_BYTES, size - start)))
         await stream.done_writing()
         # Wait until the server ends the stream, because a channel that closes earlier would lose the last bytes.
         await stream.read()
@@ -257,14 +176,12 @@ async def _call(folder: Path, address: str, site: _Site | _RelayedSite, size: in
 @click.option("--size", type=int, required=True)
 @click.option("--rounds", type=int, required=True)
 @click.option("--serve", is_flag=True)
-@click.option("--relayed", is_flag=True)
-def main(folder: Path, address: str, sites: int, size: int, rounds: int, serve: bool, relayed: bool) -> None:
+def main(folder: Path, address: str, sites: int, size: int, rounds: int, serve: bool) -> None:
     """Run one process of the exchange: the server or a client."""
     if serve:
         asyncio.run(_serve(folder, address, _Server(folder, sites, size, rounds)))
         return
-    site = _RelayedSite(size, rounds) if relayed else _Site(size)
-    asyncio.run(_call(folder, address, site, size, rounds))
+    asyncio.run(_call(folder, address, size, rounds))
 
 
 if __name__ == "__main__":

@@ -29,26 +29,18 @@ def aligned(sites: Sites) -> Sites:
     return {site: align(dataset, columns) for site, dataset in sites.items()}
 
 
-def aligned_as_authors(sites: Sites, *, in_alphabetical_order: bool = True, places: int = -1) -> Sites:
+def aligned_as_authors(sites: Sites) -> Sites:
     """Return `aligned` with columns in alphabetical order, and with South Africa's values under wrong column names.
 
     Source: found by trial, because neither the paper nor docs/researcher.md states order and direction. Pandas
     sorts the columns of an outer alignment. If South Africa is shifted one place to the left, the result equals the
     published FedAvg. Values that leave one end return at the other.
-
-    Args:
-        sites: with South Africa among them.
-        in_alphabetical_order: False for the order of first appearance.
-        places: how far South Africa's values are shifted to the right; negative to the left.
     """
-    if _SHIFTED_SITE not in sites:
-        raise ValueError(f"only a federation with {_SHIFTED_SITE} can be misaligned as the authors did")
-    columns = union_of_columns(sites)
-    columns = tuple(sorted(columns)) if in_alphabetical_order else columns
+    columns = tuple(sorted(union_of_columns(sites)))
     moved = {site: align(dataset, columns) for site, dataset in sites.items()}
 
     def shift(part: Examples) -> Examples:
-        return replace(part, features=np.roll(part.features, places, axis=1))
+        return replace(part, features=np.roll(part.features, -1, axis=1))
 
     return moved | {_SHIFTED_SITE: _each_part(moved[_SHIFTED_SITE], shift)}
 

@@ -25,7 +25,7 @@ from benchmarks.experiments.data.natural_sites import FEWEST_SITES, SOURCES, Nat
 from benchmarks.experiments.data.sources import Sites
 from benchmarks.experiments.data.views import placebo, union_of_columns
 from benchmarks.experiments.plans import experiment_plan
-from benchmarks.experiments.variants import Row, Variant, auroc_row, run_plan
+from benchmarks.experiments.variants import Row, Variant, row_of, run_plan
 from benchmarks.prior.prior_gain import split_of
 from global_layers.one_process import run_rounds
 from protos.plan.architecture import Architecture
@@ -340,7 +340,7 @@ class _Networks:
 
     def _tested(self, seed: int, sites: Sites, **changes: Any) -> dict[str, float]:
         predicted = run_plan(network_plan(sites, seed, self.method, **changes), sites)
-        return {one.site: auroc_row("", one, sites[one.site]).metrics["auroc"] for one in predicted}
+        return {one.site: row_of("", one, sites[one.site]).metrics["auroc"] for one in predicted}
 
 
 def _recorded_by_all(sites: Sites) -> list[str]:

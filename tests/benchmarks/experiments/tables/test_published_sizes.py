@@ -16,7 +16,7 @@ from benchmarks.experiments.modules.concatenated_columns import COMMON, Concaten
 from benchmarks.experiments.tables import fed_heart
 from benchmarks.experiments.tables.chfl import listed_tensors
 from benchmarks.experiments.tables.join import ALL, federations, network_plan
-from benchmarks.experiments.variants import auroc_row, run_plan
+from benchmarks.experiments.variants import row_of, run_plan
 from protos.plan.architecture import Architecture, TensorSpec, network_tensors
 from tests.for_each import some
 
@@ -84,7 +84,7 @@ def test_a_plan_that_names_no_rate_beats_chance_at_every_clinic(method: str) -> 
         members = next(iter(dict(federations(SOURCES["UCI heart"](Path()), ALL, seed)).values()))
         sites = {name: member.dataset for name, member in members.items()}
         for one in run_plan(network_plan(sites, seed, method), sites):
-            found.setdefault(one.site, []).append(auroc_row("", one, sites[one.site]).metrics["auroc"])
+            found.setdefault(one.site, []).append(row_of("", one, sites[one.site]).metrics["auroc"])
 
     assert min(np.mean(each) for each in found.values()) > 0.6
     assert np.mean(list(found.values())) > 0.75
