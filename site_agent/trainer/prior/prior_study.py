@@ -14,6 +14,7 @@ announced sums, and nobody sends any. The rules:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -39,6 +40,7 @@ from protos.plan.prior_sums import (
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.wire.messages import MalformedMessage, Stage
+from site_agent.trainer.answered_values import patients_of
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import Dataset, SplitRows
 from site_agent.trainer.data.tables import Table
@@ -81,7 +83,7 @@ class PriorStudy:
     def __init__(
         self, plan: PriorPlan, dataset: Dataset, table: Table, rows: SplitRows, *, site: str, fewest: int = FEWEST_ROWS
     ) -> None:
-        """Map the site's columns. A column takes part if at least `fewest` values differ from its most frequent value.
+        """Map the site's columns. A column takes part if values of `fewest` patients differ from its most frequent one.
 
         Raises:
             ConfigurationError: the contract does not fit the plan's concepts or outcome.
@@ -99,7 +101,9 @@ class PriorStudy:
         # and so change all other terms.
         self.mapped = self.recorded
         if plan.privacy is None:
-            self.mapped = without_rare(self.recorded, self._features, max(fewest, FEWEST_ROWS))
+            # So many rows are of at least `fewest` patients.
+            most = max(Counter(patients_of(table, rows.training) or ("",)).values())
+            self.mapped = without_rare(self.recorded, self._features, max(fewest, FEWEST_ROWS) * most)
         self._values = values_of(self.mapped, self._features, len(rows.training))
         assert table.target is not None
         self._outcomes = outcomes_of(plan, table.contract, table.target[rows.training])

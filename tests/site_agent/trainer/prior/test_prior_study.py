@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from coordinator.rounds.course import Course, fitted
 from protos.errors import ConfigurationError
@@ -140,11 +141,17 @@ def test_a_unit_is_converted_by_the_plan(tmp_path: Path) -> None:
     assert np.abs(np.array(first) - np.array(second)).max() <= 200  # roundings of 2**-30 in 85 rows
 
 
-@pytest.mark.parametrize("rare", [0, 1, 9, 10])
-def test_a_flag_of_few_patients_does_not_travel(tmp_path: Path, rare: int) -> None:
-    """A column with fewer than ten values beside its commonest one counts as not recorded; with ten it takes part."""
+@pytest.mark.parametrize(("rare", "visits"), [(0, 1), (1, 1), (9, 1), (10, 1), (10, 2), (20, 2)])
+def test_a_flag_of_few_patients_does_not_travel(tmp_path: Path, rare: int, visits: int) -> None:
+    """A column in which fewer than ten patients differ from its commonest value counts as not recorded."""
     path = make_hospital(tmp_path / "ahus", "ahus", "breast-cancer")
     lines = [line.split(",") for line in (path.parent / "table.csv").read_text().splitlines()]
+    if visits > 1:
+        lines = [[*row, "who" if number < 0 else f"P{number // visits}"] for number, row in enumerate(lines, start=-1)]
+        contract = yaml.safe_load((path.parent / "contract.yaml").read_text())
+        contract["columns"].append({"name": "who", "role": "patient"})
+        (path.parent / "contract.yaml").write_text(yaml.safe_dump(contract))
+        (path.parent / "table.csv").write_text("\n".join(",".join(row) for row in lines) + "\n")
     plan = prior_plan("breast-cancer")
     training = begin_prior(read_hospital(path), plan)[0]._rows_of["training"]
     for number, row in enumerate(lines[1:]):
@@ -154,7 +161,7 @@ def test_a_flag_of_few_patients_does_not_travel(tmp_path: Path, rare: int) -> No
 
     scalars = study.train(Asked(round=0, stage=Stage.STATISTICS), _nothing(plan)).scalars
 
-    assert (scalars[:4] != (0, 0, 0, 0)) == (rare >= 10)
+    assert (scalars[:4] != (0, 0, 0, 0)) == (rare >= 10 * visits)
     assert scalars[4] == 1
 
 
