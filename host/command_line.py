@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pwd
@@ -56,18 +55,6 @@ def report_findings(found: Sequence[Finding], *, as_json: bool) -> NoReturn:
         for finding in found:
             click.echo(finding.line)
     sys.exit(exit_status(found))
-
-
-class Following(io.TextIOBase):
-    """Writes to the current standard error, so that a bar can be drawn below the log."""
-
-    def write(self, words: str) -> int:
-        """Write the text to the current standard error."""
-        return sys.stderr.write(words)
-
-    def flush(self) -> None:
-        """Flush the current standard error."""
-        sys.stderr.flush()
 
 
 def finish(program: str, commands: click.Command, arguments: Sequence[str] | None = None) -> int:

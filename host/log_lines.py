@@ -6,7 +6,7 @@ The lines are for the operator. Evidence of what crosses the boundary is in the 
 from __future__ import annotations
 
 import sys
-from typing import Any, TextIO, cast
+from typing import Any
 
 # structlog loads rich, if it is installed, to draw tracebacks. These programs print none, and rich would cost each
 # process 4 MiB and a tenth of a second.
@@ -17,8 +17,6 @@ if "rich" not in sys.modules:
     del sys.modules["rich"]
 else:
     import structlog
-
-from host.command_line import Following
 
 
 def set_up_log(program: str | None = None) -> None:
@@ -35,6 +33,6 @@ def set_up_log(program: str | None = None) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer(),
         ],
-        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, Following()) if is_terminal else sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
