@@ -38,7 +38,7 @@ def check_table(hospital: Hospital) -> None:
             contract, or was not checked by a person.
     """
     if hospital.training.device == "cuda":
-        _prepare(hospital)
+        prepare_arithmetic(hospital.training.threads, hospital.training.device)
     if hospital.policy.tier == "receiving":
         from site_agent.trainer.prior.receivable import read_without_outcomes
 
@@ -52,7 +52,7 @@ def check_table(hospital: Hospital) -> None:
 
 def begin_study(hospital: Hospital, plan: NetworkPlan, state: Path) -> tuple[Study, Preprocessing]:
     """Load the table and the network for a study. `state` has the site's secret."""
-    _prepare(hospital)
+    prepare_arithmetic(hospital.training.threads, hospital.training.device)
 
     from site_agent.trainer.data.column_profile import prepare_with_profile
     from site_agent.trainer.prior.concept_columns import concept_inputs
@@ -92,18 +92,13 @@ def _remember_network(hospital: Hospital, plan: NetworkPlan, table: Table, rows:
         mapped = mapped_columns(plan.concepts, table.contract, hospital.site)
         used |= answered_values.concepts_of(columns_of(plan.concepts), mapped, table, rows.training)
     folder, cell = hospital.state_path / "models", hospital.policy.smallest_cell
-    patients = answered_values.patients_of(table, rows.training)
-    answered_values.remember(folder, plan.run_name, used, cell, patients)
+    patients_of = partial(answered_values.patients_of, table)
+    answered_values.remember(folder, plan.run_name, used, cell, patients_of(rows.training))
     if plan.has_validation_round:
         measured = answered_values.features_of(table, rows.validation)
         measured |= answered_values.outcomes_of(table, rows.validation)
         others = {f"validation {name}": values for name, values in measured.items()}
-        patients = answered_values.patients_of(table, rows.validation)
-        answered_values.remember(folder, plan.run_name, others, cell, patients)
-
-
-def _prepare(hospital: Hospital) -> None:
-    prepare_arithmetic(hospital.training.threads, hospital.training.device)
+        answered_values.remember(folder, plan.run_name, others, cell, patients_of(rows.validation))
 
 
 def _count_rows(study: Study, folder: Path, smallest_cell: int) -> None:
@@ -137,8 +132,8 @@ def _remember_prior(hospital: Hospital, study: PriorStudy, table: Table, rows: S
     plan = study.prior
     used = concepts_of(plan.columns, study.mapped, table, rows.training)
     used |= outcomes_of(table, rows.training, plan.outcome if isinstance(plan.outcome, Number) else None)
-    patients = patients_of(table, rows.training)
-    remember(hospital.state_path / "models", plan.run_name, used, hospital.policy.smallest_cell, patients)
+    folder, patients = hospital.state_path / "models", patients_of(table, rows.training)
+    remember(folder, plan.run_name, used, hospital.policy.smallest_cell, patients)
 
 
 def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> StatisticsStudy:

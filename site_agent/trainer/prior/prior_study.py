@@ -101,8 +101,7 @@ class PriorStudy:
         # and so change all other terms.
         self.mapped = self.recorded
         if plan.privacy is None:
-            # So many rows are of at least `fewest` patients.
-            most = max(Counter(patients_of(table, rows.training) or ("",)).values())
+            most = max(Counter(patients_of(table, rows.training) or ("",)).values())  # rows of one patient
             self.mapped = without_rare(self.recorded, self._features, max(fewest, FEWEST_ROWS) * most)
         self._values = values_of(self.mapped, self._features, len(rows.training))
         assert table.target is not None
