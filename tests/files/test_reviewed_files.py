@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pandas as pd
@@ -10,8 +11,12 @@ import pyarrow.parquet as parquet
 import pytest
 
 from protos.errors import DataError
+from protos.plan.documents import parse_document
 from site_agent.desk.drafting.describe import describe
-from site_agent.trainer.data.cell_rules import written_day
+from site_agent.trainer.data.cell_rules import NumberRule, written_day
+from site_agent.trainer.data.cells import Spelling, target_parser
+from site_agent.trainer.data.contract import Contract, RegressionTarget
+from site_agent.trainer.data.tables import read_table
 
 
 def test_a_quotation_mark_that_hides_line_ends_is_no_row(tmp_path: Path) -> None:
@@ -55,3 +60,64 @@ def test_times_beyond_the_calendar_are_no_defect(tmp_path: Path) -> None:
 def test_a_date_without_separators_has_all_digits(text: str, is_day: bool) -> None:
     """A month would be read as a day."""
     assert (written_day(text, "%Y%m%d") is not None) == is_day
+
+
+def _drafted(folder: Path, text: str) -> str:
+    (folder / "t.csv").write_text(text, "utf-8", newline="")
+    return describe(folder / "t.csv").text
+
+
+def _rows(*cells: str) -> str:
+    return "".join(",".join([f"P{row}", f"{row}.5", *cells, "yn"[row % 2]]) + "\n" for row in range(40))
+
+
+def test_a_name_has_one_blank_for_each_line_break_and_no_hidden_sign(tmp_path: Path) -> None:
+    """The contract is written, and read, with the same name."""
+    header = 'patient,"Hb\r\n\u00a0(g/l)",m\u200ba\u0308x,outcome\n'
+    assert all(f'name: "{name}"' in _drafted(tmp_path, header + _rows("x")) for name in ("Hb (g/l)", r"m\u00e4x"))
+    text = 'format: {header: true}\ncolumns:\n  - {name: patient, role: patient}\n  - {name: "Hb (g/l)", role: feature, type: numeric}\n  - {name: mäx, role: ignore}\n  - {name: outcome, role: target, task: binary, positive: [y]}\n'  # noqa: E501
+    contract = parse_document(text.encode(), Contract, source="contract.yaml", consequence="Nothing was sent.")
+    assert read_table(tmp_path / "t.csv", contract).features["Hb (g/l)"][3] == 3.5
+
+
+@pytest.mark.parametrize("kind", ["list", "struct", "binary", "duration"])
+def test_columns_of_parquet_that_no_contract_reads_are_not_called_empty(tmp_path: Path, kind: str) -> None:
+    """The draft says why their cells are not read."""
+    cells = {"list": [1], "struct": {"a": 1}, "binary": b"\xff", "duration": timedelta(hours=3)}[kind]
+    table = arrow.table({"crp": [*range(40)], "x": [cells] * 40, "outcome": ["yes", "no"] * 20})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    text = describe(tmp_path / "t.parquet").text
+    assert "no row has a value" not in text
+    assert "40 cells" in text
+
+
+def test_a_name_that_is_there_twice_is_no_patient(tmp_path: Path) -> None:
+    """A file whose header repeats a name would be drafted as one without names."""
+    with pytest.raises(DataError):
+        _drafted(tmp_path, "patient,crp,crp,outcome\n" + _rows("2.5"))
+
+
+@pytest.mark.parametrize("below", [",mg/l,years,", ",high,low,"])
+def test_a_second_row_of_names_is_told(tmp_path: Path, below: str) -> None:
+    """Such as units, or the names below the name of a group."""
+    assert "row 2" in _drafted(tmp_path, f"patient,crp,age,outcome\n{below}\n" + _rows("2.5"))
+
+
+@pytest.mark.parametrize("end", ["   \n", "\x1a", ",,,\n", "\t\n\x1a"])
+def test_a_last_line_without_a_value_is_no_patient(tmp_path: Path, end: str) -> None:
+    """Blanks, delimiters, or the mark by which DOS ended a text."""
+    assert "from 40 rows" in _drafted(tmp_path, "patient,crp,age,outcome\n" + _rows("2") + end)
+
+
+@pytest.mark.parametrize("days", [9, 40])
+def test_years_of_two_digits_are_asked_about(tmp_path: Path, days: int) -> None:
+    """Few days look like codes."""
+    rows = "".join(f"P{row},{row % days % 28 + 1:02d}.03.4{row % 9},{'yn'[row % 2]}\n" for row in range(80))
+    assert "two digits" in _drafted(tmp_path, "patient,born,outcome\n" + rows)
+
+
+def test_an_outcome_can_have_a_detection_limit(tmp_path: Path) -> None:
+    """What the error asks for can be declared."""
+    rule = NumberRule({""}, (None, None), refuses_missing=True, detection_limit="half")
+    target = RegressionTarget(name="a", role="target", task="regression", detection_limit="half")
+    assert target_parser(target, Spelling(".", ()))(arrow.array(["<5", "7"])).values.tolist() == [rule.read("<5"), 7]

@@ -10,23 +10,30 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from functools import cached_property
+from itertools import islice
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from site_agent.desk.examination.examined_columns import MARKERS, far_values, seem_identifiers, unlikely_markers
-from site_agent.trainer.data.cell_rules import LARGEST_MAGNITUDE, LIMIT, ZONED_TIME, canonical_code, written_day
-from site_agent.trainer.data.cells import Numbers
+from site_agent.trainer.data.cell_rules import (
+    LARGEST_MAGNITUDE,
+    LIMIT,
+    LIMIT_SIGNS,
+    SHORT_YEAR,
+    ZONED_TIME,
+    canonical_code,
+    written_day,
+)
 from site_agent.trainer.data.column_profile import steps_around
+from site_agent.trainer.data.labelled_files import FileNote
 
 _TEXT_MARKERS: Final = frozenset(
     {
-        *("?", "na", "n/a", "#n/a", "#null!", "nan", "null", ".", "-", "--"),
+        *("?", "na", "n/a", "#n/a", "#null!", "nan", "null", "\\n", ".", "-", "--"),
         *("unknown", "missing", "not known", "unk", "k.a."),
     }
 )
@@ -55,12 +62,13 @@ _NAME: Final = re.compile(
     r"((patient|subject|person|first|last|full|family|given|middle)s?[ ._-]?)?(sur|fore)?names?", re.I
 )
 _LATE: Final = re.compile(r"time|follow|surviv|discharg|death|died|event|outcome|length.?of.?stay|^los$", re.I)
-_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _YAML_WORDS: Final = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 _YES: Final = (
     "yes", "true", "y", "positive", "present", "dead", "died", "deceased", "malignant", "case", "ill", "sick",
 )  # fmt: skip
-_SHORT_YEAR: Final = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2}", re.ASCII)
+_WITH_DIGIT: Final = re.compile(r"\W{0,3}\d.*", re.ASCII)
+_LONGEST_NOTE: Final = 200
 _FEWEST_CODES: Final = 2
 _MOST_CODES: Final = 50
 _LONGEST_CODE: Final = 60
@@ -76,54 +84,64 @@ _MAYBE_IDENTIFIER: Final = (
 
 
 class ColumnDraft:
-    """Guesses from the cells of a column what kind of values it has."""
+    """Guesses from its cells what kind of values a column has. `declared` are those that its file calls missing."""
 
-    def __init__(self, name: str, decimal: str, cells: Sequence[str]) -> None:
-        texts = pd.Series(cells, dtype=object).str.strip()
-        is_marker = texts.str.lower().isin(_TEXT_MARKERS)
-        is_answer = texts.str.lower().isin(_ANSWERS)
-        if is_answer.any() and (others := texts[(texts != "") & ~is_marker & ~is_answer].tolist()):
-            without = ColumnDraft(name, decimal, others)
-            is_marker |= is_answer & (without.is_numeric or bool(without.patterns))
-        self.name, self._decimal, self.rows = name, decimal, len(texts)
-        self.markers = sorted(set(texts[is_marker]))
-        self.texts: list[str] = texts[(texts != "") & ~is_marker].tolist()
-        plain = [text if decimal == "." else text.replace(".", " ").replace(decimal, ".") for text in self.texts]
-        beyond = [mark[2] if (mark := LIMIT.fullmatch(text)) and _NUMBER.fullmatch(mark[2]) else "" for text in plain]
-        self.beyond = sum(map(bool, beyond))
-        plain = [number or text for number, text in zip(beyond, plain, strict=True)]
-        numbers = [float(text) for text in plain if len(text) <= _LONGEST_CODE and _NUMBER.fullmatch(text)]
-        self.numbers = np.array([number for number in numbers if abs(number) <= LARGEST_MAGNITUDE])
-        self.other_texts = len(self.texts) - len(self.numbers)
-        found = Counter(self.texts)
+    declared: tuple[str, ...] = ()
+
+    def __init__(self, name: str, decimal: str, cells: Iterable[str]) -> None:
+        found, self.unread = Counter(map(str.strip, cells)), Counter[str]()
+        self.name, self._decimal, self.rows = name, decimal, found.total()
+        is_marker = {text for text in found if text.lower() in _TEXT_MARKERS}
+        is_answer = {text for text in found if text.lower() in _ANSWERS}
+        if is_answer and (others := found.keys() - is_marker - is_answer - {""}):
+            without = ColumnDraft(name, decimal, Counter({text: found[text] for text in others}).elements())
+            is_marker |= is_answer if without.is_numeric or without.patterns else set()
+        self.markers = sorted(is_marker)
+        self.texts = Counter({text: count for text, count in found.items() if text and text not in is_marker})
+        self.filled = self.texts.total()
+        numbers, self.beyond = list[tuple[float, int]](), 0
+        for text, count in self.texts.items():
+            plain = text if decimal == "." else text.replace(".", " ").replace(decimal, ".")
+            mark = LIMIT.fullmatch(plain) if plain[0] in LIMIT_SIGNS else None
+            plain = mark[2] if mark else plain
+            if len(plain) <= _LONGEST_CODE and _NUMBER.fullmatch(plain) and abs(float(plain)) <= LARGEST_MAGNITUDE:
+                numbers.append((float(plain), count))
+                self.beyond += count if mark else 0
+        values = np.array(numbers).reshape(-1, 2)
+        self.numbers = np.repeat(values[:, 0], values[:, 1].astype(np.int64))
+        self.other_texts = self.filled - len(self.numbers)
+        self.codes = self._few_codes()
+
+    def _few_codes(self) -> Counter[str]:
+        """Return the codes. A column with many different texts can have names or notes, which a draft never shows."""
         codes = Counter[str]()
-        for text, count in found.items():
-            codes[canonical_code(text, decimal)] += count
-        is_short = len(codes) <= _MOST_CODES and all(len(code) <= _LONGEST_CODE for code in codes)
-        # A column with many different texts can have names or notes, which a draft never shows.
-        self.codes = codes if is_short else Counter[str]()
+        for text, count in self.texts.items():
+            codes[canonical_code(text, self._decimal)] += count
+            if len(codes) > _MOST_CODES or len(text) > _LONGEST_CODE:
+                return Counter()
+        return codes
 
     @property
     def is_complete(self) -> bool:
         """Whether each row has a value."""
-        return len(self.texts) == self.rows
+        return self.filled == self.rows
 
     @property
     def is_numeric(self) -> bool:
         """Whether nearly all cells are numbers."""
-        return len(self.numbers) > 0 and self.other_texts <= _FEW * len(self.texts)
+        return len(self.numbers) > 0 and self.other_texts <= _FEW * self.filled
 
     @property
     def is_mostly_numeric(self) -> bool:
         """Whether most cells are numbers, and the others are too many for mistakes, such as decimal commas as text."""
-        commas = sum(_COMMA_NUMBER.fullmatch(text) is not None for text in self.texts) if self._decimal == "." else 0
-        is_comma = commas > 0 and self.other_texts - commas <= _FEW * len(self.texts)
-        return not self.is_numeric and len(self.numbers) > 0.5 * len(self.texts) and (is_comma or not self.codes)
+        commas = self.count(_COMMA_NUMBER) if self._decimal == "." else 0
+        is_comma = commas > 0 and self.other_texts - commas <= _FEW * self.filled
+        return not self.is_numeric and len(self.numbers) > 0.5 * self.filled and (is_comma or not self.codes)
 
     @property
     def has_zone(self) -> bool:
         """Whether the cells are times with a distance from UTC."""
-        return any(ZONED_TIME.fullmatch(text) for text in self.texts[:100])
+        return any(map(ZONED_TIME.fullmatch, self.texts))
 
     @property
     def unlikely_codes(self) -> list[str]:
@@ -140,12 +158,13 @@ class ColumnDraft:
     @cached_property
     def patterns(self) -> tuple[str, ...]:
         """The date formats that each read nearly all cells. A person must choose if there are several."""
-        if not self.texts or not all(len(text) <= 30 and _DATES.fullmatch(text) for text in self.texts[:100]):
+        if not self.texts or not all(len(text) <= 30 and _DATES.fullmatch(text) for text in islice(self.texts, 100)):
             return ()
-        counts = Counter(self.texts)
-        fewest = _NEARLY_ALL * len(self.texts)
+        fewest = _NEARLY_ALL * self.filled
         return tuple(
-            one for one in _PATTERNS if sum(count for text, count in counts.items() if _is_written(text, one)) >= fewest
+            one
+            for one in _PATTERNS
+            if sum(count for text, count in self.texts.items() if written_day(text, one) is not None) >= fewest
         )
 
     @property
@@ -182,8 +201,12 @@ class ColumnDraft:
             return False
         if self.is_numeric:
             return seem_identifiers(self.numbers)
-        numbered = {text for text in self.texts if _NUMBERED.fullmatch(text)}
-        return len(numbered) >= max(_FEWEST_TEXTS, _DIFFERENT * len(self.texts))
+        numbered = sum(map(bool, map(_NUMBERED.fullmatch, self.texts)))
+        return numbered >= max(_FEWEST_TEXTS, _DIFFERENT * self.filled)
+
+    def count(self, pattern: re.Pattern[str]) -> int:
+        """Return how many cells are written in a way."""
+        return sum(count for text, count in self.texts.items() if pattern.fullmatch(text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,10 +230,13 @@ def feature_line(column: ColumnDraft) -> Line:
     if column.has_identifiers or (column.is_named_as_identifier and not column.patterns):
         words.append(_MAYBE_IDENTIFIER)
     if not column.texts:
-        return _ignored(column, "no row has a value")
+        return _ignored(column, *([] if column.unread else ["no row has a value"]))
     if _NAME.fullmatch(column.name):
         return _ignored(column, "its name suggests a person's name, so it is never read")
-    if column.patterns and column.has_zone:
+    if column.count(SHORT_YEAR) > 0.5 * column.filled:
+        told = "the century is not guessed: export years of four digits, or ask which years are meant"
+        return _ignored(column, f"suspicious: dates with years of two digits, and {told}", *words)
+    if column.has_zone:
         told = "declare its `zone` in the format, such as zone: Europe/Berlin, and then this column with type: date"
         return _ignored(column, f"times with a distance from UTC, whose day depends on the place: {told}", *words)
     if column.patterns:
@@ -228,8 +254,11 @@ def feature_line(column: ColumnDraft) -> Line:
     if len(column.codes) == 1:
         told = "if it is a concept of the plan, as the sex in a hospital for women, declare it with all its codes"
         return _ignored(column, f"all values are equal; {told}")
-    if sum(_SHORT_YEAR.fullmatch(text) is not None for text in column.texts) > 0.5 * len(column.texts):
-        words.append("dates with years of two digits are not read: write years of four digits")
+    if not column.has_identifiers and column.count(_WITH_DIGIT) > 0.5 * column.filled:
+        told = "numbers with units, thousands or marks, times and names of months are not read"
+        words.append(
+            f"suspicious: most cells begin with a digit; {told}: export plain numbers, and dates as 2020-01-31"
+        )
     return _ignored(
         column,
         "text with many different values, such as names, notes, lists of codes, or dates in several ways. With `role: "
@@ -289,7 +318,7 @@ def target_line(column: ColumnDraft) -> Line:
     if column.unlikely_codes:
         words.append(f"suspicious: {' and '.join(column.unlikely_codes)} is like a marker for not known")
     if not column.is_coded:
-        return _line(column, "target", [("task", "regression"), *dropped], words)
+        return _line(column, "target", [("task", "regression"), *_limit(column, words), *dropped], words)
     if len(codes) == 2:
         positive = next((code for code in codes if code.lower() in _YES), codes[-1])
         negative = next(code for code in codes if code != positive)
@@ -351,7 +380,7 @@ def _numeric(column: ColumnDraft, words: list[str]) -> Line:
     shown = " and ".join(f"{marker:g}" for marker in markers)
     if len(values):
         is_far = far_values(values)
-        low, high = rounded_range(*_ends(values[~is_far]))
+        low, high = rounded_range(float(values[~is_far].min()), float(values[~is_far].max()))
         keys.append(("range", f"[{low:g}, {high:g}]"))
         words.append("range: widen it to the values that are possible in a patient; unit: add it")
         if is_far.any():
@@ -362,18 +391,17 @@ def _numeric(column: ColumnDraft, words: list[str]) -> Line:
         words.append(f"suspicious: every value is {shown}, as a marker for not known; if so, set `role: ignore`")
     if markers:
         keys.append(("missing_markers", _list([f"{marker:g}" for marker in markers])))
-    if column.beyond:
-        keys.append(("detection_limit", "at-limit"))
-        words.append(
-            f"suspicious: {column.beyond} cells have < or > before a number. Read them at-limit, half or missing"
-        )
+    keys += _limit(column, words)
     if column.other_texts and column.is_numeric:
         words.append(f"{column.other_texts} cells have text that is not a number")
     return _line(column, "feature", [*keys, _missing(column, is_marked=bool(markers))], words)
 
 
-def _ends(values: Numbers) -> tuple[float, float]:
-    return float(values.min()), float(values.max())
+def _limit(column: ColumnDraft, words: list[str]) -> list[tuple[str, str]]:
+    if not column.beyond:
+        return []
+    words.append(f"suspicious: {column.beyond} cells have < or > before a number. Read them at-limit, half or missing")
+    return [("detection_limit", "at-limit")]
 
 
 def _missing(column: ColumnDraft, *, is_marked: bool = False) -> tuple[str, str]:
@@ -381,7 +409,8 @@ def _missing(column: ColumnDraft, *, is_marked: bool = False) -> tuple[str, str]
 
 
 def _line(column: ColumnDraft, role: str, keys: Sequence[tuple[str, str]], words: Sequence[str]) -> Line:
-    absent = column.rows - len(column.texts)
+    absent = column.rows - column.filled - column.unread.total()
+    words = [*words, *(f"suspicious: {count} cells: {flaw}" for flaw, count in column.unread.items())]
     told = [f"{absent} of {column.rows} rows have no value"] if absent and column.texts else []
     return Line(keys=(("name", scalar(column.name)), ("role", role), *keys), words=(*words, *told))
 
@@ -398,12 +427,58 @@ def _is_number(code: str) -> bool:
     return _CODE_NUMBER.fullmatch(code) is not None
 
 
-def _is_written(text: str, pattern: str) -> bool:
-    try:
-        if pattern == "%Y-%m-%d":
-            date.fromisoformat(text[:10] if text[4:5] == "-" else "")  # it would also read 20260131
-        else:
-            return written_day(text, pattern) is not None
-    except ValueError:
-        return False
-    return True
+def noted_draft(name: str, decimal: str, cells: Sequence[str], notes: Mapping[str, FileNote]) -> ColumnDraft:
+    """Return the draft of a column without the cells that its file calls missing. Notes are by name."""
+    note = notes.get(name)
+    if note is None:
+        return ColumnDraft(name, decimal, cells)
+    missing = {cell for cell in set(cells) if note.means_missing(cell.strip())}
+    draft = ColumnDraft(name, decimal, ["" if cell in missing else cell for cell in cells])
+    draft.declared = tuple(sorted({canonical_code(cell) for cell in missing}))
+    return draft
+
+
+def noted_line(column: ColumnDraft, line: Line, note: FileNote | None) -> Line:
+    """Return the drafted line of a column with what the file says about it."""
+    if note is None:
+        return line
+    keys, words = dict(line.keys), [*note.told, *line.words]
+    if note.ignored and keys["role"] != "patient":
+        return Line(keys=(("name", keys["name"]), ("role", "ignore")), words=(note.ignored,))
+    labels = {canonical_code(code): label for code, label in note.labels.items() if not note.means_missing(code)}
+    if keys["role"] in ("feature", "target", "ignore") and len(labels) > 1 and column.codes.keys() <= labels.keys():
+        keys = _labelled(keys, labels)
+        words = [word for word in words if "whole numbers" not in word and "all values are equal" not in word]
+    elif note.labels:
+        shown = ", ".join(f"{code} is {label}" for code, label in list(note.labels.items())[:5])
+        words.append(f"labels in the file: {shown}")
+    if keys.get("type") == "numeric":
+        if note.written_unit:
+            keys["unit"] = json.dumps(note.written_unit, ensure_ascii=False)
+            words = [word.replace("; unit: add it", "") for word in words]
+        if note.limits is not None:
+            keys["range"] = f"[{note.limits[0]:g}, {note.limits[1]:g}]"
+    if column.declared and keys["role"] in ("feature", "group", "follow-up"):
+        keys["missing_markers"] = json.dumps(list(column.declared))
+        words.append("missing_markers: what the file calls missing; a reason such as 'not asked' can also be a code")
+    elif column.declared and keys["role"] == "target":
+        words.append(f"the file calls {', '.join(column.declared)} missing here: list it under missing_markers above")
+    if note.label and note.label != column.name:
+        keys["note"] = json.dumps(note.label[:_LONGEST_NOTE], ensure_ascii=False)
+    return Line(keys=tuple(keys.items()), words=tuple(words))
+
+
+def _labelled(keys: dict[str, str], labels: Mapping[str, str]) -> dict[str, str]:
+    codes = json.dumps(list(labels), ensure_ascii=False)
+    told = json.dumps(list(labels.values()), ensure_ascii=False)
+    if keys["role"] == "target":
+        if keys["task"] != "binary":
+            return {**keys, "task": "multi-class", "codes": codes, "labels": told}
+        for name in ("positive", "negative"):
+            of = json.loads(keys.get(name, "[]"))
+            if len(of) == 1:
+                keys[f"{name}_name"] = json.dumps(labels[canonical_code(str(of[0]))], ensure_ascii=False)
+        return keys
+    kind = "binary" if len(labels) == 2 else "categorical"
+    found = {"name": keys["name"], "role": "feature", "type": kind, "codes": codes, "labels": told}
+    return {**found, "missing": "refuse"} if keys.get("missing") == "refuse" else found

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, assert_never
+from typing import Final
 
 import numpy as np
 
@@ -20,29 +21,31 @@ from site_agent.desk.drafting.column_draft import (
     feature_line,
     follow_up_line,
     identifier_line,
+    noted_draft,
+    noted_line,
     scalar,
     target_line,
     timed_target_line,
 )
 from site_agent.desk.drafting.format_guess import guess_format
-from site_agent.desk.drafting.noted_columns import noted_draft, noted_line
 from site_agent.desk.drafting.redcap_dictionary import dictionary_notes, export_note
-from site_agent.desk.examination.examined_follow_up import FOLLOW_UP
+from site_agent.desk.examination.examined_outcome import FOLLOW_UP
+from site_agent.trainer.data.columns import written_name
 from site_agent.trainer.data.contract import (
     ExcelFormat,
     Format,
     LabelledFormat,
-    ParquetFormat,
     SqlFormat,
     TableFormat,
 )
-from site_agent.trainer.data.file_notes import FileNote
+from site_agent.trainer.data.labelled_files import FileNote, labelled_notes
 from site_agent.trainer.data.mistakes import refuse
-from site_agent.trainer.data.table_sources import Doubt, blocks_of, first_row, header_row, open_rows, texts_of
+from site_agent.trainer.data.table_sources import Doubt, blocks_of, first_row, first_rows, open_rows, texts_of
 
 MOST_ROWS: Final = 20_000
 _MOST_IN_A_TITLE: Final = 2  # cells
 _NUMBER: Final = re.compile(r"[-+<>]?\d[\d.,:/ -]*([eE][-+]?\d+)?")  # or a date
+_MISSING: Final = frozenset(("NA", "NaN", "NULL", "?", "."))
 _MOST_CELLS: Final = 2_000_000
 _MOST_COMMENTED: Final = 1000
 _FEWEST_COLUMNS: Final = 2  # a feature and the outcome
@@ -90,6 +93,8 @@ def describe(
     columns, nameless, rows, has_more = _columns(path, form, notes, doubts)
     if not rows or len(columns) < _FEWEST_COLUMNS:
         raise _no_table(path, form, rows)
+    if dictionary is not None and not any(column.name in notes for column in columns):
+        doubts.append(Doubt("no column has a name of the dictionary; export raw data and not labels"))
     drafted = zip(columns, _lines(columns), strict=True)
     noted = [noted_line(column, line, notes.get(column.name) or export_note(column)) for column, line in drafted]
     lines = [_mapped(line, concepts) for line in noted]
@@ -113,11 +118,7 @@ def describe(
 def _notes(path: Path, form: Format, dictionary: Path | None) -> dict[str, FileNote]:
     if dictionary is not None:
         return dictionary_notes(dictionary)
-    if isinstance(form, LabelledFormat):
-        from site_agent.trainer.data.labelled_files import labelled_notes
-
-        return labelled_notes(path, form)
-    return {}
+    return labelled_notes(path, form) if isinstance(form, LabelledFormat) else {}
 
 
 def _no_table(path: Path, form: Format, rows: int) -> DataError:
@@ -125,17 +126,7 @@ def _no_table(path: Path, form: Format, rows: int) -> DataError:
     what = f"The table {path} has names of columns, but no rows." if not rows else f"The table {path} has one column."
     remedy = "Export the table again with the rows of the patients and all their columns."
     if isinstance(form, ExcelFormat):
-        from site_agent.trainer.data.workbook import sheet_names
-
-        names = sheet_names(path)
-        read = form.sheet or names[0]
-        others = ", ".join(name for name in names if name != read)
-        if others:
-            what = f"{what.removesuffix('.')} in the sheet {read}. The other sheets are: {others}."
-            remedy = (
-                "Move the sheet with the patients to the first place in the workbook. Or name this sheet: `site-agent "
-                f"data describe {path.name} --sheet NAME`."
-            )
+        remedy += f" Or name another sheet: `site-agent data describe {path.name} --sheet NAME`."
     return DataError(what=what, consequence="No draft of a contract was written, and nothing was sent.", remedy=remedy)
 
 
@@ -169,21 +160,36 @@ def _may_be_header(cells: list[str], rows: list[list[str]]) -> bool:
     return is_long and not any(_NUMBER.fullmatch(cell.strip()) for cell in cells)
 
 
+def _is_second(cells: list[str], below: list[list[str]]) -> bool:
+    """Return whether the row below the header has more names, or units: texts above numbers, and no number."""
+    columns = [[row[place].strip() for row in below if place < len(row)] for place in range(len(cells))]
+    numbers = [sum(map(bool, map(_NUMBER.fullmatch, column))) > len(column) / 2 for column in columns]
+    above = [cell.strip() for cell, is_number in zip(cells, numbers, strict=True) if is_number]
+    return len(below) > 1 and any(above) and not any(_NUMBER.fullmatch(one) or one in _MISSING for one in above)
+
+
 def _columns(
     path: Path, form: Format, notes: Mapping[str, FileNote], doubts: list[Doubt]
 ) -> tuple[list[ColumnDraft], list[int], int, bool]:
     """Return the named columns, the numbers of those without a name, the rows read, and whether there are more."""
     start = 1
     if isinstance(form, TableFormat | ExcelFormat) and form.header:
-        start = header_row(path, form, _may_be_header)
+        top = first_rows(path, form)
+        lines = [cells for _, cells in top]
+        place = next((place for place, cells in enumerate(lines) if _may_be_header(cells, lines)), 0)
+        start = top[place][0] if place else 1
+        if len(lines) > place + 1 and _is_second(lines[place + 1], lines[place + 2 :]):
+            told = "has texts above numbers; if they are names or units, leave one row of names in the table"
+            doubts.append(Doubt(f"row {top[place + 1][0]} {told}"))
     if start > 1:
         doubts.append(Doubt(f"the names of the columns are in row {start}, and what is above it is not read"))
     with open_rows(path, form, doubts, start) as rest:
         first = first_row(rest)
         width = len(first[1])
         numbered = [f"column_{place}" for place in range(1, width + 1)]
-        names = [cell.strip() for cell in first[1]] if form.header else numbered
+        names = list(map(written_name, first[1])) if form.header else numbered
         cells: dict[int, list[str]] = {place: [] for place, name in enumerate(names) if name}
+        flaws: dict[int, Counter[str]] = defaultdict(Counter)
         nameless = [place for place, name in enumerate(names, start=1) if not name]
         _check_names(names)
         rest = rest if form.header else itertools.chain([first], rest)
@@ -192,24 +198,30 @@ def _columns(
             numbers = sorted([*block.rows.tolist(), *block.ragged])
             taken = numbers[: most - rows]
             rows += len(taken)
-            count = int(np.count_nonzero(block.rows <= taken[-1])) if taken else 0
+            last = taken[-1] if taken else 0
+            count = int(np.count_nonzero(block.rows <= last))
             for place, column in cells.items():
                 column += texts_of(block.columns[place].slice(0, count))
+            for row, place, flaw in block.unreadable:
+                flaws[place][flaw.words] += row <= last
             if has_more := len(numbers) > len(taken):
                 break
     drafts = [noted_draft(names[place], form.decimal, column, notes) for place, column in cells.items()]
+    for draft, place in zip(drafts, cells, strict=True):
+        draft.unread = flaws[place]
     return drafts, nameless, rows, has_more
 
 
 def _check_names(names: list[str]) -> None:
+    places: dict[str, list[int]] = defaultdict(list)
     for place, name in enumerate(names, start=1):
-        if not name.isprintable():
-            refuse([f"the header's column number {place} has a name that cannot be printed"])
-    given = [name.lower() for name in names if name]
-    if not given:
+        places[name.lower()].append(place)
+    if not places.keys() - {""}:
         refuse(["the first row has no names of columns"])
-    if len(set(given)) < len(given):
-        refuse(["the header has a name twice, small and capital letters not distinguished"])
+    twice = [" and ".join(map(str, some)) for name, some in places.items() if name and len(some) > 1]
+    if twice:
+        told = "have one name, small and capital letters not distinguished; rename one in the table"
+        refuse([f"the header's columns number {some} {told}" for some in twice])
 
 
 def _lines(columns: list[ColumnDraft]) -> list[Line]:
@@ -250,23 +262,12 @@ def _outcome(columns: list[ColumnDraft]) -> ColumnDraft:
 
 
 def _format_lines(form: Format) -> list[str]:
-    match form:
-        case TableFormat():
-            told = "" if form.header else "  # no first row of names was found: name the columns below, in their order"
-            return [
-                "format:",
-                f"  header: {str(form.header).lower()}{told}",
-                f"  delimiter: {json.dumps(form.delimiter)}",
-                f"  encoding: {form.encoding}",
-                f'  decimal: "{form.decimal}"',
-            ]
-        case ExcelFormat():
-            return ["format:", "  kind: excel", *([f"  sheet: {scalar(form.sheet)}"] if form.sheet else [])]
-        case ParquetFormat():
-            return ["format:", "  kind: parquet"]
-        case LabelledFormat():
-            return ["format:", "  kind: sas-spss-stata"]
-        case SqlFormat():
-            return ["format:", "  kind: sql", "  query: |", *(f"    {line}" for line in form.query.splitlines())]
-        case _:
-            assert_never(form)
+    if isinstance(form, SqlFormat):
+        return ["format:", "  kind: sql", "  query: |", *(f"    {line}" for line in form.query.splitlines())]
+    keys = form.model_dump(exclude_none=True, exclude={"kind"} if isinstance(form, TableFormat) else {"decimal"})
+    lines = [
+        f"  {key}: {json.dumps(value) if isinstance(value, bool) else scalar(value)}" for key, value in keys.items()
+    ]
+    if not form.header:
+        lines[0] += "  # no first row of names was found: name the columns below, in their order"
+    return ["format:", *lines]

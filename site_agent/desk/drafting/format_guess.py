@@ -58,10 +58,13 @@ def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
 
 
 def _guess_text(start: bytes) -> TableFormat:
-    """Guess the format of a text file from its first bytes. A person must check this guess."""
     encoding = _encoding(start)
     lines = _lines(start, encoding)
     delimiter = max(_DELIMITERS, key=lambda mark: _agreement(lines, mark))
+    if len(lines) > 1 and not any(_agreement(lines, mark)[0] > len(lines[:200]) / 2 for mark in _DELIMITERS):
+        refuse(
+            ["no comma, semicolon, tab or | divides the lines into columns; export the table as CSV with one of them"]
+        )
     try:
         rows = list(csv.reader(lines[:200], delimiter=delimiter))
     except csv.Error:
@@ -70,7 +73,7 @@ def _guess_text(start: bytes) -> TableFormat:
         header=_has_header(rows),
         delimiter=delimiter,  # type: ignore[arg-type]  # one of the four
         encoding=encoding,  # type: ignore[arg-type]  # one of the encodings that _encoding returns
-        decimal="," if delimiter != "," and _has_commas(rows) else ".",
+        decimal="," if _has_commas(rows) else ".",
     )
 
 
@@ -81,7 +84,7 @@ def _lines(start: bytes, encoding: str) -> list[str]:
 
 
 def _encoding(start: bytes) -> str:
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or (len(start) > 1 and not any(start[1:64:2])):
         return "utf-16"
     try:
         # Cut off after the last line end, because the last character may be incomplete.
@@ -106,7 +109,7 @@ def _shape(cell: str) -> str:
 
 
 def _has_header(rows: list[list[str]]) -> bool:
-    """Return whether the first row is a header: all its cells are different words, and none is like a value below it.
+    """Return whether the first row is a header: all its cells are words, and none is like a value below it.
 
     The first cell can be empty, because pandas and R write row numbers there. The last cells can be empty, because some
     programs end each row with a separator.
@@ -119,8 +122,7 @@ def _has_header(rows: list[list[str]]) -> bool:
     while names and not names[-1]:
         names.pop()
     columns = [[row[place].strip() for row in rows[1:] if place < len(row)] for place in range(len(first))]
-    is_named = all(cell and not _is_value(cell, column) for cell, column in zip(names, columns, strict=False))
-    return bool(names) and is_named and len(set(names)) == len(names)
+    return bool(names) and all(cell and not _is_value(cell, below) for cell, below in zip(names, columns, strict=False))
 
 
 def _is_value(cell: str, column: list[str]) -> bool:
@@ -133,9 +135,6 @@ def _is_value(cell: str, column: list[str]) -> bool:
 
 
 def _has_commas(rows: list[list[str]]) -> bool:
-    return _counted(rows, _COMMA_NUMBER) > _counted(rows, _POINT_NUMBER)
-
-
-def _counted(rows: list[list[str]], pattern: re.Pattern[str]) -> int:
-    """Return in how many cells, without those of the first row, a number is written in one way."""
-    return sum(1 for row in rows[1:] for cell in row if pattern.fullmatch(cell.strip()))
+    """Return whether more numbers have a decimal comma than a decimal point, without those of the first row."""
+    cells = [cell.strip() for row in rows[1:] for cell in row]
+    return sum(map(bool, map(_COMMA_NUMBER.fullmatch, cells))) > sum(map(bool, map(_POINT_NUMBER.fullmatch, cells)))

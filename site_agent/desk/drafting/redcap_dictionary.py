@@ -10,7 +10,7 @@ from typing import Final
 
 from protos.errors import DataError
 from site_agent.desk.drafting.column_draft import ColumnDraft
-from site_agent.trainer.data.file_notes import FileNote
+from site_agent.trainer.data.labelled_files import FileNote
 
 # The headings of the file that the project's page downloads, and the names of the same columns from the interface.
 _HEADINGS: Final = {

@@ -14,8 +14,14 @@ import numpy as np
 
 from protos.errors import DataError
 from site_agent.desk.examination.examined_columns import column_findings
-from site_agent.desk.examination.examined_follow_up import follow_up_findings
-from site_agent.desk.examination.examined_outcome import Part, alone, alone_findings, part_findings, parts_of
+from site_agent.desk.examination.examined_outcome import (
+    Part,
+    alone,
+    alone_findings,
+    follow_up_findings,
+    part_findings,
+    parts_of,
+)
 from site_agent.desk.examination.examined_rows import identifier_findings, image_findings, row_findings
 from site_agent.desk.examination.finding import Finding, Level
 from site_agent.hospital import Hospital, Split
@@ -91,7 +97,7 @@ def examine(survey: Survey, split: Split) -> Examination:
         found += column_findings(table, unread)
         found += [
             *identifier_findings(table),
-            *row_findings(table, rows),
+            *row_findings(table),
             *image_findings(table),
             *follow_up_findings(table),
         ]

@@ -125,6 +125,8 @@ def unlikely_markers(values: Numbers) -> tuple[float, ...]:
     present, counts = np.unique(values[~np.isnan(values)], return_counts=True)
     is_marker = np.isin(present, MARKERS)
     candidates, others = present[is_marker], present[~is_marker]
+    if not len(candidates):
+        return ()
     if not len(others):
         return (float(present[0]),) if len(present) == 1 else ()
     if len(others) < _FEWEST_OTHERS:
@@ -191,7 +193,10 @@ def seem_identifiers(values: Numbers) -> bool:
 
     These are whole numbers of which most differ, and which have at least five digits or are nearly consecutive.
     """
-    there = values[~np.isnan(values) & ~np.isin(values, unlikely_markers(values))]
+    there = values[~np.isnan(values)]
+    if not np.isin(there[there != np.floor(there)], MARKERS).all():
+        return False
+    there = there[~np.isin(there, unlikely_markers(there))]
     if len(there) < _FEWEST_IDENTIFIERS or (there < 0).any() or (there != np.floor(there)).any():
         return False
     different = len(np.unique(there))

@@ -1,12 +1,12 @@
-"""Finds problems with the outcome: rare classes, and columns that reveal the outcome.
+"""Finds problems with the outcome: rare classes, columns that reveal it, and doubts about a time of follow-up.
 
 A column that alone predicts the outcome very well was often recorded after the outcome. It is measured by its order,
-and by a small decision tree on this column, whose predictions are for rows that the tree has not seen. Test rows are
-not read.
+and by the mean outcome of its values in bins of equal size, each row by the bins of other rows. Test rows are not read.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from site_agent.desk.examination.finding import Finding, counted
 from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.contract import RegressionTarget
+from site_agent.trainer.data.contract import BinaryTarget, RegressionTarget
 from site_agent.trainer.data.dataset import SplitRows
 from site_agent.trainer.data.run_table import is_missing
 from site_agent.trainer.data.tables import Table
@@ -26,9 +26,17 @@ _SUSPICIOUS_AUROC: Final = 0.8
 _SUSPICIOUS_CORRELATION: Final = 0.9
 _FEWEST: Final = 10
 _MOST_ROWS: Final = 20_000
-_LEAVES: Final = 16
-_SMALLEST_LEAF: Final = 5
+_MOST_BINS: Final = 32
+_ROWS_OF_A_BIN: Final = 12
 _FOLDS: Final = 3
+# Names of a time of follow-up: futime, survival_days, time, time to event, os_months. Not a time of day, nor an age.
+FOLLOW_UP: Final = re.compile(
+    r"(.*(follow.?up|surviv|time.?to|futime|überleb|ueberleb|beobachtungs).*"
+    r"|((os|pfs|dfs|rfs|tte|obs|event|censor\w*)[ ._-]?)?(time|days?|weeks?|months?|years?)"
+    r"|(time|os|pfs|dfs|rfs)[ ._-](days?|weeks?|months?|years?)|tte)",
+    re.I,
+)
+_CELLS_AT_ONCE: Final = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +50,11 @@ class Part:
     mean: float | None
 
 
-def named_parts(parts: SplitRows) -> list[tuple[str, npt.NDArray[np.int64]]]:
-    """Return the training, validation and test rows, each with its name for a reader."""
-    return [("training", parts.training), ("validation", parts.validation), ("test", parts.test)]
-
-
 def parts_of(table: Table, parts: SplitRows) -> tuple[Part, ...]:
     """Return how many rows and patients of each class are in the training, validation and test parts."""
     target, classes = table.target, table.contract.target.classes
     found = []
-    for name, rows in named_parts(parts):
+    for name, rows in (("training", parts.training), ("validation", parts.validation), ("test", parts.test)):
         values = np.empty(0) if target is None else target[rows]
         values = values[~np.isnan(values)]
         counts = np.bincount(values.astype(np.int64), minlength=len(classes)).tolist() if classes else []
@@ -97,13 +100,16 @@ def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
     places = range(1 if len(declared.classes) == 2 else 0, len(declared.classes))
     happened = [(outcome == place) for place in places]
     happened = [one for one in happened if min(one.sum(), (~one).sum()) >= _FEWEST]
-    for feature in table.contract.features:
-        values = table.features[feature.name][rows]
-        values = np.where(is_missing(feature, values), -1e12, values)  # a value of its own for the tree
-        if is_number:
-            found[feature.name] = _correlation(values, outcome)
-        elif happened:
-            found[feature.name] = max(_auroc(values, one) for one in happened)
+    wanted = [outcome] if is_number else [one.astype(np.float64) for one in happened]
+    at_once = max(1, _CELLS_AT_ONCE // len(rows))
+    features = table.contract.features if wanted else ()
+    for first in range(0, len(features), at_once):
+        some = features[first : first + at_once]
+        values = np.stack([table.features[one.name][rows] for one in some])
+        for place, one in enumerate(some):
+            values[place, is_missing(one, values[place])] = -1e12  # a value of its own
+        shares = np.max([_shares(values, one, is_number=is_number) for one in wanted], axis=0)
+        found |= {one.name: float(share) for one, share in zip(some, shares, strict=True)}
     for name, counts in table.terms.items() if happened else ():
         has_term = counts[rows] > 0
         # A column of two values has one corner in its ROC curve.
@@ -113,28 +119,39 @@ def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
     return found
 
 
-def _auroc(values: Numbers, happened: npt.NDArray[np.bool_]) -> float:
-    from sklearn.metrics import roc_auc_score
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
-    from sklearn.tree import DecisionTreeClassifier
+def _shares(values: Numbers, outcome: Numbers, *, is_number: bool) -> Numbers:
+    """Return how well each row of `values`, float64 (columns, rows), predicts the outcome, float64 (columns,).
 
-    tree = DecisionTreeClassifier(max_leaf_nodes=_LEAVES, min_samples_leaf=_SMALLEST_LEAF, random_state=0)
-    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=0)  # a table can be sorted by this column
-    said = cross_val_predict(tree, values[:, None], happened, cv=folds, method="predict_proba")
-    ranked = float(roc_auc_score(happened, values))  # a code has no order, so this is about one half for it
-    return max(float(roc_auc_score(happened, said[:, 1])), ranked, 1 - ranked)
+    The area under the ROC curve is a linear function of the ranks (Mann and Whitney 1947).
+    """
+    from scipy.stats import rankdata
+
+    columns, rows = values.shape
+    ranks = rankdata(values, axis=1)
+    bins = min(_MOST_BINS, max(2, rows // _ROWS_OF_A_BIN))
+    order = np.random.default_rng(0).permutation(rows)
+    folds = np.empty(rows, dtype=np.int64)
+    folds[order[np.argsort(outcome[order], kind="stable")]] = np.arange(rows) % _FOLDS  # each with its share of events
+    places = np.minimum(((ranks - 0.5) * bins / rows).astype(np.int64), bins - 1) + np.arange(columns)[:, None] * bins
+    inside = places + folds * bins * columns
+    size = _FOLDS * columns * bins
+    counts = np.bincount(inside.ravel(), minlength=size).reshape(_FOLDS, -1)
+    sums = np.bincount(inside.ravel(), np.tile(outcome, columns), size).reshape(_FOLDS, -1)
+    others = counts.sum(axis=0) - counts, sums.sum(axis=0) - sums
+    means = (others[1] + outcome.mean()) / (others[0] + 1.0)
+    predicted = rankdata(means.ravel()[inside], axis=1)
+    if is_number:
+        return np.asarray(np.max([np.abs(_correlations(one, rankdata(outcome))) for one in (ranks, predicted)], axis=0))
+    events = outcome.sum()
+    areas = [(one @ outcome - events * (events + 1) / 2) / (events * (rows - events)) for one in (ranks, predicted)]
+    return np.asarray(np.max([areas[0], 1 - areas[0], areas[1]], axis=0))
 
 
-def _correlation(values: Numbers, target: Numbers) -> float:
-    from scipy.stats import spearmanr
-    from sklearn.model_selection import KFold, cross_val_predict
-    from sklearn.tree import DecisionTreeRegressor
-
-    tree = DecisionTreeRegressor(max_leaf_nodes=_LEAVES, min_samples_leaf=_SMALLEST_LEAF, random_state=0)
-    said = cross_val_predict(tree, values[:, None], target, cv=KFold(_FOLDS, shuffle=True, random_state=0))
-    if min(np.ptp(target), np.ptp(values)) == 0:
-        return 0.0
-    return max(float(abs(spearmanr(one, target).statistic)) for one in (said, values) if one.min() < one.max())
+def _correlations(ranks: Numbers, target: Numbers) -> Numbers:
+    """Return the correlation of each row of `ranks`, float64 (columns, rows), with `target`; 0 if one is constant."""
+    ranks, target = ranks - ranks.mean(axis=1, keepdims=True), target - target.mean()
+    size = np.sqrt((ranks**2).sum(axis=1) * (target**2).sum())
+    return np.asarray(np.divide(ranks @ target, size, out=np.zeros(len(ranks)), where=size > 0))
 
 
 def alone_findings(table: Table, measured: Mapping[str, float]) -> Iterator[Finding]:
@@ -149,3 +166,33 @@ def alone_findings(table: Table, measured: Mapping[str, float]) -> Iterator[Find
                 "is its value known before the outcome?"
             )
             yield Finding(level="warning", key=f"predicts-alone:{name}", words=words)
+
+
+def follow_up_findings(table: Table) -> Iterator[Finding]:
+    """Yield warnings that a person must accept or correct, and notes."""
+    contract, target = table.contract, table.contract.target
+    if not isinstance(target, BinaryTarget):
+        return
+    if contract.follow_up is None:
+        for feature in contract.features:
+            if FOLLOW_UP.fullmatch(feature.name):
+                words = (
+                    f"column {feature.name}: its name is that of a time of follow-up to {target.name}, which is known "
+                    "only afterwards; if so, give it role: follow-up"
+                )
+                yield Finding(level="warning", key=f"follow-up:{feature.name}", words=words)
+        return
+    name, competing = contract.follow_up.name, contract.follow_up.competing
+    censored = [code for code in target.negative or () if code not in competing]
+    if len(censored) > 1:
+        words = (
+            f"column {target.name}: {', '.join(censored)} all count as censored; is one of them another event, such as "
+            f"death from another cause? If so, list it under competing of {name}"
+        )
+        yield Finding(level="warning", key=f"competing:{target.name}", words=words)
+    if competing:
+        words = (
+            f"column {target.name}: {', '.join(competing)} count as censored, although another event ended follow-up; "
+            "hazard ratios are for this event alone, and a survival curve shows it as if the other could not happen"
+        )
+        yield Finding(level="note", key=f"competing:{target.name}", words=words)

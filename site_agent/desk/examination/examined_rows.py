@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterator
-from itertools import combinations
 from typing import Final
 
 import numpy as np
@@ -15,10 +14,8 @@ import pandas as pd
 import pyarrow as arrow
 import pyarrow.compute as compute
 
-from site_agent.desk.examination.examined_outcome import named_parts
 from site_agent.desk.examination.finding import Finding, counted, row_warning
 from site_agent.trainer.data.cell_rules import canonical_code
-from site_agent.trainer.data.dataset import SplitRows
 from site_agent.trainer.data.run_table import is_missing
 from site_agent.trainer.data.tables import Table
 
@@ -35,8 +32,8 @@ _MOST_ROWS: Final = 0.8
 _Numbers = npt.NDArray[np.int64]  # equal for equal rows, or for rows of one patient
 
 
-def row_findings(table: Table, parts: SplitRows | None) -> Iterator[Finding]:
-    """Yield all findings about the rows of a table. `parts` is None if the table cannot be split."""
+def row_findings(table: Table) -> Iterator[Finding]:
+    """Yield all findings about the rows of a table."""
     columns = [*table.features.values(), *table.marks, *([] if table.target is None else [table.target])]
     if not columns:
         return
@@ -48,12 +45,11 @@ def row_findings(table: Table, parts: SplitRows | None) -> Iterator[Finding]:
     again = pd.DataFrame({"row": equal, "who": 0 if patients is None else patients}).duplicated(keep=False).to_numpy()
     who = "" if patients is None else " of the same patient"
     words = f"{again.sum()} rows{who} are equal to another row in every column that the contract uses"
+    words += "" if patients is not None else "; declare the column that identifies the patient"
     yield from row_warning(table, "duplicates", words, again)
     if patients is not None:
         yield from _twins(table, compared, equal, patients)
     yield from _kinds(table, patients)
-    if patients is None and parts is not None:
-        yield from _in_two_parts(equal, parts)
 
 
 def _canonical(text: str) -> str:
@@ -135,18 +131,6 @@ def _kinds(table: Table, patients: _Numbers | None) -> Iterator[Finding]:
             "export one instrument or event"
         )
         yield Finding(level="warning", key="kinds-of-rows", words=words)
-
-
-def _in_two_parts(equal: _Numbers, parts: SplitRows) -> Iterator[Finding]:
-    """Yield a warning if equal rows are in two parts. With a patient column a patient's rows stay together."""
-    for (one, ours), (other, theirs) in combinations(named_parts(parts), 2):
-        shared = np.intersect1d(equal[ours], equal[theirs])
-        if len(shared):
-            words = (
-                f"{len(shared)} equal rows are both in the {one} rows and in the {other} rows; declare the column that "
-                "identifies the patient"
-            )
-            yield Finding(level="warning", key=f"duplicates-in-two-parts:{one}:{other}", words=words)
 
 
 def image_findings(table: Table) -> Iterator[Finding]:

@@ -22,7 +22,8 @@ LARGEST_MAGNITUDE: Final = 1e100
 LONGEST_NUMBER: Final = 400
 UNKNOWN_POSITION: Final = -1.0
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-LIMIT: Final = re.compile(r"([<>\u2264\u2265])=?\s*(\S+)")
+LIMIT_SIGNS: Final = "<>\u2264\u2265"
+LIMIT: Final = re.compile(rf"([{LIMIT_SIGNS}])=?\s*(\S+)")
 _NO_SEPARATORS: Final = re.compile("(%[A-Za-z])+")
 _TIME: Final = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)
 ZONED_TIME: Final = re.compile(
@@ -40,7 +41,9 @@ class Flaw:
 
 
 NOT_A_NUMBER: Final = Flaw("text where a number is declared")
-BEYOND_LIMIT: Final = Flaw("a number behind < or >, as at a detection limit; declare `detection_limit`")
+BEYOND_LIMIT: Final = Flaw(
+    "a number behind < or >; declare `detection_limit` for a feature or outcome, or write the number"
+)
 TOO_LARGE: Final = Flaw("a number too large to compute with")
 PLAIN_DATE: Final = "%Y-%m-%d"
 MISSING: Final = Flaw("a missing value (the contract refuses it)")
@@ -50,6 +53,8 @@ NOT_A_DATE: Final = Flaw("a text that is not a date of the declared pattern")
 ERROR_CODES: Final = ("#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#N/A")
 FAILED_FORMULA: Final = Flaw("an error value of a spreadsheet")
 ZONED: Final = Flaw("a time with a distance from UTC, whose day depends on the place; declare `zone` in the format")
+SHORT_YEAR: Final = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2}", re.ASCII)
+NO_CENTURY: Final = Flaw("a date with a year of two digits, whose century is not guessed; export years of four digits")
 IN_THE_FUTURE: Final = Flaw("a date in the future")
 ABSENT: Final = Flaw("it is missing")
 LONGEST_CELL: Final = 100_000  # below the 131,072 characters that Python's reader of text files accepts
@@ -167,7 +172,7 @@ class DateRule:
             return ZONED if self.zone is None else self._zoned(text, ZoneInfo(self.zone), today)
         found = {day for pattern in self.patterns if (day := written_day(text, pattern)) is not None}
         if len(found) != 1:  # two patterns of a contract never read one text as different days
-            return FAILED_FORMULA if text in ERROR_CODES else NOT_A_DATE
+            return FAILED_FORMULA if text in ERROR_CODES else NO_CENTURY if SHORT_YEAR.fullmatch(text) else NOT_A_DATE
         return self.judged(float(found.pop().toordinal()), today)
 
     def _zoned(self, text: str, zone: ZoneInfo, today: date) -> float | Flaw:

@@ -43,7 +43,7 @@ from site_agent.trainer.data.mistakes import Mistakes, unusable
 from site_agent.trainer.data.table_sources import Cells, texts_of
 
 DAYS_PER_YEAR: Final = 365.25
-_REMEMBERED_CELLS: Final = 1 << 12
+_REMEMBERED_CELLS: Final = 1 << 15  # as many as a lifetime has days
 _LONGEST_REMEMBERED: Final = 100
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
@@ -119,7 +119,12 @@ def target_parser(target: Target, spelling: Spelling) -> BlockParser:
         case MultiClassTarget():
             rule = CodeRule(_positions(target.codes), markers, missing=MISSING)
         case RegressionTarget():
-            rule = NumberRule(markers, target.range or (None, None), refuses_missing=True)
+            rule = NumberRule(
+                markers,
+                target.range or (None, None),
+                refuses_missing=True,
+                detection_limit=target.detection_limit,
+            )
         case _:
             assert_never(target)
     return _parser(rule, spelling.decimal)

@@ -9,6 +9,7 @@ list or note is stored, shown or logged, because a note may name its patient.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from datetime import date, datetime
@@ -34,12 +35,25 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
+def written_name(cell: str) -> str:
+    """Return a column's name as it is compared: one blank for each run of blanks and line ends, no hidden sign."""
+    seen = (one for one in unicodedata.normalize("NFC", cell) if one.isprintable() or one.isspace())
+    return " ".join("".join(seen).split())
+
+
 def _name(value: str) -> str:
-    if not value or value != value.strip() or not value.isprintable():
-        raise ValueError("a column's name is printable text without blanks at its ends")
+    if not (name := written_name(value)):
+        raise ValueError("a column's name is printable text")
+    return name
+
+
+def _ordered(value: tuple[float, float]) -> tuple[float, float]:
+    if not value[0] < value[1]:
+        raise ValueError("range is the lowest and the highest possible value, lowest first")
     return value
 
 
+Range = Annotated[tuple[float, float], AfterValidator(_ordered)]
 Code = Annotated[str, BeforeValidator(_as_text), AfterValidator(canonical_code)]
 Name = Annotated[str, AfterValidator(_name)]
 Words = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
@@ -298,7 +312,7 @@ class MeasuredFeature(TableColumn):
     """
 
     role: Literal["feature"]
-    range: tuple[float, float] | None = None
+    range: Range | None = None
     missing: Literal["refuse", "median", "median-and-flag"] = "refuse"
     missing_markers: tuple[Code, ...] = ()
     required: bool = True
@@ -306,9 +320,7 @@ class MeasuredFeature(TableColumn):
     concept: ConceptName | None = None
 
     @model_validator(mode="after")
-    def _ordered(self) -> MeasuredFeature:
-        if self.range and not self.range[0] < self.range[1]:
-            raise ValueError("range is the lowest and the highest possible value, lowest first")
+    def _may_be_absent(self) -> MeasuredFeature:
         if not self.required and self.missing == "refuse":
             raise ValueError("a column that may be absent needs missing: median or median-and-flag")
         return self

@@ -36,6 +36,7 @@ from site_agent.trainer.data.columns import (
     ImageColumn,
     NumericFeature,
     PatientColumn,
+    Range,
     TableColumn,
     TermsFeature,
     Words,
@@ -80,12 +81,6 @@ class TableFormat(_Format):
     delimiter: Literal[",", ";", "\t", "|"] = ","
     encoding: Literal["utf-8", "utf-16", "iso-8859-1", "windows-1252"] = "utf-8"
     decimal: Literal[".", ","] = "."
-
-    @model_validator(mode="after")
-    def _distinct(self) -> TableFormat:
-        if self.decimal == self.delimiter:
-            raise ValueError("delimiter and decimal cannot be the same character")
-        return self
 
 
 class ExcelFormat(_Format):
@@ -215,13 +210,8 @@ class RegressionTarget(_Target):
     task: Literal["regression"]
     classes: ClassVar[tuple[str, ...]] = ()
     unit: str | None = None
-    range: tuple[float, float] | None = None
-
-    @model_validator(mode="after")
-    def _ordered(self) -> RegressionTarget:
-        if self.range and not self.range[0] < self.range[1]:
-            raise ValueError("range is the lowest and the highest possible value, lowest first")
-        return self
+    range: Range | None = None
+    detection_limit: Literal["at-limit", "half"] | None = None
 
 
 Target = BinaryTarget | MultiClassTarget | RegressionTarget
@@ -255,12 +245,9 @@ class Contract(Document):
         roles = [column.role for column in self.columns]
         if roles.count("target") != 1:
             raise ValueError(f"exactly one column has the role target, not {roles.count('target')}")
-        if roles.count("patient") > 1:
-            raise ValueError("at most one column has the role patient")
-        if roles.count("follow-up") > 1:
-            raise ValueError("at most one column has the role follow-up")
-        if roles.count("image") > 1:
-            raise ValueError("at most one column has the role image")
+        for role in ("patient", "follow-up", "image"):
+            if roles.count(role) > 1:
+                raise ValueError(f"at most one column has the role {role}")
         has_features = bool(self.features or self.terms)
         if not has_features and self.image is None:
             raise ValueError("at least one column has the role feature or image")

@@ -24,10 +24,10 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from protos.errors import ConfigurationError, OperatorError, UnavailableError, to_install
+from protos.errors import ConfigurationError, OperatorError, UnavailableError
 from site_agent.trainer.data import duck_database
 from site_agent.trainer.data.contract import SqlFormat
-from site_agent.trainer.data.mistakes import unusable
+from site_agent.trainer.data.mistakes import not_installed, unusable
 from site_agent.trainer.data.table_sources import Row
 
 if TYPE_CHECKING:
@@ -50,49 +50,51 @@ _SPELLINGS: Final = "-c datestyle=ISO -c intervalstyle=iso_8601"
 _NOTHING: Final = "Nothing was read or changed and nothing was sent."
 _BY_HAND: Final = "Run the contract's query by hand, and correct the query or the database."
 # The first codes of an SQLSTATE, or the name of SQLite's error: what happened, and what to do.
+_URL: Final = "Correct the URL in the table's file."
 _REJECTIONS: Final = {
-    "1045": ("The database rejects the user or the password.", "Correct the URL in the table's file."),
-    **dict.fromkeys(
-        ("1044", "1049"),
-        ("The server has no such database, or its user may not use it.", "Correct the URL in the table's file."),
-    ),
-    "1146": ("The query names a table that the database does not have.", _BY_HAND),
-    "1054": ("The query names a column that the database does not have.", _BY_HAND),
-    "1060": ("The query gives two columns the same name.", _BY_HAND),
-    "1064": ("The query has a mistake in its syntax, or writes a file.", _BY_HAND),
-    **dict.fromkeys(
-        ("1142", "1143", "1370"),
+    code: (what, remedy)
+    for codes, what, remedy in (
+        ("1045", "The database rejects the user or the password.", _URL),
+        ("1044 1049", "The server has no such database, or its user may not use it.", _URL),
+        ("1146 42P01", "The query names a table that the database does not have.", _BY_HAND),
+        ("1054 42703", "The query names a column that the database does not have.", _BY_HAND),
+        ("1060", "The query gives two columns the same name.", _BY_HAND),
+        ("1064 42601", "The query has a mistake in its syntax, or writes a file.", _BY_HAND),
         (
+            "1142 1143 1370 42501",
             "The database's user may not read what the query names.",
             "Ask the database's administrator for the right to read it.",
         ),
-    ),
-    "1792": ("The query writes, and it may only read.", "Let the contract's query only read."),
-    "42P01": ("The query names a table that the database does not have.", _BY_HAND),
-    "42703": ("The query names a column that the database does not have.", _BY_HAND),
-    "42601": ("The query has a mistake in its syntax.", _BY_HAND),
-    "42501": (
-        "The database's user may not read what the query names.",
-        "Ask the database's administrator for the right to read it.",
-    ),
-    "25006": ("The query writes, and it may only read.", "Let the contract's query only read."),
-    "57014": ("The database stopped the query, for example after a time limit.", "Ask the database's administrator."),
-    "22": (
-        "The query computes with a value that its type cannot have.",
-        "Run the contract's query by hand and look for casts, divisions and dates.",
-    ),
-    "SQLITE_NOTADB": ("The SQLite file is encrypted or damaged.", "Give a sound copy of the file without a password."),
-    "SQLITE_CORRUPT": ("The SQLite file is damaged.", "Make a new copy with the program that writes it."),
-    "SQLITE_READONLY": (
-        "The query writes, or the SQLite file has an unfinished transaction.",
-        "Let the query only read. Open and close the file once with the program that writes it, or make a copy with: "
-        "sqlite3 FILE '.backup COPY'",
-    ),
-    "SQLITE_CANTOPEN": (
-        "The SQLite file cannot be opened.",
-        "The user account of the trainer must be allowed to read the file and its folder.",
-    ),
-    "SQLITE_ERROR": ("The query names a table or column that the file does not have, or has a mistake.", _BY_HAND),
+        ("1792 25006", "The query writes, and it may only read.", "Let the contract's query only read."),
+        (
+            "57014",
+            "The database stopped the query, for example after a time limit.",
+            "Ask the database's administrator.",
+        ),
+        (
+            "22",
+            "The query computes with a value that its type cannot have.",
+            "Run the contract's query by hand and look for casts, divisions and dates.",
+        ),
+        (
+            "SQLITE_NOTADB SQLITE_CORRUPT",
+            "The SQLite file is encrypted or damaged.",
+            "Make a new copy, without a password, with the program that writes it.",
+        ),
+        (
+            "SQLITE_READONLY",
+            "The query writes, or the SQLite file has an unfinished transaction.",
+            "Let the query only read. Open and close the file once with the program that writes it, or make a copy "
+            "with: sqlite3 FILE '.backup COPY'",
+        ),
+        (
+            "SQLITE_CANTOPEN",
+            "The SQLite file cannot be opened.",
+            "The user account of the trainer must be allowed to read the file and its folder.",
+        ),
+        ("SQLITE_ERROR", "The query names a table or column that the file does not have, or has a mistake.", _BY_HAND),
+    )
+    for code in codes.split()
 }
 # The database may answer the same query later: its server starts, ends, is full, or another program holds a lock.
 _LATER: Final = (
@@ -217,11 +219,7 @@ def _maria(
         from pymysql.constants import FIELD_TYPE
         from pymysql.converters import decoders, encoders
     except ImportError as cause:
-        raise ConfigurationError(
-            what="The package pymysql is not installed, but it is needed to read from MariaDB and MySQL.",
-            consequence="Nothing was read and nothing was sent.",
-            remedy=to_install("site,databases"),
-        ) from cause
+        raise not_installed("pymysql", "site,databases") from cause
     kinds = ("TINY", "SHORT", "INT24", "LONG", "LONGLONG", "YEAR", "FLOAT", "DOUBLE", "DECIMAL", "NEWDECIMAL")
     numbers = {kind: decoders[kind] for kind in (getattr(FIELD_TYPE, name) for name in kinds)}
     engine = create_engine(

@@ -16,9 +16,9 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from protos.errors import ConfigurationError, OperatorError, UnavailableError, to_install
+from protos.errors import OperatorError, UnavailableError
 from site_agent.trainer.data.contract import SqlFormat
-from site_agent.trainer.data.mistakes import unusable
+from site_agent.trainer.data.mistakes import not_installed, unusable
 from site_agent.trainer.data.table_sources import Row
 
 if TYPE_CHECKING:
@@ -67,11 +67,7 @@ def duck_records(path: Path, form: SqlFormat, start: bytes) -> Generator[Row, No
     try:
         import duckdb
     except ImportError as cause:
-        raise ConfigurationError(
-            what="The package duckdb is not installed, but it is needed to read this table.",
-            consequence="The table was not used and nothing was sent.",
-            remedy=to_install("site,databases"),
-        ) from cause
+        raise not_installed("duckdb", "site,databases") from cause
     is_file = start[8:12] == _MARK
     failure: OperatorError
     try:

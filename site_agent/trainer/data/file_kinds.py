@@ -16,6 +16,8 @@ _EXPORT: Final = "Export the table as CSV, with codes and not with labels, and n
 _SAVE: Final = "Save it as xlsx without a password, or as CSV."
 _UNPACK: Final = "Unpack it, and name the file inside."
 _PACKED: Final = "a packed file or an archive"
+_AS_PARQUET: Final = "Write the table as Parquet."
+_RESTORE: Final = "Ask the database's administrator to export the table as Parquet or CSV."
 _QUERY: Final = "Declare `kind: sql` with a query in the contract's format, or give it with --query."
 
 
@@ -52,18 +54,24 @@ _MARKS: Final = (
     *((0, mark, FileKind("a file of R", None, "Write the table with write.csv.")) for mark in (b"RDX2\n", b"RDX3\n")),
     (0, b"\x89HDF\r\n", FileKind("an HDF5 file", None, _EXPORT)),
     (0, b"MATLAB 5.0", FileKind("a file of MATLAB", None, "Write the table with writetable.")),
-    (0, b"ARROW1\0\0", FileKind("a Feather file", None, "Write the table as Parquet.")),
-    (0, b"Obj\1", FileKind("an Avro file", None, "Write the table as Parquet.")),
+    (0, b"ARROW1\0\0", FileKind("a Feather file", None, _AS_PARQUET)),
+    (0, b"Obj\1", FileKind("an Avro file", None, _AS_PARQUET)),
     (0, b"**COMPRESSED** **COMP", FileKind("a file of PROC CPORT", None, "Write it with the engine XPORT of SAS.")),
     (0, b"\0" * 12 + b"\xc2\xea\x81\x63", FileKind("a SAS catalogue", None, "Name the table (sas7bdat) beside it.")),
     (0, b"MSH|", FileKind("a file of HL7 messages", None, _EXPORT)),
-    (0, b"\x80\4\x95", FileKind("a pickle of Python", None, "Write the table as Parquet.")),
+    *((0, mark, FileKind("a pickle of Python", None, _AS_PARQUET)) for mark in (b"\x80\4\x95", b"\x80\5\x95")),
+    (0, b"PGDMP", FileKind("a dump of PostgreSQL", None, _RESTORE)),
+    (0, b"TAPE\0\0", FileKind("a backup of SQL Server", None, _RESTORE)),
+    (0, b"\1\x0f\0\0", FileKind("a database file of SQL Server", None, _RESTORE)),
 )  # fmt: skip
 _WORKBOOK: Final = FileKind("an Excel workbook", "excel", "Declare `kind: excel` in the contract's format.")
 _WORKBOOK_PARTS: Final = (b"xl/", b"[Content_Types].xml", b"_rels/", b"docProps/")
 _DBASE: Final = b"\x02\x03\x04\x05\x30\x31\x32\x43\x63\x83\x8b\xcb\xf5\xfb"
 _FHIR: Final = re.compile(rb'\s*\{[^\n]{0,4000}?"resourceType"\s*:')
 _MARKUP: Final = re.compile(rb"\s*<(\?xml|!doctype|html|table|workbook)\b", re.IGNORECASE)
+_SCRIPT: Final = re.compile(
+    rb"\s*(--|/\*|SET |CREATE |INSERT ).{0,3000}?\b(INSERT INTO|CREATE TABLE|COPY)\b", re.DOTALL
+)
 _JSON: Final = re.compile(rb'\s*(\[\s*)?\{\s*"[^"\n]{0,200}"\s*:')
 
 
@@ -83,6 +91,8 @@ def kind_of(path: Path, start: bytes) -> FileKind | None:
         return FileKind("a file of FHIR resources", "sql", f"{_QUERY} The examples have contract-fhir.yaml.")
     if _MARKUP.match(text):
         return FileKind("a page or a file in XML, also if its name ends in xls", None, _SAVE)
+    if _SCRIPT.match(text):
+        return FileKind("a dump of a database in SQL", None, _RESTORE)
     if _JSON.match(text):
         return FileKind("a file in JSON", None, _EXPORT)
     is_dbase = path.suffix.lower() == ".dbf" and start[:1] in _DBASE and 1 <= start[2] <= 12 and 1 <= start[3] <= 31

@@ -29,12 +29,11 @@ import numpy as np
 import numpy.typing as npt
 
 from host.durable import MODELS_RESERVE_BYTES, make_folder, require_room
-from protos.errors import ConfigurationError, UnavailableError, to_install
+from protos.errors import UnavailableError
 from site_agent.trainer.data import image_formats
 from site_agent.trainer.data.cell_rules import MISSING, Flaw
 from site_agent.trainer.data.columns import DicomFiles, ImageColumn, NiftiFiles
-from site_agent.trainer.data.image_scales import scale_of
-from site_agent.trainer.data.mistakes import unusable
+from site_agent.trainer.data.mistakes import not_installed, unusable
 
 Pixels: TypeAlias = npt.NDArray[np.float32]
 
@@ -245,12 +244,11 @@ class ImageFolder:
             return content
         pixels = image_formats.pixels_of(content, self._column, number)
         if isinstance(self._column.files, DicomFiles) and not isinstance(pixels, Flaw):
-            self.scales[scale_of(content)] += 1
+            self.scales[image_formats.scale_of(content)] += 1
         return pixels
 
 
 def _require_libraries(column: ImageColumn) -> None:
-    """Raise ConfigurationError if a library that the declared type of files needs is not installed."""
     package, extra = "pillow", "site"
     try:
         import PIL.Image  # noqa: F401
@@ -267,11 +265,7 @@ def _require_libraries(column: ImageColumn) -> None:
             case _:
                 assert_never(column.files)
     except ImportError as cause:
-        raise ConfigurationError(
-            what=f"The package {package} is not installed, but it is needed to read the images of this table.",
-            consequence="The table was not used and nothing was sent.",
-            remedy=to_install(extra),
-        ) from cause
+        raise not_installed(package, extra) from cause
 
 
 def _content(root: Path, path: str) -> bytes | Flaw:

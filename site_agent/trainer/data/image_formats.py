@@ -16,6 +16,7 @@ import gzip
 import io
 import logging
 import warnings
+from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import numpy as np
@@ -435,3 +436,38 @@ def _upright(
 def _finite(values: Intensities) -> Intensities | Flaw:
     found: Intensities = np.ascontiguousarray(values)
     return found if (np.abs(found) <= LARGEST_INTENSITY).all() else NO_NUMBERS
+
+
+# The units that the standard defines for PET (PS3.3 C.8.9.1.1.3). Any other text could name a patient.
+_UNITS: Final = frozenset(
+    (
+        *("CNTS", "NONE", "CM2", "CM2ML", "PCNT", "CPS", "BQML", "MGMINML", "UMOLMINML", "MLMING", "MLG", "1CM"),
+        *("UMOLML", "PROPCNTS", "PROPCPS", "MLMINML", "MLML", "GML", "STDDEV"),
+    )
+)
+_SCALE_TAGS: Final = ["Modality", "Units", "RescaleType", "RescaleSlope", "RescaleIntercept"]
+
+
+def scale_of(content: bytes) -> str:
+    """Return the scale of a DICOM image that was read before, in words without a text of the file."""
+    import pydicom
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tags = pydicom.dcmread(io.BytesIO(content), stop_before_pixels=True, specific_tags=_SCALE_TAGS)
+        modality, slope, intercept = tags.get("Modality"), tags.get("RescaleSlope"), tags.get("RescaleIntercept")
+        if modality == "PT":
+            units = str(tags.get("Units"))
+            return f"the unit {units}" if units in _UNITS else "no usual unit"
+        if modality == "CT":
+            return "Hounsfield units" if tags.get("RescaleType", "HU") == "HU" else "another unit than Hounsfield's"
+        return f"slope {float(1 if slope is None else slope):g}, intercept {float(intercept or 0):g}"
+
+
+def difference(scales: Counter[str]) -> str | None:
+    """Return what to ask about images of several scales, or None."""
+    if len(scales) < 2:
+        return None
+    shown = ", ".join(f"{count} have {scale}" for scale, count in scales.most_common(4))
+    more = f" and {len(scales) - 4} other scales are there" if len(scales) > 4 else ""
+    return f"intensities differ in their scale: {shown}{more}; does the window mean the same in each image?"

@@ -15,21 +15,20 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as arrow
 import pyarrow.compute as compute
 
-from protos.errors import ConfigurationError, to_install
 from site_agent.trainer.data.contract import LabelledFormat
-from site_agent.trainer.data.file_notes import FileNote
-from site_agent.trainer.data.mistakes import refuse, unusable
+from site_agent.trainer.data.mistakes import not_installed, refuse, unusable
 from site_agent.trainer.data.table_sources import Block, Cells, Doubt, Row, Unreadable, cell_of
-from site_agent.trainer.data.transport_files import special_cells
 
 Kind: TypeAlias = Literal["sas7bdat", "xport", "sav", "por", "dta"]
 _Convert: TypeAlias = Callable[[float], object]
@@ -76,6 +75,56 @@ _NO_ENCODING: Final = Unreadable(
     "text beyond ASCII, and the file does not say its encoding; declare `encoding` in the format"
 )
 _MOST_LABELS: Final = 50
+_SPECIAL: Final = re.compile(r"\.[A-Z_a-z]")  # the special missing values of SAS and Stata
+_UNIT: Final = re.compile(r".*[(\[]([^()\[\]]{1,15})[)\]]\s*")
+# A transport file has records of 80 bytes. Headers in them name the parts; behind the last one the rows follow each
+# other without a mark, and blanks fill the last record (SAS Institute, "The Record Layout of a Data Set in SAS
+# Transport Format"). The library loses special missing values, a second table, a missing end.
+_RECORD: Final = 80
+_TABLE: Final = b"HEADER RECORD*******MEMB"
+_COLUMNS: Final = b"HEADER RECORD*******NAM"
+_ROWS: Final = b"HEADER RECORD*******OBS"
+_ROWS_AT_ONCE: Final = 1 << 14
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileNote:
+    """What a file, or the dictionary beside it, says about one column.
+
+    Attributes:
+        label: the column's long name.
+        labels: the meaning of each code, by the code as it is in the cells.
+        missing: cells that mean a missing value, such as 999.
+        missing_ranges: the lowest and highest number of each range of missing values.
+        unit: the unit of the column's format, where the label does not say it.
+        limits: the lowest and the highest value that may be entered.
+        told: remarks for the person who corrects the draft.
+        ignored: why the column cannot be a feature; empty if it can.
+    """
+
+    label: str = ""
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    missing: frozenset[str] = frozenset()
+    missing_ranges: tuple[tuple[float, float], ...] = ()
+    unit: str = ""
+    limits: tuple[float, float] | None = None
+    told: tuple[str, ...] = ()
+    ignored: str = ""
+
+    def means_missing(self, cell: str) -> bool:
+        """Return whether the file says that this cell is a missing value."""
+        if cell in self.missing or _SPECIAL.fullmatch(cell):
+            return True
+        try:
+            return any(low <= float(cell) <= high for low, high in self.missing_ranges)
+        except ValueError:
+            return False
+
+    @property
+    def written_unit(self) -> str:
+        """The unit of the format, or in brackets at the end of the label."""
+        found = _UNIT.fullmatch(self.label)
+        return self.unit or (found[1].strip() if found else "")
 
 
 def labelled_kind(start: bytes) -> Kind | None:
@@ -105,7 +154,7 @@ def labelled_rows(path: Path, form: LabelledFormat, doubts: list[Doubt]) -> Gene
     missing: list[Counter[str]] = [Counter() for _ in names]
     rows, step = 0, max(1, _CELLS_AT_ONCE // max(1, len(names)))
     now = step
-    specials = special_cells(path) if kind == "xport" else iter(())
+    specials = _special_cells(path) if kind == "xport" else iter(())
     marked = next(specials, None)
     while now == step:
         found, _ = _read(path, form, kind, row_offset=rows, row_limit=step)
@@ -158,11 +207,7 @@ def _read(path: Path, form: LabelledFormat, kind: Kind, **options: Any) -> tuple
     try:
         import pyreadstat
     except ImportError as cause:
-        raise ConfigurationError(
-            what="The package pyreadstat is not installed, but it is needed to read files of SAS, SPSS and Stata.",
-            consequence="The table was not used and nothing was sent.",
-            remedy=to_install("site,formats"),
-        ) from cause
+        raise not_installed("pyreadstat", "site,formats") from cause
     if kind not in ("por", "xport"):
         options["user_missing"] = True
     if kind != "por" and form.encoding is not None:
@@ -224,7 +269,6 @@ def _spelt(value: Any, convert: _Convert | None = None) -> str | Unreadable:
 
 
 def _conversion(kind: Kind, form: str) -> _Convert | None:
-    """Return how a number becomes a date, or None."""
     if kind == "dta" and _MONTHS.match(form):
         return _month
     for pattern, start, unit in _DATES[kind]:
@@ -283,3 +327,69 @@ def _catalogue(path: Path) -> Mapping[str, Mapping[Any, str]]:
                 return {}
             return {str(name).upper(): labels for name, labels in facts.value_labels.items()}
     return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Layout:
+    """Where the rows begin, their bytes, how many there are if the file says so, and each number's place and bytes."""
+
+    start: int
+    width: int
+    stated_rows: int
+    numbers: tuple[tuple[int, slice], ...]
+
+
+def _special_cells(path: Path) -> Iterator[tuple[int, int, str]]:
+    """Yield row (from 0), place and letter of each special missing value, by rows.
+
+    A number has up to eight bytes; of a special missing value the first is a letter and the others are zero.
+
+    Raises:
+        DataError: the file has several tables, or ends too early.
+    """
+    layout, first, rest = _layout(path), 0, b""
+    with path.open("rb") as file:
+        file.seek(layout.start)
+        while layout.width and (block := file.read(layout.width * _ROWS_AT_ONCE)):
+            whole = len(block) // layout.width * layout.width
+            rest = block[whole:]
+            rows = np.frombuffer(block[:whole], np.uint8).reshape(-1, layout.width)
+            found = []
+            for place, part in layout.numbers:
+                cells = rows[:, part]
+                is_letter = ((cells[:, 0] >= ord("A")) & (cells[:, 0] <= ord("Z"))) | (cells[:, 0] == ord("_"))
+                marked = np.flatnonzero(is_letter & ~cells[:, 1:].any(axis=1))
+                found += [(first + int(row), place, chr(cells[row, 0])) for row in marked]
+            yield from sorted(found)
+            first += len(rows)
+    if rest.strip(b" ") or first < layout.stated_rows:
+        refuse(["the file ends too early; copy or export it again"])
+
+
+def _layout(path: Path) -> _Layout:
+    tables, size, start, stated = 0, 0, 0, b""
+    parts = np.empty((0, 140), np.uint8)
+    with path.open("rb") as file:
+        while len(record := file.read(_RECORD)) == _RECORD:
+            if record.startswith(_TABLE):
+                tables += 1
+                size = int(record[74:78])  # of the description of a column
+            elif record.startswith(_COLUMNS) and not start:
+                count = int(record[52:58])
+                described = file.read(-(-size * count // _RECORD) * _RECORD)
+                parts = np.frombuffer(described[: size * count], np.uint8).reshape(count, size)
+            elif record.startswith(_ROWS) and not start:
+                start, stated = file.tell(), record[48:63].strip()
+    if tables > 1:
+        refuse(["the transport file holds several tables; write one table into each file"])
+    if record or not start:
+        refuse(["the file ends too early; copy or export it again"])
+    lengths = [int.from_bytes(part[4:6].tobytes(), "big") for part in parts]
+    begins = [int.from_bytes(part[84:88].tobytes(), "big") for part in parts]
+    numbers = [
+        (place, slice(begins[place], begins[place] + lengths[place]))
+        for place in range(len(parts))
+        if parts[place, 1] == 1 and lengths[place] > 1
+    ]
+    rows = int(stated) if stated.isdigit() else 0
+    return _Layout(start=start, width=sum(lengths), stated_rows=rows, numbers=tuple(numbers))

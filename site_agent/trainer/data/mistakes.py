@@ -10,7 +10,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from protos.errors import DataError
+from protos.errors import ConfigurationError, DataError, to_install
 from protos.plan.documents import nearest_name
 
 KEPT_ROWS: Final = 20
@@ -93,6 +93,15 @@ def as_sentences(words: str, rows: str = "") -> str:
 def unusable(*, what: str, remedy: str) -> DataError:
     """Return the error message for a table, or images of a table, that cannot be used."""
     return DataError(what=what, consequence="The table was not used and nothing was sent.", remedy=remedy)
+
+
+def not_installed(package: str, extra: str) -> ConfigurationError:
+    """Return the error about a library that a kind of table or image needs."""
+    return ConfigurationError(
+        what=f"The package {package} is not installed, but it is needed to read this table or its images.",
+        consequence="The table was not used and nothing was sent.",
+        remedy=to_install(extra),
+    )
 
 
 def refuse(lines: Sequence[str]) -> NoReturn:

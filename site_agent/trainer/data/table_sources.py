@@ -9,12 +9,13 @@ numbers of a spreadsheet, and only some thousands are in memory at a time. The r
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import itertools
 import math
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, time
@@ -44,9 +45,10 @@ _BLOCK_CELLS: Final = 1 << 18
 _PART: Final = 1 << 22  # characters of a text file that are read at once
 _MOST_TITLES: Final = 30
 _PART_BYTES: Final = 1 << 20
+_END_OF_DOS: Final = "\x1a"
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _NO_DAY: Final = "a time beyond the years 1 to 9999, or in an unknown zone"
-_NO_TEXT: Final = "a value that is not text, a number or a date"
+_NO_TEXT: Final = "a value that is not text, a number or a date; export it as one, or declare role: ignore"
 
 
 @dataclass(frozen=True)
@@ -113,12 +115,11 @@ def open_rows(path: Path, form: Format, doubts: list[Doubt], start: int = 1) -> 
         ) from cause
 
 
-def header_row(path: Path, form: Format, is_header: Callable[[list[str], list[list[str]]], bool]) -> int:
-    """Return the number of the first row that is the header, judged from its cells and all first rows. Otherwise 1."""
+def first_rows(path: Path, form: Format) -> list[tuple[int, list[str]]]:
+    """Return the first rows of a table, among which its header is, with their numbers."""
     with open_rows(path, form, []) as rows:
         first = list(itertools.islice(_each_row(rows), _MOST_TITLES))
-    texts = [(row, [cell if isinstance(cell, str) else "" for cell in map(cell_of, cells)]) for row, cells in first]
-    return next((row for row, cells in texts if is_header(cells, [cells for _, cells in texts])), 1)
+    return [(row, [cell if isinstance(cell, str) else "" for cell in map(cell_of, cells)]) for row, cells in first]
 
 
 def _each_row(rows: Iterator[Row | Block]) -> Iterator[Row]:
@@ -208,6 +209,11 @@ def _converted_column(column: Cells) -> tuple[Cells, list[tuple[int, Unreadable]
     if arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_date32(kind):
         return compute.fill_null(column.cast(arrow.string()), ""), []
     try:
+        if arrow.types.is_binary(kind) or arrow.types.is_large_binary(kind):  # Spark and Impala write texts as bytes
+            return compute.fill_null(column.cast(arrow.string()), ""), []
+    except arrow.ArrowInvalid:
+        pass
+    try:
         return _column(column.to_pylist())
     except (arrow.ArrowException, OverflowError, ValueError):  # such as a time after the year 9999
         return _column([_value(cell) for cell in column])
@@ -296,9 +302,11 @@ def _text_rows(
 ) -> Generator[Row | Block, None, None]:
     # An undecodable byte becomes half a character, so that its line can be reported without its bytes.
     is_wide = form.encoding == "utf-16"
+    marks, _ = file.read(2), file.seek(0)
+    is_marked = marks in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     text = io.TextIOWrapper(
         file,
-        "utf-8-sig" if form.encoding == "utf-8" else form.encoding,
+        {"utf-8": "utf-8-sig", "utf-16": "utf-16" if is_marked else "utf-16-le"}.get(form.encoding, form.encoding),
         errors="strict" if is_wide else "surrogateescape",
         newline="",
     )
@@ -333,9 +341,9 @@ class _Text:
             not self.width
             or "\0" in part
             or part.startswith(("\n", "\r"))
-            or "\n\n" in part
-            or "\n\r\n" in part
             or "\ufeff" in part
+            or part.endswith(_END_OF_DOS)
+            or re.search(rf'^[{self._delimiter}" \t]*\r?$', part.removesuffix("\n"), re.MULTILINE)
         ):
             return None
         if "\r" in part and part.count("\r") != part.count("\r\n"):
@@ -372,7 +380,7 @@ class _Text:
                 if self._row < self._start:
                     continue
                 self.width = self.width or len(cells)
-                if cells:  # some programs write a delimiter behind the last cell of a row
+                if any(cell.strip() for cell in cells):  # some programs write a delimiter behind a row's last cell
                     yield self._row, cells if any(cells[self.width :]) else cells[: self.width]
                 if reader.line_num > line + 1:
                     self.swallowed += sum(self._holds_a_row(place, cell) for place, cell in enumerate(cells))
@@ -380,7 +388,8 @@ class _Text:
             return
         except csv.Error:
             pass
-        refuse([f"row {self._row + 1}: a quotation mark is not closed, or a cell is far too long"])
+        told = "a quotation mark is not closed, or a cell is far too long; a mark inside a cell is written twice"
+        refuse([f"row {self._row + 1}: {told}"])
 
     def _holds_a_row(self, place: int, cell: str) -> bool:
         """Return whether the lines of a cell have as many delimiters as rows, or as the ends of two rows."""
@@ -407,7 +416,7 @@ class _Text:
                 if "\0" in line:
                     refuse([f"line {self._line}: it has a NUL byte: the file is damaged, binary or in UTF-16"])
                 # A file that was joined from several has the mark of a beginning in its middle.
-                yield line.removeprefix("\ufeff")
+                yield line.removeprefix("\ufeff").removesuffix(_END_OF_DOS)
 
 
 def _parquet_rows(file: BinaryIO) -> Generator[Row | Block, None, None]:

@@ -27,6 +27,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as arrow
+import pyarrow.compute as compute
 
 from site_agent.trainer.data.cell_rules import (
     ABSENT,
@@ -59,13 +60,14 @@ from site_agent.trainer.data.columns import (
     MeasuredFeature,
     NumericFeature,
     TermsFeature,
+    written_name,
 )
 from site_agent.trainer.data.contract import Column, Contract, ExcelFormat, TableFormat
 from site_agent.trainer.data.follow_up import follow_up_parser, times_of
 from site_agent.trainer.data.image_folder import ImageFolder, Pixels, chosen_images
-from site_agent.trainer.data.image_scales import difference
+from site_agent.trainer.data.image_formats import difference
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
-from site_agent.trainer.data.table_sources import Block, Doubt, blocks_of, first_row, header_row, open_rows, texts_of
+from site_agent.trainer.data.table_sources import Block, Doubt, blocks_of, first_row, first_rows, open_rows, texts_of
 
 # Days that programs write for "not known". An ordinary patient can have one of them, several hardly.
 _MARKER_DAYS: Final = tuple(
@@ -238,7 +240,7 @@ class _Reading:
         self.put_aside: tuple[Mistake, ...] = ()
         self.parsed: dict[str, list[Numbers]] = {}
         self.patients: list[str] = []
-        self.no_identifiers = {"", *contract.missing_markers, *ERROR_CODES}
+        self.no_identifiers = {"", "NULL", "\\N", *contract.missing_markers, *ERROR_CODES}
         self.cells: dict[tuple[str, int], str] = {}
         self.others: dict[str, list[str]] = {}
         self.other_places: dict[str, int] = {}
@@ -294,7 +296,10 @@ class _Reading:
         form, names = self.contract.format, {column.name for column in self.contract.columns}
         if not (isinstance(form, TableFormat | ExcelFormat) and form.header):
             return 1
-        start = header_row(path, form, lambda cells, _: not names.isdisjoint(map(str.strip, cells)))
+        # A row with the names of groups, or a title, can have one of the names too.
+        rows = [(len(names.intersection(map(written_name, cells))), -row) for row, cells in first_rows(path, form)]
+        most, first = max(rows, default=(0, -1))
+        start = -first if most else 1
         if start > 1:
             doubts.append(Doubt(f"the names of the columns are in row {start}, and what is above it is not read"))
         return start
@@ -312,7 +317,7 @@ class _Reading:
         return bool(doubt.markers) and {canonical_code(one) for one in doubt.markers} <= own
 
     def _positions_by_name(self, header: Sequence[str]) -> dict[str, int]:
-        found = [cell.strip() for cell in header]
+        found = list(map(written_name, header))
         counts = Counter(found)
         declared = {column.name: column for column in self.contract.columns}
         if not counts.keys() & declared.keys():
@@ -351,7 +356,7 @@ class _Reading:
 
     def _find_others(self, header: Sequence[str], declared: Mapping[str, Column]) -> None:
         for place, name in enumerate(header):
-            column = declared.get(name.strip())
+            column = declared.get(written_name(name))
             if column is not None and not isinstance(column, IgnoredColumn):
                 continue
             if not name.strip() and name in self.other_places:
@@ -418,8 +423,8 @@ class _Reading:
                 self.parsed[name].append(parsed.values[is_used])
         patient = self.contract.patient
         if patient and patient.name in positions:
-            cells = texts_of(block.columns[positions[patient.name]])
-            self.patients += [cells[place].strip() for place in np.flatnonzero(is_used)]
+            cells = arrow.array(texts_of(block.columns[positions[patient.name]]), arrow.string())
+            self.patients += compute.utf8_trim_whitespace(cells.filter(arrow.array(is_used))).to_pylist()
         for name, place in self.other_places.items():
             self.others[name] += texts_of(block.columns[place])
         self._take_terms(block, positions, is_used)
@@ -530,6 +535,8 @@ class _Reading:
 
     def _find_anonymous(self, rows: npt.NDArray[np.int64]) -> None:
         assert self.contract.patient is not None
+        if self.no_identifiers.isdisjoint(self.patients):
+            return
         anonymous = [int(rows[place]) for place, who in enumerate(self.patients) if who in self.no_identifiers]
         if anonymous:
             self.mistakes.add("no patient identifier", anonymous, column=self.contract.patient.name)
@@ -557,7 +564,7 @@ class _Reading:
 
     def _check_patients(self, rows: npt.NDArray[np.int64]) -> None:
         patient = self.contract.patient
-        if patient is None or not patient.one_row_per_patient:
+        if patient is None or not patient.one_row_per_patient or len(set(self.patients)) == len(self.patients):
             return
         counts = Counter(self.patients)
         again = [
@@ -578,5 +585,3 @@ class _Reading:
         for name, count in zip(target.classes, counts, strict=True):
             if not count:
                 self.mistakes.add(f"no row is of the class {name}", column=target.name)
-        if np.count_nonzero(counts) == 1:
-            self.mistakes.add("all rows are of one class, so there is nothing to learn", column=target.name)

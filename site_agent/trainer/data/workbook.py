@@ -77,12 +77,6 @@ def sheet_rows(path: Path, form: ExcelFormat, doubts: list[Doubt], start: int) -
             yield from _rows_of(path, workbook, form, doubts, start)
 
 
-def sheet_names(path: Path) -> list[str]:
-    """Return the names of a workbook's sheets. The workbook was read before, so it is not damaged."""
-    with path.open("rb") as file, _silence(), closing(load_workbook(file, read_only=True)) as workbook:
-        return [sheet.title for sheet in workbook.worksheets]
-
-
 @contextmanager
 def _silence() -> Iterator[None]:
     """The library warns about styles, and about dates beyond the calendar with the value of the cell."""

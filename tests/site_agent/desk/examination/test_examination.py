@@ -163,22 +163,6 @@ def test_what_is_wrong_is_found(table: Table, name: str) -> None:
     assert "Zebra" not in repr(examination) + str(examination.findings)
 
 
-def test_equal_rows_in_training_and_test_are_found_where_nobody_says_whose_they_are(table: Table) -> None:
-    """Without a column of patients, copies of a row may test what they trained."""
-    columns = tuple(column for column in table.contract.columns if column.role != "patient")
-    copied = {name: np.tile(values[: ROWS // 4], 4) for name, values in table.features.items()}
-    assert table.target is not None
-    target = np.tile(table.target[: ROWS // 4], 4)
-    anonymous = replace(
-        _changed(table, **copied),
-        contract=table.contract.model_copy(update={"columns": columns}),
-        patients=None,
-        target=target,
-    )
-
-    assert "duplicates-in-two-parts:training:test" in _keys(_examined(anonymous), "warning")
-
-
 @pytest.mark.parametrize("part", ["cell", "order", "contract", "split"])
 def test_whatever_changes_changes_the_digest(table: Table, part: str) -> None:
     """One cell, the order of rows, a note in the contract, or another seed: a person has to look again."""

@@ -50,7 +50,6 @@ NUMBER = "{name: a, role: feature, type: numeric}"
         ((NUMBER, "{name: y, role: target, task: binary, positive: [1], negative: [1.0]}"), "codes are the same"),
         ((NUMBER, "{name: y, role: target, task: multi-class, codes: [1]}"), "at least 2 codes are"),
         ((NUMBER, "{name: y, role: target, task: regression, positive: [1]}"), "unknown key"),
-        ((NUMBER.replace("a,", "' a',"), TARGET), "without blanks"),
         (("{name: a, role: feature, type: binary, codes: [1]}", TARGET), "exactly two codes"),
         (("{name: a, role: feature, type: ordinal, codes: [1, 2], encoding: one-hot}", TARGET), "keeps its order"),
         (("{name: a, role: feature, type: categorical, codes: [1, 2], labels: [x]}", TARGET), "labels name each code"),
@@ -74,9 +73,3 @@ def test_a_wrong_contract_is_refused_with_a_reason(columns: tuple[str, ...], wor
         _contract(*columns)
 
     assert words in error.value.what
-
-
-def test_delimiter_and_decimal_differ() -> None:
-    """A comma cannot both part columns and stand in numbers."""
-    with pytest.raises(ConfigurationError, match="cannot be the same"):
-        _contract(NUMBER, TARGET, head="format: {header: true, decimal: ','}")

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from shutil import copy
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -28,8 +29,10 @@ EXAMPLE: Final = REPOSITORY / "deploy" / "examples" / "contract-omop.yaml"
 BLEEDING: Final = 192671  # gastrointestinal haemorrhage, the outcome of the database's own tutorials
 TABLES: Final = {
     "person": "person_id BIGINT, gender_concept_id BIGINT, birth_datetime DATE",
-    "visit_occurrence": "person_id BIGINT, visit_concept_id BIGINT, visit_start_date DATE",
-    "measurement": "person_id BIGINT, measurement_concept_id BIGINT, measurement_date DATE, value_as_number NUMERIC",
+    "visit_occurrence": "person_id BIGINT, visit_concept_id BIGINT, visit_start_date DATE, "
+    "admitting_source_concept_id BIGINT",  # the package has version 5.3
+    "measurement": "person_id BIGINT, measurement_concept_id BIGINT, measurement_date DATE, value_as_number NUMERIC, "
+    "unit_concept_id BIGINT",
     "condition_occurrence": "person_id BIGINT, condition_concept_id BIGINT, condition_start_date DATE",
 }
 DEATH: Final = "person_id BIGINT, death_date DATE"  # the package has this table without columns and people
@@ -152,9 +155,23 @@ def test_a_real_server_gives_the_same_rows(eunomia: Eunomia, postgres: Callable[
     _assert_as_computed(read_table(url, contract_from(CONTRACT)), eunomia)
 
 
-def test_the_example_contract_fits_the_public_database(eunomia: Eunomia, sqlite: Path) -> None:
-    """Its query runs. Nobody in it died and no pressure was recorded, and the examination reports both."""
-    survey = survey_table(sqlite, read_contract(EXAMPLE))
+@pytest.mark.parametrize("version", ["5.3", "5.4"])
+def test_the_example_contract_fits_the_public_database(
+    eunomia: Eunomia, sqlite: Path, tmp_path: Path, version: str
+) -> None:
+    """Its query runs in both versions. Nobody in it died and no pressure was recorded, and the examination says so."""
+    contract = read_contract(EXAMPLE)
+    if version == "5.3":
+        contract = contract_from(
+            EXAMPLE.read_text().replace("(admitted_from_concept_id", "(admitting_source_concept_id")
+        )
+    else:
+        copy(sqlite, tmp_path / "table")
+        sqlite = tmp_path / "table"
+        with closing(sqlite3.connect(sqlite)) as database:
+            names = "admitting_source_concept_id TO admitted_from_concept_id"
+            database.execute(f"ALTER TABLE visit_occurrence RENAME COLUMN {names}")
+    survey = survey_table(sqlite, contract)
 
     found = examine(survey, Split(seed=1))
 
@@ -164,4 +181,4 @@ def test_the_example_contract_fits_the_public_database(eunomia: Eunomia, sqlite:
     assert survey.table.target.sum() == 0
     assert found.errors
     with pytest.raises(DataError):
-        prepare(sqlite, read_contract(EXAMPLE), Split(seed=1))
+        prepare(sqlite, contract, Split(seed=1))
