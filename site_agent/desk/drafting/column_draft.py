@@ -139,11 +139,6 @@ class ColumnDraft:
         return not self.is_numeric and len(self.numbers) > 0.5 * self.filled and (is_comma or not self.codes)
 
     @property
-    def has_zone(self) -> bool:
-        """Whether the cells are times with a distance from UTC."""
-        return any(map(ZONED_TIME.fullmatch, self.texts))
-
-    @property
     def unlikely_codes(self) -> list[str]:
         """The codes that are probably marks for not known: numbers such as -99, far from all others."""
         numbers = {code: float(code) for code in self.shown_codes if _is_number(code)}
@@ -236,7 +231,7 @@ def feature_line(column: ColumnDraft) -> Line:
     if column.count(SHORT_YEAR) > 0.5 * column.filled:
         told = "the century is not guessed: export years of four digits, or ask which years are meant"
         return _ignored(column, f"suspicious: dates with years of two digits, and {told}", *words)
-    if column.has_zone:
+    if column.count(ZONED_TIME):
         told = "declare its `zone` in the format, such as zone: Europe/Berlin, and then this column with type: date"
         return _ignored(column, f"times with a distance from UTC, whose day depends on the place: {told}", *words)
     if column.patterns:
@@ -254,6 +249,10 @@ def feature_line(column: ColumnDraft) -> Line:
     if len(column.codes) == 1:
         told = "if it is a concept of the plan, as the sex in a hospital for women, declare it with all its codes"
         return _ignored(column, f"all values are equal; {told}")
+    return _of_many_texts(column, words)
+
+
+def _of_many_texts(column: ColumnDraft, words: list[str]) -> Line:
     if not column.has_identifiers and column.count(_WITH_DIGIT) > 0.5 * column.filled:
         told = "numbers with units, thousands or marks, times and names of months are not read"
         words.append(

@@ -168,22 +168,25 @@ def _is_second(cells: list[str], below: list[list[str]]) -> bool:
     return len(below) > 1 and any(above) and not any(_NUMBER.fullmatch(one) or one in _MISSING for one in above)
 
 
+def _header_row(path: Path, form: Format, doubts: list[Doubt]) -> int:
+    if not (isinstance(form, TableFormat | ExcelFormat) and form.header):
+        return 1
+    top = first_rows(path, form)
+    lines = [cells for _, cells in top]
+    place = next((place for place, cells in enumerate(lines) if _may_be_header(cells, lines)), 0)
+    if len(lines) > place + 1 and _is_second(lines[place + 1], lines[place + 2 :]):
+        told = "has texts above numbers; if they are names or units, leave one row of names in the table"
+        doubts.append(Doubt(f"row {top[place + 1][0]} {told}"))
+    if place:
+        doubts.append(Doubt(f"the names of the columns are in row {top[place][0]}, and what is above it is not read"))
+    return top[place][0] if place else 1
+
+
 def _columns(
     path: Path, form: Format, notes: Mapping[str, FileNote], doubts: list[Doubt]
 ) -> tuple[list[ColumnDraft], list[int], int, bool]:
     """Return the named columns, the numbers of those without a name, the rows read, and whether there are more."""
-    start = 1
-    if isinstance(form, TableFormat | ExcelFormat) and form.header:
-        top = first_rows(path, form)
-        lines = [cells for _, cells in top]
-        place = next((place for place, cells in enumerate(lines) if _may_be_header(cells, lines)), 0)
-        start = top[place][0] if place else 1
-        if len(lines) > place + 1 and _is_second(lines[place + 1], lines[place + 2 :]):
-            told = "has texts above numbers; if they are names or units, leave one row of names in the table"
-            doubts.append(Doubt(f"row {top[place + 1][0]} {told}"))
-    if start > 1:
-        doubts.append(Doubt(f"the names of the columns are in row {start}, and what is above it is not read"))
-    with open_rows(path, form, doubts, start) as rest:
+    with open_rows(path, form, doubts, _header_row(path, form, doubts)) as rest:
         first = first_row(rest)
         width = len(first[1])
         numbered = [f"column_{place}" for place in range(1, width + 1)]
@@ -202,8 +205,8 @@ def _columns(
             count = int(np.count_nonzero(block.rows <= last))
             for place, column in cells.items():
                 column += texts_of(block.columns[place].slice(0, count))
-            for row, place, flaw in block.unreadable:
-                flaws[place][flaw.words] += row <= last
+            for _, place, flaw in (one for one in block.unreadable if one[0] <= last):
+                flaws[place][flaw.words] += 1
             if has_more := len(numbers) > len(taken):
                 break
     drafts = [noted_draft(names[place], form.decimal, column, notes) for place, column in cells.items()]

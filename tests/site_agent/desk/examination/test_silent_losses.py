@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -49,29 +47,6 @@ def test_codes_that_look_like_numbers_stay_codes(tmp_path: Path) -> None:
     assert np.unique(table.features["code"]).tolist() == [0, 1, 2, 3]
 
 
-def test_the_mark_of_a_files_beginning_belongs_to_no_patient(tmp_path: Path) -> None:
-    """Two exports were joined, and the second begins with it."""
-    rows = _lines()
-    rows[9][0] = "\ufeff" + rows[9][0]
-
-    table = read_table(_file(tmp_path / "table.csv", rows), contract_from(_contract()))
-
-    assert table.patients is not None
-    assert table.patients[9] == "A-9"
-
-
-def test_days_that_mean_not_known_are_asked_about(tmp_path: Path) -> None:
-    """One patient can have such a day, several hardly."""
-    rows = _lines()
-    assert not survey_table(_file(tmp_path / "table.csv", rows), contract_from(_contract())).doubts
-    for row in rows[::4]:
-        row[1] = "9999-12-31"
-
-    (doubt,) = survey_table(_file(tmp_path / "table.csv", rows), contract_from(_contract())).doubts
-
-    assert doubt[1] == "born"
-
-
 @pytest.mark.parametrize("other", ["A-1 ", "A\u20111", "a-1", "A-1\u200b"])
 def test_one_patient_under_two_spellings_is_asked_about(tmp_path: Path, other: str) -> None:
     """Otherwise a patient's rows are in the training part and in the test part."""
@@ -82,35 +57,6 @@ def test_one_patient_under_two_spellings_is_asked_about(tmp_path: Path, other: s
 
     keys = {finding.key for finding in examine(found, Split(seed=0)).findings}
     assert ("identifiers-alike" in keys) == (other.strip() != "A-1")
-
-
-def test_rows_inside_a_quoted_cell_are_asked_about(tmp_path: Path) -> None:
-    """Two stray quotation marks make text of all rows between them, and a note may have lines."""
-    rows = _lines()
-    rows[0][2] = '"two\nlines, really"'
-    assert not survey_table(_file(tmp_path / "table.csv", rows), contract_from(_contract())).doubts
-    rows[0][2], rows[3][2] = '"5 inch', 'left"'
-
-    found = survey_table(_file(tmp_path / "table.csv", rows), contract_from(_contract()))
-
-    assert len(found.doubts) == 1
-
-
-def test_a_copy_of_a_database_without_its_log_is_asked_about(tmp_path: Path) -> None:
-    """Its newest rows can be in the file that was not copied."""
-    path = tmp_path / "table.sqlite"
-    contract = contract_from(_contract('{kind: sql, query: "SELECT * FROM visits"}'))
-    doubts = []
-    for mode in ("DELETE", "WAL"):
-        with closing(sqlite3.connect(path)) as one:
-            one.execute(f"PRAGMA journal_mode = {mode}")
-            one.execute("CREATE TABLE IF NOT EXISTS visits (patient, born, code, sick)")
-            one.execute("DELETE FROM visits")
-            one.executemany("INSERT INTO visits VALUES (?, ?, ?, ?)", _lines())
-            one.commit()
-        doubts.append(len(survey_table(path, contract).doubts))
-
-    assert doubts == [0, 1]
 
 
 def test_no_patient_becomes_the_names_of_a_draft(tmp_path: Path) -> None:

@@ -50,22 +50,6 @@ def test_cells_are_read_as_declared(write: Write, small_contract: Contract) -> N
     assert "63" not in repr(table)
 
 
-@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
-def test_the_way_a_file_is_saved_changes_nothing(
-    write: Write, tmp_path: Path, small_contract: Contract, ending: str
-) -> None:
-    """A byte order mark, any line end, blank lines and columns in another order are all the same table."""
-    plain = read_table(write(SMALL_ROWS), small_contract)
-    lines = [",".join(reversed(cells)) for cells in [SMALL_HEADER, *SMALL_ROWS]]
-    saved = tmp_path / "saved.csv"
-    saved.write_bytes(b"\xef\xbb\xbf" + (ending.join(lines) + ending + ending).encode())
-
-    again = read_table(saved, small_contract)
-
-    for name, values in plain.features.items():
-        np.testing.assert_array_equal(values, again.features[name])
-
-
 def test_a_german_export_is_read(tmp_path: Path) -> None:
     """Semicolons, decimal commas and windows-1252 are declared, not guessed."""
     contract = contract_from(
@@ -208,13 +192,6 @@ def test_several_rows_of_a_patient_are_an_error_only_where_declared(write: Write
     assert "column note: a patient identifier that occurs more than once in rows 2, 3, 4, 5, 6 and 7 more" in _refused(
         write(SMALL_ROWS), _with_patients(one_row=True)
     )
-
-
-def test_a_row_of_nobody_is_refused(write: Write) -> None:
-    """Without an identifier a row could end up in two parts of the split."""
-    what = _refused(write(_changed(3, 4, " ")), _with_patients(one_row=False))
-
-    assert "column note: no patient identifier in row 5" in what
 
 
 @pytest.mark.skipif(not HEART.is_dir(), reason="the shared public tables are not here")
