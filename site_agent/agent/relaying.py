@@ -84,8 +84,8 @@ class Relay:
         match order:
             case Open(stream=number, address=address):
                 await self._shut()
-                self._stream = _Stream(number, self._gate.post)
-                self._stream.open(address or self._kept.address("coordinator"), self._kept, self._proxy)
+                place = address or self._kept.address("coordinator")
+                self._stream = _Stream(number, self._gate.post, place, self._kept, self._proxy)
             case Up() | Taken() | Part():
                 if self._stream is not None and self._stream.number == order.stream:
                     self._stream.take(order)
@@ -108,15 +108,14 @@ class Relay:
 class _Stream:
     """One stream to the coordinator, with one task that reads and one task that writes."""
 
-    def __init__(self, number: int, report: Callable[[Message], None]) -> None:
+    def __init__(
+        self, number: int, report: Callable[[Message], None], address: str, kept: KeptCertificates, proxy: str
+    ) -> None:
+        """Open the stream to the coordinator. `report` tells the gate process when and how this stream ends."""
         self.number, self._report, self.is_accepted = number, report, False
         self._up: asyncio.Queue[Up | Part] = asyncio.Queue()
         self._room = asyncio.Semaphore(WINDOW)
-        self._task: asyncio.Task[None] | None = None
-
-    def open(self, address: str, kept: KeptCertificates, proxy: str) -> None:
-        """Open the stream to the coordinator. Report to the gate process when and how this stream ends."""
-        self._task = asyncio.create_task(self._live(address, kept, proxy))
+        self._task: asyncio.Task[None] | None = asyncio.create_task(self._live(address, kept, proxy))
 
     def take(self, order: Up | Taken | Part) -> None:
         """Carry out the next command of the gate process for this stream."""

@@ -64,12 +64,7 @@ class SiteUpkeep:
             await send(message)
 
     async def take(self, message: Upkeep, send: Send) -> None:
-        """Handle a message about audit logs or certificates, and send the replies. See `heard`."""
-        for answer in await self.heard(message):
-            await send(answer)
-
-    async def heard(self, message: Upkeep) -> list[Upkeep]:
-        """Handle a message about audit logs or certificates, and return the replies.
+        """Handle a message about audit logs or certificates, and send the replies.
 
         Raises:
             RefusedError: one of the two logs was cut or copied back.
@@ -78,10 +73,10 @@ class SiteUpkeep:
         """
         match message:
             case LogHeads():
-                return [*self._take(message), *await self._renewal()]
+                for answer in (*self._take(message), *await self._renewal()):
+                    await send(answer)
             case RenewalAnswered():
                 await self._renewed(message)
-                return []
             case RenewalAsked():
                 raise MalformedMessage("a message that only a site sends")
 

@@ -87,7 +87,7 @@ def test_behind_a_load_balancer(scene: Scene) -> None:
 def test_a_device_that_opens_tls_stops_the_site(scene: Scene, tmp_path: Path) -> None:
     """Behind an intercepting device no stream is opened at all."""
     before = scene.hospital.read_text()
-    with listening(intercepting(tmp_path, "Acme Web Gateway")) as port:
+    with listening(intercepting(tmp_path)) as port:
         scene.change(coordinator=f"localhost:{port}")
         told = connection(scene)
     scene.hospital.write_text(before)

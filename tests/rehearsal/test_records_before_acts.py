@@ -18,6 +18,7 @@ from protos.wire.upkeep_messages import RenewalAnswered, RenewalAsked
 from site_agent.gate.site_upkeep import SiteUpkeep
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, utc_now
+from tests.rehearsal.gates import nothing
 from tests.rehearsal.relayed_stream import certificates_in_process
 
 
@@ -75,10 +76,10 @@ def test_a_certificate_is_put_in_force_once_that_is_on_record(
     with monkeypatch.context() as full:
         full.setattr(audit, "write", no_room)
         with pytest.raises(StoreError):
-            asyncio.run(upkeep.heard(RenewalAnswered(chain, "")))
+            asyncio.run(upkeep.take(RenewalAnswered(chain, ""), nothing))
         assert (keys.tls_key_path.read_bytes(), keys.certificate_path.read_bytes()) == before
     with pytest.raises(UnavailableError):
-        asyncio.run(upkeep.heard(RenewalAnswered(chain, "")))
+        asyncio.run(upkeep.take(RenewalAnswered(chain, ""), nothing))
     renewed = keys.certificate_sha256()
 
     assert keys.certificate_sha256() == renewed

@@ -83,12 +83,6 @@ class Returning:
             json.dumps(content | {"site": "a", "enrolment": port, "coordinator": "moved.example.org:8443"})
         )
 
-    def approve(self) -> None:
-        """Approve the request, as `pki approve` does."""
-        fingerprint = self.register.site(SiteName("a")).identity_fingerprint
-        assert fingerprint is not None
-        self.register.approve(SiteName("a"), fingerprint, utc_now())
-
     async def start(self) -> None:
         """Enrol where needed, as `site-agent join` does at its start."""
         gate, certificates = self.folder / "state" / "gate", certificates_in_process(self.keys)
@@ -131,7 +125,7 @@ def test_a_revoked_site_returns_with_a_new_invitation_and_a_persons_approval(tmp
                     await eventually(lambda: site.register.site(SiteName("a")).state is SiteState.REQUESTED)
                     await asyncio.sleep(0.1)
                     assert not task.done()
-            site.approve()
+            site.register.approve(SiteName("a"), identity, utc_now())
             await site.start()
 
     asyncio.run(scene())

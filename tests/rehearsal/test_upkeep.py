@@ -31,6 +31,7 @@ from site_agent.gate.site_certificates import SiteCertificates, install_renewed,
 from site_agent.gate.site_upkeep import SiteUpkeep
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, as_channel, calling, serving, utc_now
+from tests.rehearsal.gates import nothing
 from tests.rehearsal.relayed_stream import Connection, certificates_in_process
 from tests.rehearsal.study import plan_with
 
@@ -194,9 +195,9 @@ def test_a_second_refusal_of_one_request_is_no_second_record(tmp_path: Path, off
     site.upkeep._asked = RenewalAsked("a", b"x", bytes(64))
     refusal = RenewalAnswered(b"", "not now")
 
-    asyncio.run(site.upkeep.heard(refusal))
+    asyncio.run(site.upkeep.take(refusal, nothing))
     with pytest.raises(MalformedMessage):
-        asyncio.run(site.upkeep.heard(refusal))
+        asyncio.run(site.upkeep.take(refusal, nothing))
 
     assert len(list(site.audit.records("renewal_refused"))) == 1
     site.audit.close()
