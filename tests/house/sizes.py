@@ -78,12 +78,12 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # Lines of a room, words of the pages, keys of a plan. A change that needs more space finds it in its own room, or
 # lowers another ceiling.
 CEILINGS: Final = {
-    "package_lines": 50_925, "audited_lines": 6_695, "beside_a_round_lines": 20_375, "test_lines": 57_780,
+    "package_lines": 50_895, "audited_lines": 6_695, "beside_a_round_lines": 20_355, "test_lines": 57_770,
     "benchmark_lines": 6_870, "doc_words": 27_990, "plan_keys": 20,
     "protos.plan": 6_200, "protos.statistics": 2_925, "protos.wire": 1_025, "protos.masking": 650,
     "protos.privacy": 400, "protos.numbers": 535, "protos": 200, "host": 2_490, "pki": 2_005,
     "coordinator.rounds": 2_225, "coordinator.storage": 810, "coordinator.network": 1_250,
-    "coordinator.commands": 865, "coordinator": 50, "site_agent.agent": 620, "site_agent.gate": 3_695,
+    "coordinator.commands": 865, "coordinator": 50, "site_agent.agent": 620, "site_agent.gate": 3_690,
     "site_agent.service": 665, "site_agent.trainer": 12_690, "site_agent.desk": 7_730, "site_agent.commands": 1_155,
     "site_agent": 2_520, "global_layers": 405,
 }  # fmt: skip
