@@ -200,10 +200,7 @@ def test_a_policy_s_smallest_cell_forbids_plain_statistics_and_no_private_ones()
 
 
 def test_the_sums_of_a_trainer_do_not_depend_on_small_cells() -> None:
-    """One row of a code is in the sum: leaving it out would tell others that it is alone.
-
-    A second plan gets the same numbers.
-    """
+    """One row of a code is in the sum, for any plan: leaving it out would tell others that it is alone."""
     table = table_of(np.full(20, 50.0), np.array([0.0] * 19 + [1.0]))
     plan, another = private_statistics_plan(), private_statistics_plan(version=2)
 
