@@ -183,6 +183,9 @@ def follow_up_findings(table: Table) -> Iterator[Finding]:
                 yield Finding(level="warning", key=f"follow-up:{feature.name}", words=words)
         return
     name, competing = contract.follow_up.name, contract.follow_up.competing
+    if table.patients is not None and (more := table.rows - len(set(table.patients))):
+        words = f"column {name}: {more} rows are of a patient with another row, so Cox models and curves are void here"
+        yield Finding(level="warning", key=f"rows:{name}", words=f"{words}; make one row for each patient")
     censored = [code for code in target.negative or () if code not in competing]
     if len(censored) > 1:
         words = (

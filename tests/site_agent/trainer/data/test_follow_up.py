@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -167,6 +168,16 @@ def test_a_second_code_without_the_event_is_asked(tmp_path: Path, more: str, lev
     found = examine(survey, Split(seed=0)).findings
 
     assert {one.level for one in found if one.key == "competing:died"} == {level}
+
+
+def test_several_rows_of_a_patient_are_warned_about(tmp_path: Path) -> None:
+    """A time to event needs one row for each patient, or models and curves count an event twice."""
+    survey = _read(tmp_path, _contract(NUMBER), [str(10 + row) for row in range(90)])
+
+    for rows, is_warned in ((1, False), (2, True)):
+        table = replace(survey.table, patients=tuple(f"P{row // rows}" for row in range(90)))
+        found = examine(replace(survey, table=table), Split(seed=0)).findings
+        assert ("rows:days" in {one.key for one in found}) is is_warned
 
 
 def test_a_feature_that_is_a_time_of_follow_up_is_warned_about(tmp_path: Path) -> None:
