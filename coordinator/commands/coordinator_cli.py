@@ -75,7 +75,7 @@ def check(path: Path) -> None:
     configuration = read_configuration(path)
     for plan in read_plans(configuration):
         manifest = manifest_of(plan)
-        click.echo(f"{plan.study} version {plan.version}: {plan.method_in_words}, {plan.rounds} rounds")
+        click.echo(f"{plan.study} version {plan.version}: {plan.method_name}, {plan.rounds} rounds")
         click.echo(f"  plan      {plan.digest.hex()}")
         if plan.privacy is not None:
             click.echo(f"  privacy   {price_in_words(plan.privacy, plan.private_sums)}")

@@ -309,7 +309,7 @@ class Engine:
         if not history.has_begun:
             store.note("run_announced", plan=run.plan.digest.hex())
             store.commit()
-            self._log.info("run_announced", run=run.name, method=run.plan.method_names, rounds=terms.rounds)
+            self._log.info("run_announced", run=run.name, method=run.plan.method_name, rounds=terms.rounds)
             return
         store.note("run_taken_up")
         store.commit()

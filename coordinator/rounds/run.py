@@ -233,7 +233,7 @@ class Run:
             "version": self.plan.version,
             "plan_digest": self.plan.digest.hex(),
             "manifest_digest": self.manifest.digest.hex(),
-            "method": self.plan.method_in_words,
+            "method": self.plan.method_name,
             "seed": self.plan.seed,
             "masked": self.plan.masking.required,
             "privacy": None if promise is None else price_in_words(promise, self.plan.private_sums),

@@ -47,8 +47,8 @@ _folder = click.Path(path_type=Path)
     "methods",
     multiple=True,
     metavar="NAME",
-    help="Method to run, from the table in README.md. Join several methods by + (ditto+player-fl), or write a plan's "
-    "`method` in braces. You can repeat the option. The last method is compared with the best local model. "
+    help="Method to run, from the table in docs/researcher.md, or a plan's `method` in braces. You can repeat the "
+    "option. The last method is compared with the best local model. "
     "[default: fedavg, global-layers and federated-prior on uci-heart; global-layers on breast-cancer; fedavg "
     "on digits; otherwise fedavg and global-layers]",
 )

@@ -42,7 +42,7 @@ class Rehearsal:
         """Return each chosen method as a study with its own plan.
 
         Raises:
-            ConfigurationError: there is no such method, or several cannot be composed.
+            ConfigurationError: there is no such method.
         """
         return studies_of(self.methods)
 

@@ -19,17 +19,15 @@ from protos.plan.ingredients import (
     AllButNormalisation,
     ColumnByColumn,
     ControlVariates,
-    ExtractorContrast,
     Method,
     Parts,
 )
-from protos.plan.methods import Composition, SingleMethod, method_names
+from protos.plan.methods import MethodChoice
 from quickstart.hospitals import HospitalData
 from site_agent.trainer.data.contract import read_contract
 
 CONCEPTS = Path(__file__).parent.parent / "data" / "uci-heart" / "concepts.yaml"
 _FEWEST_SITES = 3
-_LONGEST_STUDY = 40  # largest number of letters in a plan's study
 
 
 class Prior(Document):
@@ -38,7 +36,7 @@ class Prior(Document):
     name: Literal["federated-prior"]
 
 
-Choice: TypeAlias = Annotated[Composition | SingleMethod | Prior, Field(discriminator="name")]
+Choice: TypeAlias = Annotated[MethodChoice | Prior, Field(discriminator="name")]
 
 
 class _Asked(Document):
@@ -55,16 +53,12 @@ class Study:
 
 
 def choice_of(words: str) -> Choice:
-    """Return the method choice from a name, from names joined by +, or from a plan's `method`.
+    """Return the method choice from a name or from a plan's `method`.
 
     Raises:
-        ConfigurationError: there is no such method, or the methods cannot be composed.
+        ConfigurationError: there is no such method.
     """
-    if words.lstrip().startswith("{"):
-        text = words
-    else:
-        names = [{"name": name.strip()} for name in words.split("+")]
-        text = json.dumps(names[0] if len(names) == 1 else {"name": "composition", "of": names})
+    text = words if words.lstrip().startswith("{") else json.dumps({"name": words.strip()})
     raw = f"method: {text}".encode()
     return parse_document(raw, _Asked, source="--method", consequence="Nothing was started.").method
 
@@ -74,12 +68,9 @@ def studies_of(methods: Sequence[str]) -> tuple[Study, ...]:
     choices = list(dict.fromkeys(choice_of(words) for words in methods))
     studies: list[Study] = []
     for number, choice in enumerate(choices, start=1):
-        names = [choice.name] if isinstance(choice, Prior) else method_names(choice)
-        name, label = f"quickstart-{'-'.join(names)}", " + ".join(names)
-        if len(name) > _LONGEST_STUDY or any(study.name == name for study in studies):
-            name = f"{name[: _LONGEST_STUDY - 4]}-{number}"
+        name, label = f"quickstart-{choice.name}", choice.name
         if any(study.label == label for study in studies):
-            label = f"{label} ({number})"  # the same methods with other settings
+            name, label = f"{name}-{number}", f"{label} ({number})"  # the same method with other settings
         studies.append(Study(label=label, name=name, choice=choice))
     return tuple(studies)
 
@@ -141,8 +132,7 @@ def _prior_plan(study: Study, hospitals: Sequence[HospitalData]) -> dict[str, An
 def _network(method: Method, latent: int) -> dict[str, Any]:
     if isinstance(method.procedure, ColumnByColumn):
         return {"name": "columns", "hidden": [4 * latent, 2 * latent, latent], "lateral": 0.5}
-    is_common = isinstance(method.federated, Parts) and Part.COMMON in method.federated.parts
-    if is_common or any(isinstance(penalty, ExtractorContrast) for penalty in method.penalties):
+    if isinstance(method.federated, Parts) and Part.COMMON in method.federated.parts:
         return {"name": "parallel", "common": [latent], "unique": [latent]}
     return {"name": "global-layers-network", "latent": latent, "gate": False, "input_normalisation": False}
 

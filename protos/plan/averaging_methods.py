@@ -43,7 +43,7 @@ class FedProx(Document):
 
     def method(self) -> Method:
         """Return FedProx as a record: FedAvg with a proximal term in the loss of each site."""
-        return Method(penalties=(ingredients.Proximal(self.strength),))
+        return Method(penalty=ingredients.Proximal(self.strength))
 
 
 class _ServerOptimiser(Document):
@@ -120,7 +120,7 @@ class Moon(Document):
 
     def method(self) -> Method:
         """Return MOON as a record: FedAvg with a contrastive term in the loss of each site."""
-        return Method(penalties=(ingredients.Contrastive(strength=self.strength, temperature=self.temperature),))
+        return Method(penalty=ingredients.Contrastive(strength=self.strength, temperature=self.temperature))
 
 
 class LocalOnly(MethodWithoutSettings):

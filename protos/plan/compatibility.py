@@ -1,4 +1,4 @@
-"""Decides which parts of methods cannot be combined, and why. All other combinations are allowed."""
+"""Decides which methods a plan cannot have with its network, schedule, optimiser and weighting, and why."""
 
 from __future__ import annotations
 
@@ -18,18 +18,14 @@ from protos.plan.ingredients import (
     AllButNormalisation,
     ColumnByColumn,
     Contrastive,
-    Controlled,
     ControlVariates,
     Everything,
     ExtractorContrast,
-    FederatedOnly,
-    InnerProblem,
     Layers,
     Method,
-    Mixture,
     Nothing,
     Parts,
-    PersonalCopy,
+    Penalty,
     Prefix,
     PrivateFirst,
     SensitivePrefix,
@@ -83,8 +79,14 @@ def why_impossible(
     Args:
         measures: the choice of a checkpoint depends on measurements of all sites.
     """
-    reasons = [*_of_network(method, network), *_of_private(method, network), *_of_procedure(method, schedule)]
-    reasons += [*_of_controls(method, optimiser, weighting), *_of_penalties(method, network)]
+    reasons = [*_of_network(method, network), *_of_private(method, network), *_of_penalty(method.penalty, network)]
+    if isinstance(method.procedure, PrivateFirst) and schedule.aggregate not in ("every-epoch", "every-round"):
+        reasons.append(
+            "the method trains private parameters for whole epochs, so a round must consist of whole epochs. Set "
+            "aggregate to every-epoch or every-round"
+        )
+    if isinstance(method.procedure, ControlVariates):
+        reasons += _of_controls(optimiser, weighting)
     if isinstance(method.federated, Nothing) and measures:
         reasons.append("with this method each site trains alone, so the plan cannot have checkpoint: global")
     return tuple(dict.fromkeys(reasons))
@@ -153,36 +155,7 @@ def _of_private(method: Method, network: Architecture) -> Iterator[str]:
         yield f"the method would share all layers of the network {network.name}, so no layer would stay private"
 
 
-def _of_procedure(method: Method, schedule: Schedule) -> Iterator[str]:
-    has_private = not isinstance(method.federated, Everything)
-    if isinstance(method.procedure, PrivateFirst | FederatedOnly) and not has_private:
-        yield "the method trains private and shared parameters separately, but no parameter of this network is private"
-    if isinstance(method.procedure, PrivateFirst) and schedule.aggregate not in ("every-epoch", "every-round"):
-        yield (
-            "the method trains private parameters for whole epochs, so a round must consist of whole epochs. Set "
-            "aggregate to every-epoch or every-round"
-        )
-    if isinstance(method.procedure, PersonalCopy | Mixture | InnerProblem) and method.update_rate != 1.0:
-        yield (
-            "the method compares a personal model with the shared values, so each site must load all shared values "
-            "unchanged (update_rate: 1)"
-        )
-    if isinstance(method.procedure, ColumnByColumn) and method.penalties:
-        yield (
-            "chfl trains the common column with its own loss only, so chfl cannot be combined with a penalty such as "
-            "fedprox"
-        )
-    if isinstance(method.procedure, InnerProblem) and method.penalties:
-        yield "pfedme already has a proximal term, so pfedme cannot be combined with another penalty"
-
-
-def _of_controls(method: Method, optimiser: Optimiser, weighting: Weighting) -> Iterator[str]:
-    if isinstance(method.procedure, ControlVariates) != isinstance(method.server_rule, Controlled):
-        yield (
-            "scaffold's control variates at the sites and scaffold's rule at the coordinator can only be used together"
-        )
-    if not isinstance(method.procedure, ControlVariates):
-        return
+def _of_controls(optimiser: Optimiser, weighting: Weighting) -> Iterator[str]:
     if not is_plain_descent(optimiser):
         yield (
             "control variates need the optimiser sgd without momentum and without weight decay. Set optimiser to "
@@ -198,26 +171,19 @@ def _of_controls(method: Method, optimiser: Optimiser, weighting: Weighting) -> 
             "control variates are averaged with equal weights, so all sites must have the same weight. Set weighting "
             "to {name: equal}"
         )
-    if method.penalties:
-        yield (
-            "control variates cannot be combined with a penalty, because they would include the gradient of the penalty"
-        )
-    if method.update_rate != 1.0:
-        yield "control variates need sites that load all shared values unchanged (update_rate: 1)"
 
 
-def _of_penalties(method: Method, network: Architecture) -> Iterator[str]:
-    for penalty in method.penalties:
-        if isinstance(network, NamedTensors):
-            if isinstance(penalty, Contrastive | ExtractorContrast):
-                yield "the method compares inner results, which a hospital's own network does not show"
-        elif isinstance(penalty, ExtractorContrast):
-            if not isinstance(network, ParallelNetwork):
-                yield "the method compares two extractors, so the plan needs a network with two extractors (parallel)"
-            elif network.common[-1] != network.unique[-1]:
-                yield (
-                    "the method compares the two extractors of the network, so both extractors must have outputs of "
-                    "the same width"
-                )
-        if isinstance(penalty, Contrastive) and isinstance(network, DenseNetwork) and not network.hidden:
-            yield "the contrastive penalty compares outputs of hidden layers, but this network has no hidden layers"
+def _of_penalty(penalty: Penalty | None, network: Architecture) -> Iterator[str]:
+    if isinstance(network, NamedTensors):
+        if isinstance(penalty, Contrastive | ExtractorContrast):
+            yield "the method compares inner results, which a hospital's own network does not show"
+    elif isinstance(penalty, ExtractorContrast):
+        if not isinstance(network, ParallelNetwork):
+            yield "the method compares two extractors, so the plan needs a network with two extractors (parallel)"
+        elif network.common[-1] != network.unique[-1]:
+            yield (
+                "the method compares the two extractors of the network, so both extractors must have outputs of "
+                "the same width"
+            )
+    if isinstance(penalty, Contrastive) and isinstance(network, DenseNetwork) and not network.hidden:
+        yield "the contrastive penalty compares outputs of hidden layers, but this network has no hidden layers"

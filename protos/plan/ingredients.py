@@ -1,9 +1,8 @@
 """Defines the parts of federated methods, such as server rules, local procedures and penalties.
 
-A method chooses the federated parameters, the training at a site in one round, the penalties on its loss, the way it
+A method chooses the federated parameters, the training at a site in one round, the penalty on its loss, the way it
 loads shared values, and the coordinator's rule for the next parameters. Each ingredient is a frozen record, and a
-choice among them is a union. The default is FedAvg's ingredient. So methods that change different ingredients can be
-composed.
+choice among them is a union. The default is FedAvg's ingredient.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ Federated: TypeAlias = Everything | Parts | Layers | AllButNormalisation | Sensi
 
 @dataclass(frozen=True)
 class Together:
-    """Every step trains all parameters, on the task's loss and the penalties."""
+    """Every step trains all parameters, on the task's loss and the penalty."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +225,7 @@ class Method:
     Attributes:
         procedure: the training at a site in one round.
         server_rule: the step from the aggregate to the next federated parameters.
-        penalties: terms that a site adds to its loss in training, never in choosing a checkpoint.
+        penalty: a term that a site adds to its loss in training, never in choosing a checkpoint.
         update_rate: the weight of the shared value when a site loads it. The site's own value has one minus it. Global
             Layers' eta; 1 overwrites.
         fine_tuning_epochs: epochs of all parameters of the chosen model, at the site, after the last round.
@@ -236,7 +235,7 @@ class Method:
     federated: Federated = Everything()
     procedure: Procedure = Together()
     server_rule: ServerRule = Mean()
-    penalties: tuple[Penalty, ...] = ()
+    penalty: Penalty | None = None
     update_rate: float = 1.0
     fine_tuning_epochs: int = 0
     starts_equal: tuple[Part, ...] = ()
@@ -258,10 +257,10 @@ class Method:
 
     @property
     def proximal_strength(self) -> float:
-        """Return the strength of pFedMe's inner problem, or the sum of the strengths of all proximal terms."""
+        """Return the strength of the proximal term or of pFedMe's inner problem; 0 for all other methods."""
         if isinstance(self.procedure, InnerProblem):
             return self.procedure.strength
-        return sum(penalty.strength for penalty in self.penalties if isinstance(penalty, Proximal))
+        return self.penalty.strength if isinstance(self.penalty, Proximal) else 0.0
 
     @property
     def has_controls(self) -> bool:

@@ -175,7 +175,7 @@ def _manifest_of_network(plan: NetworkPlan, starts: Starts | None) -> Manifest:
         missing = missing_parts(plan.ingredients, plan.architecture)
         lacks = f": it has no part {' and no part '.join(missing)}" if missing else ""
         raise ConfigurationError(
-            what=f"The network {plan.architecture.name} has no layer that {plan.method_in_words} could share{lacks}.",
+            what=f"The network {plan.architecture.name} has no layer that {plan.method_name} could share{lacks}.",
             consequence="Nothing was trained and nothing was sent.",
             remedy="Choose another method, or a network with the parts that the method shares. Methods and networks "
             "are listed in docs/researcher.md.",

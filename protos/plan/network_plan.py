@@ -29,7 +29,7 @@ from protos.plan.ingredients import (
     federated_tensors,
 )
 from protos.plan.losses import Loss, TaskDefault
-from protos.plan.methods import MethodChoice, method_names
+from protos.plan.methods import MethodChoice
 from protos.plan.optimisers import Optimiser
 from protos.plan.partly_recorded import (
     Column,
@@ -110,7 +110,7 @@ class NetworkPlan(PlanHead):
         yield from why_not_listed(self.concepts, self.site_names)
         settings = self.architecture, self.schedule, self.optimiser, self.weighting
         for reason in why_impossible(self.ingredients, *settings, measures=self.has_validation_round):
-            yield f"the method {self.method_in_words} is impossible in this plan: {reason}"
+            yield f"the method {self.method_name} is impossible in this plan: {reason}"
         for reason in self._of_privacy():
             yield f"privacy is impossible in this plan: {reason}"
 
@@ -164,9 +164,9 @@ class NetworkPlan(PlanHead):
             if key in agreed and not is_given:
                 instead = ", or list concepts" if key == "columns" else ""
                 sizes = f"shares layers whose size depends on {key}"
-                yield f"the method {self.method_in_words} {sizes}. List the {key} in the plan{instead}"
+                yield f"the method {self.method_name} {sizes}. List the {key} in the plan{instead}"
             if is_given and key not in agreed and not (key == "columns" and self.reads_concepts):
-                yield f"the {key} of each site stay private with {self.method_in_words}. Remove {key} from the plan"
+                yield f"the {key} of each site stay private with {self.method_name}. Remove {key} from the plan"
 
     def _of_evaluation(self) -> Iterator[str]:
         if not self.evaluating_sites:
@@ -176,9 +176,9 @@ class NetworkPlan(PlanHead):
             yield "a plan with a site that only evaluates needs a method in which the sites share the whole network"
 
     @property
-    def method_names(self) -> tuple[str, ...]:
-        """Return the names of the plan's methods. A policy must allow each of them."""
-        return method_names(self.method)
+    def method_name(self) -> str:
+        """Return the name of the plan's method. A policy must allow it."""
+        return self.method.name
 
     @property
     def ingredients(self) -> Method:

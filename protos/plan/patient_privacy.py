@@ -29,12 +29,10 @@ from protos.plan.ingredients import (
     Mixture,
     Nothing,
     Parts,
-    Penalty,
     PersonalCopy,
     Prefix,
     PrivateFirst,
     Procedure,
-    Proximal,
     SensitivePrefix,
     Together,
 )
@@ -135,8 +133,12 @@ def why_not_private(method: Method, noise: Literal["shared", "local"]) -> Iterat
         return
     yield from _of_federated(method)
     yield from _of_procedure(method.procedure, noise)
-    for penalty in method.penalties:
-        yield from _of_penalty(penalty)
+    if isinstance(method.penalty, Contrastive | ExtractorContrast):
+        # The gradient of a proximal term is 0 at the received values, from which the only step of a round starts.
+        yield (
+            "the contrastive penalty uses the site's own earlier model, which was trained on patients' data without "
+            "noise"
+        )
 
 
 def has_own_steps(method: Method) -> bool:
@@ -161,26 +163,14 @@ def _of_federated(method: Method) -> Iterator[str]:
             )
         case Parts(parts=parts) if Part.COMMON in parts:
             yield "the program cannot clip the gradients of a network with a shared and a private extractor"
-        case Parts() | Layers() | Prefix() if has_own_steps(method):
-            yield from _of_private_layers(method)
         case Parts() | Layers() | Prefix():
-            return
+            if method.update_rate != 1.0:
+                yield (
+                    "with update_rate below 1, a site would keep a part of its values from earlier rounds. Set "
+                    "update_rate to 1"
+                )
         case _:
             assert_never(method.federated)
-
-
-def _of_private_layers(method: Method) -> Iterator[str]:
-    if isinstance(method.procedure, PrivateFirst):
-        return  # the procedures give its own reason
-    if not isinstance(method.procedure, Together):
-        yield (
-            "private layers together with a personal model would need training steps that the privacy budget does "
-            "not cover"
-        )
-    elif method.update_rate != 1.0:
-        yield (
-            "with update_rate below 1, a site would keep a part of its values from earlier rounds. Set update_rate to 1"
-        )
 
 
 def _of_procedure(procedure: Procedure, noise: Literal["shared", "local"]) -> Iterator[str]:
@@ -204,16 +194,3 @@ def _of_procedure(procedure: Procedure, noise: Literal["shared", "local"]) -> It
             yield "the program cannot clip the gradients of a network with a common and a unique column"
         case _:
             assert_never(procedure)
-
-
-def _of_penalty(penalty: Penalty) -> Iterator[str]:
-    match penalty:
-        case Proximal():
-            return  # its gradient is 0 at the received values, from which the only step of a round starts
-        case Contrastive() | ExtractorContrast():
-            yield (
-                "the contrastive penalty uses the site's own earlier model, which was trained on patients' data "
-                "without noise"
-            )
-        case _:
-            assert_never(penalty)

@@ -149,7 +149,7 @@ class PerFCL(Document):
         contrast = ingredients.ExtractorContrast(
             common_strength=self.common_strength, unique_strength=self.unique_strength, temperature=self.temperature
         )
-        return Method(federated=_COMMON, penalties=(contrast,))
+        return Method(federated=_COMMON, penalty=contrast)
 
 
 class CHFL(MethodWithoutSettings):

@@ -133,13 +133,8 @@ class PlanHead(Document, ABC):
 
     @property
     @abstractmethod
-    def method_names(self) -> tuple[str, ...]:
-        """Return the names of the plan's methods. A policy must allow each of them."""
-
-    @property
-    def method_in_words(self) -> str:
-        """Return the names of the plan's methods as text, joined by a plus."""
-        return " + ".join(self.method_names)
+    def method_name(self) -> str:
+        """Return the name of the plan's method. A policy must allow it."""
 
     @property
     def ingredients(self) -> Method:

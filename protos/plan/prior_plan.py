@@ -114,9 +114,9 @@ class PriorPlan(AnnouncingPlan):
                 return
 
     @property
-    def method_names(self) -> tuple[str, ...]:
+    def method_name(self) -> str:
         """Return the name by which a policy allows this kind of plan."""
-        return (FEDERATED_PRIOR,)
+        return FEDERATED_PRIOR
 
     @cached_property
     def stages(self) -> Stages:

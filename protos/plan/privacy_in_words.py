@@ -46,9 +46,9 @@ def how_private(plan: Plan) -> Iterator[str]:
         )
     if isinstance(made.server_rule, Adaptive):
         yield "The coordinator's rule uses only the noisy sum, so it uses no more privacy budget."
-    if made.penalties and is_local:
+    if made.penalty and is_local:
         yield "The proximal term moves each step towards the received values. It uses no patients' data and no budget."
-    elif made.penalties:
+    elif made.penalty:
         yield "The proximal term is 0 at the start of a round, and a round has one step, so this term changes nothing."
     if has_own_steps(made):
         yield "Private layers take the same steps along their part of each gradient. This part stays at the site."

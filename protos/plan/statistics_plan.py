@@ -118,9 +118,9 @@ class StatisticsPlan(AnnouncingPlan):
         return len(first), len(newton), len(last)
 
     @property
-    def method_names(self) -> tuple[str, ...]:
+    def method_name(self) -> str:
         """Return the word for this kind of plan, which a policy allows by its tier."""
-        return ("statistics",)
+        return "statistics"
 
     @cached_property
     def stages(self) -> Stages:

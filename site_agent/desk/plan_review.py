@@ -84,7 +84,7 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
         (
             f"Plan digest {plan.digest.hex()}",
             f"Digest of what is sent {manifest.digest.hex()}",
-            f"Method {plan.method_in_words}, masking {'required' if plan.masking.required else 'off'}",
+            f"Method {plan.method_name}, masking {'required' if plan.masking.required else 'off'}",
         ),
     )
     yield _who(plan)
@@ -173,7 +173,7 @@ def _rounds(plan: Plan) -> Iterator[str]:
         return
     if plan.has_probe:
         yield f"1 probe round: the site trains one pass over its rows, measures the result and discards it. {_TABLES}"
-    sent = "only the fact that it takes part" if plan.method_names == ("local",) else "updates of parameters"
+    sent = "only the fact that it takes part" if plan.method_name == "local" else "updates of parameters"
     yield f"{counted(plan.training_rounds, 'round')} of training: this site sends {sent}."
     if plan.has_validation_round:
         yield f"1 round of validation: the site tests the last shared model. {_TABLES}"

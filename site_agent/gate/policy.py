@@ -49,9 +49,8 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
     tier, training = plan.tier_of(site), plan.training_count
     if _TIERS.index(tier) > _TIERS.index(policy.tier):
         yield f"the plan requires the tier {tier} from this site, and the policy allows at most {policy.tier}"
-    forbidden = [name for name in plan.method_names if name not in policy.methods]
-    if forbidden and tier != "statistics":
-        yield f"the policy does not allow the method {' or '.join(forbidden)}, it allows {', '.join(policy.methods)}"
+    if tier != "statistics" and plan.method_name not in policy.methods:
+        yield f"the policy does not allow the method {plan.method_name}, it allows {', '.join(policy.methods)}"
     if tier == "receiving":
         return  # nothing is sent, so the limits do not apply
     if policy.secure_aggregation == "required" and not plan.masking.required:

@@ -120,7 +120,7 @@ class Admission:
         keep_plan(state, plan)
         await self._turns.wait(consent)
         saved = await self._prepare_trainer(plan, manifest)
-        method = plan.method_in_words
+        method = plan.method_name
         receives = {"tier": "receiving"} if plan.tier_of(site) == "receiving" else {}
         self._audit.write("run_joined", rounds=plan.rounds, method=method, **receives, **facts)
         self._turns.began(run, plan.rounds)

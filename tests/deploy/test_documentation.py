@@ -160,9 +160,12 @@ def test_the_contributors_method_works_as_it_stands(tmp_path: Path) -> None:
     """The class on the contributor's page, put where the page says, is a method that a plan may name."""
     (example,) = fenced(ROOT / "docs" / "contributor.md", "python")
     catalogue = (ROOT / "protos" / "plan" / "methods.py").read_text()
-    place, last = "\n\nSingleMethod: TypeAlias", "    | averaging.LocalOnly,\n"
+    place, last = "\n\nMethodChoice: TypeAlias", "    | averaging.LocalOnly,\n"
     assert (catalogue.count(place), catalogue.count(last)) == (1, 1)
-    ingredients = "from protos.plan.architecture import Part\nfrom protos.plan.ingredients import Parts\n"
+    ingredients = (
+        "from typing import Literal\nfrom protos.plan.architecture import Part\n"
+        "from protos.plan.documents import Document\nfrom protos.plan.ingredients import Method, Parts\n"
+    )
     extended = tmp_path / "methods.py"
     extended.write_text(
         catalogue.replace(place, f"\n{ingredients}\n\n{example}{place}").replace(

@@ -1,4 +1,4 @@
-"""Every method of the catalogue and some compositions, each in a small plan that it fits."""
+"""Every method of the catalogue, each in a small plan that it fits."""
 
 from __future__ import annotations
 
@@ -52,18 +52,8 @@ _METHODS: Final[dict[str, dict[str, Any]]] = {
     "global-layers of named layers": {"layers": ["input.layer1", "body.layer2"]},
     "player-fl of one layer": {"layers": 1},
 }
-_COMPOSITIONS: Final[dict[str, tuple[str, ...]]] = {
-    "global-layers + fedprox": ("global-layers", "fedprox"),
-    "fedper + moon": ("fedper", "moon"),
-    "player-fl + ditto": ("player-fl", "ditto"),
-    "fenda-fl + fedadam": ("fenda-fl", "fedadam"),
-    "scaffold + fedbn": ("scaffold", "fedbn"),
-    "apfl + moon + fedbn": ("apfl", "moon", "fedbn"),
-    "fedrep + fedprox": ("fedrep", "fedprox"),
-    "global-layers of named layers": ("global-layers",),
-    "player-fl of one layer": ("player-fl",),
-}
-NAMES: Final = (*NETWORK_METHODS, *_COMPOSITIONS)
+_WITH_LAYERS: Final = {"global-layers of named layers": "global-layers", "player-fl of one layer": "player-fl"}
+NAMES: Final = (*NETWORK_METHODS, *_WITH_LAYERS)
 # Of the networks that read a table, only this one has a normalisation.
 _OF_A_TABLE: Final[dict[str, Any]] = {
     "architecture": {
@@ -76,13 +66,12 @@ _OF_A_TABLE: Final[dict[str, Any]] = {
 
 def catalogue_plan(name: str, *, dropout: float = 0.0, **changes: Any) -> Plan:
     """Four rounds of four steps, three of which are an epoch; dropout where the network has it."""
-    parts = _COMPOSITIONS.get(name, (name,))
-    methods = [{"name": part} | _METHODS.get(part, {}) | _METHODS.get(name, {}) for part in parts]
+    method = _WITH_LAYERS.get(name, name)
     content: dict[str, Any] = {
         "kind": "network",
         "study": "laws",
         "version": 1,
-        "method": methods[0] if len(methods) == 1 else {"name": "composition", "of": methods},
+        "method": {"name": method} | _METHODS.get(method, {}) | _METHODS.get(name, {}),
         "architecture": _DENSE,
         "schedule": {"aggregate": "every-steps", "rounds": 4, "steps_per_round": 4, "batch_rows": 4},
         "optimiser": {"name": "adamw", "learning_rate": 0.05},
@@ -91,9 +80,8 @@ def catalogue_plan(name: str, *, dropout: float = 0.0, **changes: Any) -> Plan:
         "sites": [{"name": site, "identity": "-".join(["aaa" + site[0]] * 8)} for site in SITES],
         "masking": {"required": False},
         **_ALL,
+        **_SETTINGS.get(name, {}),
     }
-    for part in parts:
-        content |= _SETTINGS.get(part, {}) | _SETTINGS.get(name, {})
     content = changed(content, changes)
     content["architecture"] = _with_dropout(content["architecture"], dropout)
     with few_sites_are_enough():

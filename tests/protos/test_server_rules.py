@@ -118,22 +118,3 @@ def test_control_variates_follow_the_mean_change() -> None:
     np.testing.assert_array_equal(control, np.full(4, -0.5))
     np.testing.assert_array_equal(second, np.full(4, 0.75))
     np.testing.assert_array_equal(state["control"], np.full(4, 0.75))
-
-
-@pytest.mark.parametrize("name", ["fedadam", "scaffold"])
-def test_what_is_remembered_of_a_layer_left_out_stays_too(name: str) -> None:
-    """A rule with a memory moves only the part of it that belongs to the layers that travelled."""
-    network = {"name": "dense", "hidden": [2, 2]}
-    method = {"name": "composition", "of": [{"name": "player-fl"}, {"name": name}]}
-    keys = {"architecture": network, "columns": ["x"], "outputs": 1, "optimiser": DESCENT}
-    plan = plan_of(method, **keys)
-    parameters = manifest_of(plan).parameters
-    state = begun(plan)
-
-    found = after(plan, np.zeros(parameters), sums_of(plan, np.ones(4), number=1, layers=(True, False)), state=state)
-
-    assert (found[:4] != 0).all()
-    assert (found[4:] == 0).all()
-    for memory in state.values():
-        assert (memory[:4] != 0).all()
-        assert (memory[4:] == 0).all()

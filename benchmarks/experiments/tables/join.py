@@ -30,7 +30,7 @@ from benchmarks.prior.prior_gain import split_of
 from global_layers.one_process import run_rounds
 from protos.plan.architecture import Architecture
 from protos.plan.compatibility import agreed_sizes
-from protos.plan.methods import NETWORK_METHODS, SingleMethod
+from protos.plan.methods import NETWORK_METHODS, MethodChoice
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from site_agent.desk.comparison.evaluation import Scores, measure, scores_of
@@ -370,7 +370,7 @@ def network_plan(sites: Sites, seed: int, method: str, **changes: Any) -> Plan: 
 
 def _agreed_sizes(method: str) -> Collection[str]:
     """Return the sizes of the network that must be equal at all sites."""
-    definition: SingleMethod = TypeAdapter(SingleMethod).validate_python({"name": method})
+    definition: MethodChoice = TypeAdapter(MethodChoice).validate_python({"name": method})
     content = _KEYS_OF.get(method, {}).get("architecture", NETWORK)
     network: Architecture = TypeAdapter(Architecture).validate_python(content)
     return agreed_sizes(definition.method(), network)

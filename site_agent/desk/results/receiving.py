@@ -172,7 +172,7 @@ def _facts(
         "site": hospital.site,
         "run": run,
         "plan_digest": plan.digest.hex(),
-        "method": plan.method_in_words,
+        "method": plan.method_name,
         "question": None if plan.question is None else plan.question.model_dump(mode="json"),
         "task": table.contract.target.task,
         "rows": {"table": table.rows},

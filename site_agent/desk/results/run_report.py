@@ -131,7 +131,7 @@ def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[st
         "site": hospital.site,
         "run": run,
         "plan_digest": study.plan.digest.hex(),
-        "method": study.plan.method_in_words,
+        "method": study.plan.method_name,
         "question": None if study.plan.question is None else study.plan.question.model_dump(mode="json"),
         "answers": {site.name: site.answers for site in study.plan.sites}.get(hospital.site),
         "task": dataset.task,

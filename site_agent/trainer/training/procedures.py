@@ -1,4 +1,4 @@
-"""Defines for each method how a site trains in one round (the local procedure), and the penalties of its loss.
+"""Defines for each method how a site trains in one round (the local procedure), and the penalty of its loss.
 
 A procedure owns the networks of its method and trains them batch by batch. The site sends the update of the flat
 network that the procedure receives. The site itself may use another network (`evaluated`). The rules:
@@ -43,15 +43,15 @@ from site_agent.trainer.training.flat_network import FlatNetwork, State, part_of
 from site_agent.trainer.training.training_model import Model, Recipe, Term, as_representing
 
 
-class Penalties:
-    """Adds a method's penalties to the training of one model."""
+class PenaltyTerm:
+    """Adds a method's penalty to the training of one model."""
 
-    def __init__(self, penalties: tuple[Penalty, ...], flat: FlatNetwork, recipe: Recipe) -> None:
-        self._penalties, self._flat = penalties, flat
-        self._contrasts = any(not isinstance(penalty, Proximal) for penalty in penalties)
+    def __init__(self, penalty: Penalty | None, flat: FlatNetwork, recipe: Recipe) -> None:
+        self._penalty, self._flat = penalty, flat
+        contrasts = isinstance(penalty, Contrastive | ExtractorContrast)
         self._received = torch.empty(0)
-        self._as_received = _frozen(recipe) if self._contrasts else None
-        self._as_left = _frozen(recipe) if self._contrasts else None
+        self._as_received = _frozen(recipe) if contrasts else None
+        self._as_left = _frozen(recipe) if contrasts else None
         self._has_left = False
 
     def begin_round(self, received: Tensor) -> None:
@@ -67,28 +67,29 @@ class Penalties:
             self._has_left = True
 
     def term(self, batch: Rows) -> Term | None:
-        """Return how to add contrastive terms to a batch's loss, or None without such terms and in the first round."""
+        """Return how to add the contrastive term to a batch's loss, or None without it and in the first round."""
+        penalty = self._penalty
         if self._as_received is None or self._as_left is None or not self._has_left:
             return None
+        assert isinstance(penalty, Contrastive | ExtractorContrast)
         with torch.no_grad():
             received = as_representing(self._as_received.network).represent(batch.features)
             left = as_representing(self._as_left.network).represent(batch.features)
-        return lambda own: torch.stack([_contrast(p, own, received, left) for p in self._penalties]).sum()
+        return lambda own: _contrast(penalty, own, received, left)
 
     def add_gradients(self) -> None:
         """Add the proximal term's gradient to the model's gradient, in place."""
-        for penalty in self._penalties:
-            if isinstance(penalty, Proximal):
-                # The gradient of strength / 2 * ||own - received||^2; private parameters have none.
-                difference = self._flat.federated_values - self._received
-                self._flat.federated_gradient.add_(difference, alpha=penalty.strength)
+        if isinstance(self._penalty, Proximal):
+            # The gradient of strength / 2 * ||own - received||^2; private parameters have none.
+            difference = self._flat.federated_values - self._received
+            self._flat.federated_gradient.add_(difference, alpha=self._penalty.strength)
 
     def state(self) -> State:
-        """Return the state of the penalties that the next round needs."""
+        """Return the state of the penalty that the next round needs."""
         return prefixed("left", self._as_left.state()) if self._as_left is not None and self._has_left else {}
 
     def restore(self, state: State) -> None:
-        """Continue from a saved state of the penalties. Call `begin_round` first."""
+        """Continue from a saved state of the penalty. Call `begin_round` first."""
         kept = part_of(state, "left")
         self._has_left = bool(kept)
         if kept and self._as_left is not None:
@@ -107,11 +108,12 @@ def contrast(own: Tensor, alike: Tensor, other: Tensor, temperature: float) -> T
 
 
 def _contrast(
-    penalty: Penalty, own: tuple[Tensor, ...], received: tuple[Tensor, ...], left: tuple[Tensor, ...]
+    penalty: Contrastive | ExtractorContrast,
+    own: tuple[Tensor, ...],
+    received: tuple[Tensor, ...],
+    left: tuple[Tensor, ...],
 ) -> Tensor:
     match penalty:
-        case Proximal():
-            return torch.zeros((), device=own[0].device)
         case Contrastive(strength=strength, temperature=temperature):
             pairs = zip(own, received, left, strict=True)
             return strength * torch.stack([contrast(z, a, b, temperature) for z, a, b in pairs]).sum()
@@ -128,7 +130,7 @@ def _frozen(recipe: Recipe) -> FlatNetwork:
     return flat
 
 
-StatePart: TypeAlias = FlatNetwork | Model | Penalties | Tensor
+StatePart: TypeAlias = FlatNetwork | Model | PenaltyTerm | Tensor
 # A function that trains on a batch, at the plan's learning rate times the factor.
 Step: TypeAlias = Callable[[Rows, float], None]
 
@@ -191,15 +193,15 @@ def build_procedure(method: Method, flat: FlatNetwork, recipe: Recipe) -> Proced
     procedure = method.procedure
     match procedure:
         case Together():
-            return _ModelTraining(flat, recipe, method.penalties)
+            return _ModelTraining(flat, recipe, method.penalty)
         case PrivateFirst(epochs=epochs):
-            return _ModelTraining(flat, recipe, method.penalties, epochs)
+            return _ModelTraining(flat, recipe, method.penalty, epochs)
         case FederatedOnly():
-            return _ModelTraining(flat, recipe, method.penalties, 0)
+            return _ModelTraining(flat, recipe, method.penalty, 0)
         case PersonalCopy(strength=strength):
-            return _CopyTraining(_ModelTraining(flat, recipe, method.penalties), recipe, strength)
+            return _CopyTraining(_ModelTraining(flat, recipe, method.penalty), recipe, strength)
         case Mixture(start=start, rate=rate):
-            return _MixtureTraining(_ModelTraining(flat, recipe, method.penalties), recipe, start, rate)
+            return _MixtureTraining(_ModelTraining(flat, recipe, method.penalty), recipe, start, rate)
         case InnerProblem():
             return _MoreauTraining(flat, recipe, procedure)
         case ControlVariates():
@@ -218,16 +220,16 @@ class _ModelTraining(Procedure):
     """
 
     def __init__(
-        self, flat: FlatNetwork, recipe: Recipe, penalties: tuple[Penalty, ...], private_epochs: int | None = None
+        self, flat: FlatNetwork, recipe: Recipe, penalty: Penalty | None, private_epochs: int | None = None
     ) -> None:
         is_apart = private_epochs is not None
         self._flat, self._private_epochs = flat, private_epochs or 0
         self._model = Model(flat, recipe, [flat.federated] if is_apart else None)
         self._private = Model(flat, recipe, [flat.private]) if is_apart else None
-        self._penalties = Penalties(penalties, flat, recipe)
+        self._penalty = PenaltyTerm(penalty, flat, recipe)
 
     def begin_round(self, received: Tensor, _controls: Tensor | None) -> None:
-        self._penalties.begin_round(received)
+        self._penalty.begin_round(received)
 
     def phases(self, steps: int, batches_per_epoch: int) -> list[Phase]:
         last = Phase(self.step, steps)
@@ -236,19 +238,19 @@ class _ModelTraining(Procedure):
         return [Phase(partial(_step_private, self._private), self._private_epochs * batches_per_epoch), last]
 
     def step(self, batch: Rows, factor: float) -> None:
-        self._model.gradient(batch, self._penalties.term(batch))
-        self._penalties.add_gradients()
+        self._model.gradient(batch, self._penalty.term(batch))
+        self._penalty.add_gradients()
         self._model.step(factor)
 
     def end_round(self, _steps: int) -> None:
-        self._penalties.end_round()
+        self._penalty.end_round()
 
     def evaluated(self) -> FlatNetwork:
         return self._flat
 
     def parts(self) -> dict[str, StatePart]:
         private = {} if self._private is None else {"private optimiser": self._private}
-        return {"network": self._flat, "optimiser": self._model, "penalties": self._penalties, **private}
+        return {"network": self._flat, "optimiser": self._model, "penalty": self._penalty, **private}
 
 
 def _step_private(private: Model, batch: Rows, factor: float) -> None:

@@ -98,17 +98,10 @@ def test_a_method_that_is_private_says_what_privacy_changes(name: str) -> None:
     assert (exchange.own_numbers > 0) is (name in WITH_LAYERS)
 
 
-@pytest.mark.parametrize("name", WITH_LAYERS)
-def test_whatever_moves_private_layers_without_noise_is_refused(name: str) -> None:
-    """A personal model, control variates, a contrast or blended values beside private layers are refused by name."""
-    rest = {"hidden": (4, 4)} | WITH_LAYERS[name]
-
-    for other in ("ditto", "scaffold", "moon"):
-        with pytest.raises(ValidationError, match="privacy is impossible in this plan"):
-            private_network_plan(method={"name": "composition", "of": [{"name": name}, {"name": other}]}, **rest)
-    if name == "global-layers":
-        with pytest.raises(ValidationError, match="Set update_rate to 1"):
-            private_network_plan(method={"name": name, "update_rate": 0.5}, **rest)
+def test_received_layers_that_are_blended_are_not_private() -> None:
+    """A site would keep a part of values without noise."""
+    with pytest.raises(ValidationError, match="Set update_rate to 1"):
+        private_network_plan(hidden=(4, 4), method={"name": "global-layers", "update_rate": 0.5}, outputs=None)
 
 
 def test_private_layers_have_the_whole_noise_of_their_site() -> None:

@@ -14,7 +14,7 @@ from protos.plan.optimisers import StochasticGradientDescent
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.flat_network import FlatNetwork
-from site_agent.trainer.training.procedures import Penalties, contrast
+from site_agent.trainer.training.procedures import PenaltyTerm, contrast
 from site_agent.trainer.training.torch_losses import build_loss
 from site_agent.trainer.training.training_model import Recipe
 from tests.for_each import for_each
@@ -34,7 +34,7 @@ def _rows(seed: int) -> Rows:
     return Rows(torch.from_numpy(generator.normal(size=(5, 2)).astype(np.float32)), torch.zeros(5))
 
 
-def _network(penalty: Penalty) -> tuple[FlatNetwork, Penalties]:
+def _network(penalty: Penalty) -> tuple[FlatNetwork, PenaltyTerm]:
     architecture = PARALLEL if isinstance(penalty, ExtractorContrast) else DENSE
     tensors = network_tensors(architecture, columns=2, outputs=1)
     federated = [tensor.name for tensor in tensors if tensor.part not in ("head", "unique")]
@@ -46,7 +46,7 @@ def _network(penalty: Penalty) -> tuple[FlatNetwork, Penalties]:
 
     flat = build()
     recipe = _recipe(flat)
-    return flat, Penalties((penalty,), flat, Recipe(build=build, loss=recipe.loss, optimiser=recipe.optimiser))
+    return flat, PenaltyTerm(penalty, flat, Recipe(build=build, loss=recipe.loss, optimiser=recipe.optimiser))
 
 
 def _log_loss(own: Tensor, alike: Tensor, other: Tensor, temperature: float) -> Tensor:
@@ -68,7 +68,7 @@ def test_the_proximal_gradient_is_that_of_its_formula(strength: float) -> None:
     received = torch.randn(6)
     own = flat.federated_values.clone().requires_grad_()
     (formula,) = torch.autograd.grad(strength / 2 * ((own - received) ** 2).sum(), own)
-    penalties = Penalties((Proximal(strength),), flat, _recipe(flat))
+    penalties = PenaltyTerm(Proximal(strength), flat, _recipe(flat))
 
     penalties.begin_round(received)
     penalties.add_gradients()

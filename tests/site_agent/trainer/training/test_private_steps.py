@@ -99,10 +99,9 @@ def test_one_local_step_is_the_shared_sum_with_the_whole_noise() -> None:
 
 
 @for_each("seed", range(5))
-def test_private_layers_take_every_local_step_and_no_pull(seed: int) -> None:
-    """By hand: all layers take three noisy steps, FedProx pulls the shared layer alone, and shared sums come first."""
-    both = [{"name": "lg-fedavg"}, {"name": "fedprox", "strength": 0.5}]
-    training = training_of(steps=3, hidden=(2,), method={"name": "composition", "of": both})
+def test_private_layers_take_every_local_step(seed: int) -> None:
+    """By hand: all layers take three noisy steps, and shared sums come first."""
+    training = training_of(steps=3, hidden=(2,), method={"name": "lg-fedavg"})
     generator, given, drawn = (np.random.default_rng(number) for number in (seed, 97, 97))
     arrays = [np.round(generator.standard_normal(tensor.shape), 3) for tensor in training.network]
     rows = rows_of(40, arrays[0].shape[1], generator)
@@ -110,12 +109,12 @@ def test_private_layers_take_every_local_step_and_no_pull(seed: int) -> None:
     found = private_sums(training, arrays, rows, given.bytes)
 
     start = np.concatenate([array.ravel() for array in arrays])
-    first, moved, strength = arrays[0].size + 2, np.zeros(start.size), np.repeat([0.0, 0.5], [start.size - 3, 3])
+    first, moved = arrays[0].size + 2, np.zeros(start.size)
     for _ in range(3):
         weight, bias, head, last = np.split(start + local_change(training, moved), [first - 2, first, first + 2])
         here = [Layer(weight.reshape(arrays[0].shape), bias), Layer(head.reshape(1, 2), last)]
         sums = np.array(clipped_gradients(here, 2.0, rows), np.float64)
-        moved = moved * (1 - strength) + sums + discrete_gaussian(len(sums), training.share_variance, drawn.bytes)
+        moved = moved + sums + discrete_gaussian(len(sums), training.share_variance, drawn.bytes)
     np.testing.assert_allclose(found, [*moved[first:], *moved[:first]], atol=PRIVATE_SCALE / 1e6)
 
 
