@@ -2,9 +2,9 @@
 
 deploy/site.lock has the SHA-256 of every wheel and source archive of each library that a hospital or the office
 installs, for all processors and for Python 3.11 and newer. deploy/development.lock has those that only tests and builds
-need, and deploy/build.lock what builds the few that have no wheel. The versions are those of constraints.txt. PyTorch,
-torchvision and the libraries for graphics cards stand in none: institutions use different builds of one version, and
-not all have a published hash.
+need, and deploy/build.lock what builds the few that have no wheel. The versions are those of constraints.txt. PyTorch
+and the libraries for graphics cards stand in none: institutions use different builds of one version, and not all have
+a published hash.
 """
 
 from __future__ import annotations

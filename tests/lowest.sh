@@ -15,7 +15,7 @@ tools=$(grep -E '^(pytest|pytest-timeout|pytest-xdist|hypothesis|statsmodels|prv
 
 uv venv --quiet --clear --python 3.11 "$place"
 uv pip compile pyproject.toml --quiet --resolution lowest-direct --prerelease disallow --python-version 3.11 \
-    --extra site --extra imaging --extra torchvision --extra onnx --no-header --no-annotate --output-file "$pins"
+    --extra site --extra imaging --extra onnx --no-header --no-annotate --output-file "$pins"
 # The tools' own libraries may not raise a version.
 uv pip install --quiet --python "$place" --requirements "$pins" --editable .
 uv pip install --quiet --python "$place" --constraints "$pins" $tools

@@ -13,7 +13,7 @@ unset PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 # shellcheck source=deploy/environment.sh
 source "$checkout/deploy/environment.sh"
 
-make_environment tests "$checkout" "$checkout/.venv-tests" site,imaging,formats,databases,torchvision,onnx,benchmarks,development
+make_environment tests "$checkout" "$checkout/.venv-tests" site,imaging,formats,databases,onnx,benchmarks,development
 cd -- "$checkout"
 python=$checkout/.venv-tests/bin/python
 failed=()

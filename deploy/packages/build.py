@@ -21,7 +21,7 @@ from typing import Final
 
 TREE: Final = Path(__file__).parents[2]
 HOME: Final = "usr/lib/global-layers"
-SITE: Final = "site,imaging,formats,databases,torchvision"
+SITE: Final = "site,imaging,formats,databases"
 PYTHON: Final = "/usr/bin/python3.11"
 # A fifth of the libraries' bytes, which only a compiler or a library's own tests read; so are folders named tests.
 UNUSED: Final = ("torch/test", "torch/include", "torch/share", "pyarrow/include", "pyarrow/src")
@@ -90,7 +90,7 @@ def collect_wheels(folder: Path, cache: Path) -> None:
             _pip("install", "--no-deps", "--require-hashes", "-r", TREE / "deploy/build.lock")
             how = ("--no-deps", "--require-hashes", "--no-build-isolation", "--use-pep517")
             _pip("wheel", *how, "-r", lock, "-w", made)
-            _pip("wheel", "-c", TREE / "constraints.txt", "-w", others, "torch", "torchvision")  # no hash in the lock
+            _pip("wheel", "-c", TREE / "constraints.txt", "-w", others, "torch")  # no hash in the lock
             for wheel in others.glob("*.whl"):
                 if not (made / wheel.name).exists():
                     shutil.move(wheel, made)

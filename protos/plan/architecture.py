@@ -21,7 +21,6 @@ from protos.errors import ConfigurationError
 from protos.plan.networks.column_networks import ColumnsNetwork, ParallelNetwork
 from protos.plan.networks.convolutional_networks import ConvolutionalNetwork
 from protos.plan.networks.dense_networks import DenseNetwork
-from protos.plan.networks.efficient_networks import EfficientNetwork
 from protos.plan.networks.global_layers_networks import GlobalLayersNetwork
 from protos.plan.networks.network_tensors import (
     LARGEST_DIMENSION,
@@ -39,16 +38,14 @@ from protos.plan.networks.network_tensors import (
 
 __all__ = [
     "LARGEST_DIMENSION", "LARGEST_NUMBER_COUNT", "TENSOR_NAME", "Architecture", "ColumnsNetwork", "Constant",
-    "ConvolutionalNetwork", "DenseNetwork", "EfficientNetwork", "FromFile", "GlobalLayersNetwork", "ImageNetwork",
+    "ConvolutionalNetwork", "DenseNetwork", "FromFile", "GlobalLayersNetwork",
     "Initial", "NamedTensor", "NamedTensors", "ParallelNetwork", "Part", "TensorSpec", "Uniform", "network_tensors",
 ]  # fmt: skip
 
 LARGEST_NUMBER_COUNT = 2**31
 
-ImageNetwork = ConvolutionalNetwork | EfficientNetwork  # they read one image, and return logits of its classes
-
 Architecture = Annotated[
-    GlobalLayersNetwork | DenseNetwork | ParallelNetwork | ColumnsNetwork | ImageNetwork | NamedTensors,
+    GlobalLayersNetwork | DenseNetwork | ParallelNetwork | ColumnsNetwork | ConvolutionalNetwork | NamedTensors,
     Field(discriminator="name"),
 ]
 

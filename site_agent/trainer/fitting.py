@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from protos.errors import ConfigurationError, OperatorError
-from protos.plan.architecture import ImageNetwork
+from protos.plan.architecture import ConvolutionalNetwork
 from protos.plan.network_plan import NetworkPlan
 from site_agent.trainer.data.dataset import Dataset, check_columns, input_columns
 from site_agent.trainer.failures import unfit
@@ -77,7 +77,7 @@ def _check_recorded(plan: NetworkPlan, dataset: Dataset, site: str) -> None:
 
 def _check_images(plan: NetworkPlan, dataset: Dataset) -> None:
     network = plan.architecture
-    if not isinstance(network, ImageNetwork) or network.image == dataset.image:
+    if not isinstance(network, ConvolutionalNetwork) or network.image == dataset.image:
         return
     own = "a table without images" if dataset.image is None else f"images of {dataset.image}"
     raise unfit(

@@ -13,9 +13,7 @@ from protos.plan.architecture import (
     ColumnsNetwork,
     ConvolutionalNetwork,
     DenseNetwork,
-    EfficientNetwork,
     GlobalLayersNetwork,
-    ImageNetwork,
     ParallelNetwork,
     Part,
     TensorSpec,
@@ -99,24 +97,12 @@ def _convolutional(generator: np.random.Generator) -> Architecture:
     )
 
 
-def _efficient(generator: np.random.Generator) -> Architecture:
-    return EfficientNetwork(
-        name="efficientnet-b0",
-        image=_image(generator),
-        normalisation="image" if generator.integers(2) else "fixed",
-        width=float(generator.choice([0.1, 0.3])),
-        depth=float(generator.choice([0.25, 0.5])),
-        dropout=0.0,
-    )
-
-
 KINDS: Final[dict[str, Callable[[np.random.Generator], Architecture]]] = {
     "global-layers-network": _global_layers,
     "dense": _dense,
     "parallel": _parallel,
     "columns": _columns,
     "convolutional": _convolutional,
-    "efficientnet-b0": _efficient,
 }
 
 
@@ -125,7 +111,7 @@ def drawn(kind: str, seed: int) -> Drawn:
     generator = np.random.default_rng(seed)
     architecture = KINDS[kind](generator)
     columns = int(generator.integers(2, 9))
-    if isinstance(architecture, ImageNetwork):
+    if isinstance(architecture, ConvolutionalNetwork):
         columns = architecture.image.numbers
         return Drawn(architecture, columns, int(generator.integers(1, 5)), columns)
     common = int(generator.integers(1, columns))

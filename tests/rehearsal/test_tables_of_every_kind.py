@@ -71,7 +71,6 @@ def put_clinic(folder: Path, clinic: str) -> Path:
 
 # Images: scikit-learn's digits.
 CONVOLUTIONAL = {"name": "convolutional", "image": SIZE, "blocks": [4, 4], "hidden": [8]}
-EFFICIENT = {"name": "efficientnet-b0", "image": SIZE, "normalisation": "image", "width": 0.1, "depth": 0.25}
 IMAGE_NAMES = tuple(f"hospital-{number}" for number in range(1, 4))
 
 
@@ -138,7 +137,6 @@ CLINICS = Kind(
     {"architecture": DENSE, "outputs": 1, "columns": list(columns_of_clinics())},
 )
 KINDS = {
-    "images by an EfficientNet": of_images(architecture=EFFICIENT, outputs=10),
     "codes and notes": CLINICS,
     "images": DIGITS,
     "images, some layers private": of_images(
@@ -178,9 +176,7 @@ async def masks_change_no_bit(folder: Path, kind: Kind, plan: Plan, images: Imag
     assert len(models) == len(kind.names)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if "Efficient" in name else name for name in KINDS]
-)
+@pytest.mark.parametrize("name", KINDS)
 def test_tables_of_every_kind_are_trained_on_and_masks_change_no_bit(tmp_path: Path, name: str, images: Images) -> None:
     """Equal parameters, decisions and models at all hospitals, masked and unmasked."""
     play(masks_change_no_bit(tmp_path, KINDS[name], KINDS[name].plan(), images))

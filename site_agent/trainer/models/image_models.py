@@ -1,28 +1,18 @@
-"""Defines networks of images: convolutional networks, and EfficientNet-B0.
+"""Defines the network of images: blocks of convolutions, then linear layers.
 
 Parameters are those of `protos.plan.networks`, in names, order and shapes, and there are no buffers. First values are
-NaN. Rows are flat images: (B, channels * height * width). The library torchvision computes EfficientNet, except for its
-normalisation, and without leaving out blocks at random. It is loaded when the network is built, because it is in an
-extra.
+NaN. Rows are flat images: (B, channels * height * width).
 """
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import partial
-from importlib.machinery import PathFinder
-from importlib.util import find_spec
 from itertools import pairwise
-from types import ModuleType
-from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from protos.errors import to_install
 from protos.plan.image_size import ImageSize
 from protos.plan.networks.convolutional_networks import (
     KERNEL,
@@ -31,8 +21,6 @@ from protos.plan.networks.convolutional_networks import (
     is_halved,
     sides_after,
 )
-from protos.plan.networks.efficient_networks import FIRST_KERNEL, EfficientNetwork, ImageNormalisationName
-from site_agent.trainer.failures import unfit
 from site_agent.trainer.models.layers import (
     NORMALISATION_EPSILON,
     Activation,
@@ -41,13 +29,6 @@ from site_agent.trainer.models.layers import (
     activation_of,
     parameter,
 )
-
-
-@runtime_checkable
-class ReadsImages(Protocol):
-    """A network of images. It computes `numbers_per_row` numbers for an image, which limits the rows at once."""
-
-    numbers_per_row: int
 
 
 class Convolution(nn.Module):
@@ -64,18 +45,15 @@ class Convolution(nn.Module):
 
 
 class ImageNormalisation(nn.Module):
-    """Scales each image to mean 0 and variance 1 (not for the kind `fixed`), then computes γ·x + β."""
+    """Scales each image to mean 0 and variance 1, then computes γ·x + β."""
 
-    def __init__(self, channels: int, kind: ImageNormalisationName = "image") -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self._kind = kind
         self.weight = parameter(channels)
         self.bias = parameter(channels)
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalise images (B, channels, height, width)."""
-        if self._kind == "fixed":
-            return torch.addcmul(self.bias.view(-1, 1, 1), images, self.weight.view(-1, 1, 1))
         return functional.group_norm(images, 1, self.weight, self.bias, NORMALISATION_EPSILON)
 
 
@@ -96,7 +74,10 @@ class Block(nn.Module):
 
 
 class Convolutional(Network):
-    """A network of convolutional blocks, then linear layers. `represent` returns the inputs of the last layer."""
+    """A network of convolutional blocks, then linear layers. `represent` returns the inputs of the last layer.
+
+    The network computes `numbers_per_row` numbers for an image, which limits the rows at once.
+    """
 
     def __init__(self, architecture: ConvolutionalNetwork, outputs: int) -> None:
         super().__init__()
@@ -146,96 +127,3 @@ def _numbers_per_row(image: ImageSize, blocks: Sequence[int]) -> int:
         for number, channels in enumerate(blocks)
         for height, width in [sides_after(image, number)]
     )
-
-
-class Efficient(Network):
-    """The complete network: a first convolution, stages, the mean of each channel, and a linear map of the means."""
-
-    def __init__(self, architecture: EfficientNetwork, outputs: int) -> None:
-        super().__init__()
-        self._image = architecture.image
-        self.numbers_per_row = _efficient_numbers(architecture)
-        features, classifier = _layers_of_torchvision(architecture, outputs)
-        self.input = nn.ModuleDict({"features": features[:1]})
-        self.body = nn.ModuleDict({"features": features[1:]})
-        self.head = nn.ModuleDict({"classifier": classifier})
-
-    def represent(self, rows: Tensor) -> tuple[Tensor]:
-        """Return the means of the last channels, (B, channels), for images (B, pixels and channels), before dropout."""
-        images = self.input["features"](as_images(rows, self._image))
-        return (self.body["features"](images).mean((-2, -1)),)
-
-    def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Apply the last layer after dropout: (B, channels) to (B, C)."""
-        (values,) = representations
-        logits: Tensor = self.head["classifier"](values)
-        return logits
-
-
-def load_torchvision() -> ModuleType:
-    """Return the library torchvision. Raise ConfigurationError if it is missing or made for another PyTorch."""
-    try:
-        _declare_operators()
-        from torchvision.models import efficientnet
-    except (ImportError, RuntimeError) as cause:
-        state = "is not installed" if isinstance(cause, ImportError) else f"does not fit PyTorch {torch.__version__}"
-        raise unfit(
-            what=f"The package torchvision {state}. The neural network efficientnet-b0 needs this package.",
-            remedy=to_install("site,torchvision"),
-        ) from cause
-    found: ModuleType = efficientnet
-    return found
-
-
-def _declare_operators() -> None:
-    """Declare two operators of torchvision's compiled library if this computer cannot load the library.
-
-    The library needs a PyTorch for graphics cards. Without the library `import torchvision` stops, because it registers
-    rules for these two names. No network computes with them.
-    """
-    if hasattr(torch.ops.torchvision, "nms"):
-        return  # loaded or declared before
-    package = find_spec("torchvision")
-    library = package and PathFinder.find_spec("_C", package.submodule_search_locations)
-    if library is None or library.origin is None:
-        return  # not installed, or built without its library
-    try:
-        torch.ops.load_library(library.origin)  # type: ignore[no-untyped-call]  # torch has no types for it
-    except OSError:
-        for name in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{name}", "(Tensor boxes, Tensor scores, float threshold) -> Tensor")
-
-
-def _layers_of_torchvision(architecture: EfficientNetwork, outputs: int) -> tuple[nn.Sequential, nn.Sequential]:
-    """Return torchvision's `features` and `classifier` for a network of this size, filled with NaN."""
-    library, stages = load_torchvision(), []
-    for blocks in architecture.stages:
-        first = blocks[0]
-        sizes = (first.hidden // first.inner, first.kernel, first.stride, first.inner, first.outer)
-        stages.append(library.MBConvConfig(*sizes, len(blocks)))
-    with torch.random.fork_rng(devices=[]):  # torchvision draws first values
-        whole = library.EfficientNet(
-            stages,
-            dropout=architecture.dropout,
-            stochastic_depth_prob=0.0,
-            num_classes=outputs,
-            norm_layer=partial(ImageNormalisation, kind=architecture.normalisation),
-        )
-        # torchvision's first convolution reads three channels. Grey images have one.
-        channels, border = architecture.image.channels, FIRST_KERNEL // 2
-        whole.features[0][0] = nn.Conv2d(channels, architecture.first, FIRST_KERNEL, 2, border, bias=False)
-    # Dropout in place would change the representation, which penalties read later.
-    whole.classifier[0].inplace = False
-    for values in whole.parameters():
-        nn.init.constant_(values, math.nan)
-    return whole.features, whole.classifier
-
-
-def _efficient_numbers(architecture: EfficientNetwork) -> int:
-    height, width = (-(-side // 2) for side in (architecture.image.height, architecture.image.width))
-    numbers = architecture.first * height * width
-    for block in (block for blocks in architecture.stages for block in blocks):
-        numbers += block.hidden * height * width
-        height, width = (-(-side // block.stride) for side in (height, width))
-        numbers += (block.hidden + block.outer) * height * width
-    return 2 * (numbers + architecture.last * height * width)

@@ -17,7 +17,6 @@ from protos.plan.architecture import (
     ColumnsNetwork,
     ConvolutionalNetwork,
     DenseNetwork,
-    EfficientNetwork,
     GlobalLayersNetwork,
     NamedTensors,
     ParallelNetwork,
@@ -26,7 +25,7 @@ from protos.plan.architecture import (
 from site_agent.trainer.failures import unfit
 from site_agent.trainer.models.dense_models import Columns, Dense, Parallel
 from site_agent.trainer.models.global_layers_model import GlobalLayers
-from site_agent.trainer.models.image_models import Convolutional, Efficient
+from site_agent.trainer.models.image_models import Convolutional
 
 
 def build_network(architecture: Architecture, columns: int, outputs: int, common: int | None = None) -> nn.Module:
@@ -52,8 +51,6 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
             return Columns(architecture, columns, outputs, shared)
         case ConvolutionalNetwork():
             return Convolutional(architecture, outputs)
-        case EfficientNetwork():
-            return Efficient(architecture, outputs)
         case NamedTensors():
             raise unfit(
                 what=(

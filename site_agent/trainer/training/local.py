@@ -22,7 +22,7 @@ from torch import Tensor
 from protos.errors import ConfigurationError
 from protos.plan.architecture import TensorSpec
 from protos.plan.learning_rates import RateSchedule, rate_factor
-from site_agent.trainer.models.image_models import ReadsImages
+from site_agent.trainer.models.image_models import Convolutional
 from site_agent.trainer.pulse import PULSE
 from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.flat_network import FlatNetwork, State, part_of, prefixed
@@ -145,7 +145,7 @@ class LocalTraining:
 def rows_at_once(flat: FlatNetwork, features: Tensor) -> int:
     """Return how many rows a network computes at once, for features (rows, columns)."""
     network = flat.network
-    if isinstance(network, ReadsImages):
+    if isinstance(network, Convolutional):
         most = _EVALUATION_NUMBERS // network.numbers_per_row
     else:
         most = _EVALUATION_PAIRS // features.shape[-1] ** 2

@@ -21,7 +21,6 @@ from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.prediction import predict_table
 from site_agent.desk.results.run_report import make_report
-from site_agent.desk.results.saved_model import latest_run, load_model
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.data import image_formats
 from site_agent.trainer.data.image_formats import pixels_of
@@ -55,14 +54,8 @@ def put_images(folder: Path, first: int, with_outcome: bool) -> Path:
     return folder / "table.csv"
 
 
-NETWORKS = {
-    "convolutional": {"blocks": [4], "hidden": []},
-    "efficientnet-b0": {"normalisation": "image", "width": 0.1, "depth": 0.25, "dropout": 0.0},
-}
-
-
-@pytest.fixture(scope="module", params=NETWORKS)
-def trained(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[Hospital, Preprocessing]:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Hospital, Preprocessing]:
     """A site after a run on DICOM images whose tags name a patient."""
     config = make_site(tmp_path_factory.mktemp("site"), siloed_baseline=False)
     put_images(config.parent, 0, with_outcome=True)
@@ -71,7 +64,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     outcome = {"name": "ill", "role": "target", "task": "binary", "positive": [1], "negative": [0]}
     columns = [{"name": "who", "role": "patient"}, scan, outcome]
     (config.parent / "contract.yaml").write_text(yaml.safe_dump({"format": {"header": True}, "columns": columns}))
-    network = {"name": request.param, "image": SIZE} | NETWORKS[request.param]
+    network = {"name": "convolutional", "image": SIZE, "blocks": [4], "hidden": []}
     schedule = {"aggregate": "every-epoch", "epochs": 20, "batches_per_epoch": 4}
     plan = make_plan(method={"name": "fedavg"}, architecture=network, outputs=1, schedule=schedule)
     hospital, study, preprocessing = prepare(config, plan)
@@ -84,8 +77,6 @@ def test_new_images_are_predicted_and_one_that_is_refused_is_named(
     trained: tuple[Hospital, Preprocessing], tmp_path: Path
 ) -> None:
     """Most new patients are recognised; a burnt-in name is a reason to abstain, and no other row changes."""
-    state = trained[0].state_path
-    network = load_model(state, latest_run(state)).plan.architecture.name
     new = put_images(tmp_path, 1000, with_outcome=False)
 
     predict_table(trained[0], new, tmp_path / "out.csv", None)
@@ -95,8 +86,7 @@ def test_new_images_are_predicted_and_one_that_is_refused_is_named(
 
     rows, again = ([*csv.reader((tmp_path / name).read_text().splitlines())][1:] for name in ("out.csv", "again.csv"))
     right = [(float(row[1]) > 0.5) == (place % 2 == 1) for place, row in enumerate(rows)]
-    # few rows for this number of layers
-    assert np.mean(right) > {"convolutional": 0.9, "efficientnet-b0": 0.7}[network]
+    assert np.mean(right) > 0.9
     assert (predicted.rows, predicted.abstained) == (ROWS, 2)
     assert "BurnedInAnnotation is YES" in again[3][2]
     assert "no such file" in again[5][2]

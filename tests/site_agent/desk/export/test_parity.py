@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from protos.plan.architecture import network_tensors
-from protos.plan.initial_values import initial_values
 from site_agent.desk.applied import AppliedModel
 from site_agent.desk.export.export_folder import (
     checked_onnx,
@@ -150,11 +149,8 @@ IMAGES: dict[str, dict[str, Any]] = {
     "blocks alone": {"name": "convolutional", "blocks": [3], "hidden": []},
     "blocks and layers": {"name": "convolutional", "blocks": [3, 4, 2], "hidden": [5, 4], "activation": "gelu"},
     "normalised": {"name": "convolutional", "blocks": [3, 4], "normalisation": True, "activation": "selu"},
-    "efficient": {"name": "efficientnet-b0", "normalisation": "image", "width": 0.1, "depth": 0.5},
-    "efficient with folded means": {"name": "efficientnet-b0", "normalisation": "fixed", "width": 0.1},
     "pixels as columns": {"name": "dense", "hidden": [5]},
 }
-EFFICIENT_SPREAD = 0.2
 
 
 def image_model(network: str, channels: int, window: list[int] | None) -> SavedModel:
@@ -170,10 +166,7 @@ def image_model(network: str, channels: int, window: list[int] | None) -> SavedM
     made, rows = make_plan(method={"name": "local"}, architecture=architecture), np.arange(30)
     preprocessing = fit(declared, table, rows)
     tensors = network_tensors(made.architecture, columns=35 * channels, outputs=3)
-    # Deep layers pass nothing on unless their values are near the first ones.
-    near = {one.name: initial_values(one, 5) if "efficient" in network else 0 for one in tensors}
-    spread = EFFICIENT_SPREAD if "efficient" in network else 0.4
-    values = {one.name: near[one.name] + generator.normal(0, spread, one.shape).astype(np.float32) for one in tensors}
+    values = {one.name: generator.normal(0, 0.4, one.shape).astype(np.float32) for one in tensors}
     profile = profile_of(declared, table, rows)
     return SavedModel(plan=made, preprocessing=preprocessing, values=values, report={}, profile=profile)
 
