@@ -32,13 +32,12 @@ from torch.nn import functional
 from benchmarks.reference.global_layers import ReferenceNetwork, copy_parameters
 from protos.plan.architecture import GlobalLayersNetwork, network_tensors
 from protos.plan.ingredients import Method
-from protos.plan.learning_rates import ConstantRate
 from protos.plan.optimisers import AdamW
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.flat_network import FlatNetwork
-from site_agent.trainer.training.local import LocalTraining, Pace
+from site_agent.trainer.training.local import LocalTraining
 from site_agent.trainer.training.procedures import build_procedure
 from site_agent.trainer.training.torch_losses import LossFunction
 from site_agent.trainer.training.training_model import Recipe
@@ -86,7 +85,6 @@ def ours(data: Rows) -> Contestant:
         build_procedure(Method(), flat, recipe),
         rows=data,
         batches=Batches(ROWS, BATCHES, np.random.default_rng(SEED)),
-        pace=Pace(schedule=ConstantRate(name="constant"), steps=TURNS * STEPS_PER_TURN),
         dropout_seed=0,
     )
     return Contestant(flat.network, lambda steps: training.train_round(steps, torch.empty(0)))

@@ -30,7 +30,6 @@ from protos.plan.ingredients import (
     PrivateFirst,
     SensitivePrefix,
 )
-from protos.plan.learning_rates import ConstantRate
 from protos.plan.optimisers import Optimiser, is_plain_descent
 from protos.plan.schedules import Schedule
 from protos.plan.weighting import Weighting
@@ -160,11 +159,6 @@ def _of_controls(optimiser: Optimiser, weighting: Weighting) -> Iterator[str]:
         yield (
             "control variates need the optimiser sgd without momentum and without weight decay. Set optimiser to "
             "{name: sgd, learning_rate: ...}"
-        )
-    if optimiser.rate_schedule != ConstantRate(name="constant"):
-        yield (
-            "control variates are divided by the learning rate, so the learning rate must be constant. Remove "
-            "rate_schedule"
         )
     if weighting.name != "equal":
         yield (

@@ -13,7 +13,6 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field
 
 from protos.plan.documents import Document
-from protos.plan.learning_rates import ConstantRate, RateSchedule
 
 _LearningRate: TypeAlias = Annotated[float, Field(gt=0, le=10)]
 _WeightDecay: TypeAlias = Annotated[float, Field(ge=0, le=10)]
@@ -22,17 +21,11 @@ _Kept: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 _Offset: TypeAlias = Annotated[float, Field(ge=1e-16, le=1)]
 
 
-class _Optimiser(Document):
-    """The settings of every optimiser: the learning rate, and how it changes during the run."""
-
-    learning_rate: _LearningRate
-    rate_schedule: RateSchedule = ConstantRate(name="constant")
-
-
-class _Moments(_Optimiser):
+class _Moments(Document):
     """The settings of Adam and AdamW."""
 
     name: str
+    learning_rate: _LearningRate
     weight_decay: _WeightDecay = 0.0
     first_decay: _Kept = 0.9
     second_decay: _Kept = 0.999
@@ -52,10 +45,11 @@ class Adam(_Moments):
     name: Literal["adam"]
 
 
-class StochasticGradientDescent(_Optimiser):
+class StochasticGradientDescent(Document):
     """Each step follows the gradient of a batch, with momentum if the plan sets it."""
 
     name: Literal["sgd"]
+    learning_rate: _LearningRate
     momentum: _Kept = 0.0
     weight_decay: _WeightDecay = 0.0
 

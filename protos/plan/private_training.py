@@ -28,7 +28,6 @@ import numpy.typing as npt
 
 from protos.plan.architecture import Architecture, DenseNetwork, TensorSpec
 from protos.plan.ingredients import InnerProblem, Method
-from protos.plan.learning_rates import ConstantRate
 from protos.plan.optimisers import Optimiser, is_plain_descent
 from protos.plan.patient_privacy import TrainingPrivacy, noise_multiplier
 from protos.plan.schedules import EpochSchedule, Schedule
@@ -263,8 +262,8 @@ def why_no_private_steps(
         )
     if isinstance(problem, InnerProblem) and problem.rate * problem.strength > 1.0:
         yield f"rate times strength of pfedme is {problem.rate * problem.strength:g}, but local noise allows at most 1"
-    if not is_plain_descent(optimiser) or optimiser.rate_schedule != ConstantRate(name="constant"):
+    if not is_plain_descent(optimiser):
         yield (
             "in training with privacy, the coordinator makes one plain step along each sum. Set optimiser to "
-            "{name: sgd, learning_rate: ...} and remove rate_schedule"
+            "{name: sgd, learning_rate: ...}"
         )

@@ -31,7 +31,7 @@ from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.models.user_module import build_user_module, check_batch, freeze_tensors
 from site_agent.trainer.training.batches import Batches, Rows, check_batches
 from site_agent.trainer.training.flat_network import FlatNetwork
-from site_agent.trainer.training.local import LocalTraining, Pace, predict, validation_loss
+from site_agent.trainer.training.local import LocalTraining, predict, validation_loss
 from site_agent.trainer.training.procedures import build_procedure
 from site_agent.trainer.training.torch_losses import build_loss
 from site_agent.trainer.training.training_model import Recipe
@@ -242,13 +242,11 @@ def begin_training(
         batch_rows=schedule.batch_rows if isinstance(schedule, StepSchedule) else None,
     )
     networks.check_batch(flat, batches.rows_in_each)
-    pace = Pace(schedule=plan.optimiser.rate_schedule, steps=schedule.rounds * schedule.steps_per_round)
     procedure = build_procedure(method, flat, recipe)
     local = LocalTraining(
         procedure,
         rows=rows.training,
         batches=batches,
-        pace=pace,
         dropout_seed=seeds.own("dropout"),
     )
     return SiteTraining(flat=flat, local=local, recipe=recipe, rows=rows)

@@ -269,7 +269,6 @@ class Study:
         self.choice.follow(asked.best_round)
         self._measure(asked.round)
         self._rounds_taken = asked.round + 1
-        self._training.local.steps_made = (asked.round - self.plan.has_probe) * self.plan.schedule.steps_per_round
 
     def _follow_layers(self, asked: Asked) -> None:
         """After the sites have chosen the first layers, start training again with only these layers federated."""

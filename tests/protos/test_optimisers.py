@@ -1,18 +1,13 @@
-"""What a plan may say about the optimiser, the loss and the learning rate."""
+"""What a plan may say about the optimiser and the loss."""
 
 from __future__ import annotations
 
 import json
-import math
-from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from protos.plan.learning_rates import ConstantRate, CosineRate, RateSchedule, rate_factor
 from protos.plan.losses import Focal, Loss, TaskDefault
 from protos.plan.optimisers import Optimiser
 
@@ -93,56 +88,3 @@ def test_losses_that_nobody_can_compute_are_refused(keys: dict[str, Any]) -> Non
     """An unknown loss, a setting out of range or a class without a positive weight never becomes a record."""
     with pytest.raises(ValidationError):
         LOSSES.validate_json(json.dumps(keys))
-
-
-SCHEDULES: TypeAdapter[RateSchedule] = TypeAdapter(RateSchedule)
-ANY = st.one_of(
-    st.builds(ConstantRate, name=st.just("constant")),
-    st.builds(CosineRate, name=st.just("cosine"), floor=st.floats(0.0, 1.0)),
-)
-
-
-@settings(max_examples=200)
-@given(schedule=ANY, steps=st.integers(1, 45))
-def test_the_rate_never_rises(schedule: RateSchedule, steps: int) -> None:
-    """It begins at 1, then does not rise, and nothing is outside 0 to 1."""
-    factors = [rate_factor(schedule, step, steps) for step in range(steps)]
-
-    assert factors[0] == 1.0
-    assert all(later <= earlier for earlier, later in pairwise(factors))
-    assert all(0 <= factor <= 1 for factor in factors)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "expected"),
-    [
-        (ConstantRate(name="constant"), [1.0] * 8),
-        (
-            CosineRate(name="cosine", floor=0.2),
-            [1, *(0.2 + 0.4 * (1 + math.cos(math.pi * step / 8)) for step in range(1, 8))],
-        ),
-    ],
-    ids=str,
-)
-def test_the_factors_are_those_of_the_formula(schedule: RateSchedule, expected: list[float]) -> None:
-    """By hand, for eight steps."""
-    found = [rate_factor(schedule, step, 8) for step in range(8)]
-
-    assert found == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"name": "linear"},
-        {"name": "constant", "factor": 0.5},
-        {"name": "constant", "warm_up_epochs": 1},
-        {"name": "exponential", "factor": 1.1},
-        {"name": "cosine", "floor": -0.1},
-    ],
-    ids=str,
-)
-def test_schedules_that_raise_the_rate_or_lack_a_number_are_refused(keys: dict[str, Any]) -> None:
-    """An unknown schedule, a key that its schedule does not have or a floor below 0 never becomes a record."""
-    with pytest.raises(ValidationError):
-        SCHEDULES.validate_json(json.dumps(keys))

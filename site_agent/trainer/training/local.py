@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -21,7 +20,6 @@ from torch import Tensor
 
 from protos.errors import ConfigurationError
 from protos.plan.architecture import TensorSpec
-from protos.plan.learning_rates import RateSchedule, rate_factor
 from site_agent.trainer.models.image_models import Convolutional
 from site_agent.trainer.pulse import PULSE
 from site_agent.trainer.training.batches import Batches, Rows
@@ -37,14 +35,6 @@ _EVALUATION_PAIRS: Final = 1 << 20
 _EVALUATION_NUMBERS: Final = 1 << 24  # for a network of images, 64 MiB
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pace:
-    """The learning rate's schedule, and the number of steps of the whole run."""
-
-    schedule: RateSchedule
-    steps: int
-
-
 class LocalTraining:
     """Trains one method's procedure at one site."""
 
@@ -54,13 +44,11 @@ class LocalTraining:
         *,
         rows: Rows,
         batches: Batches,
-        pace: Pace,
         dropout_seed: int,
     ) -> None:
-        self._procedure, self._rows, self._batches, self._pace = procedure, rows, batches, pace
+        self._procedure, self._rows, self._batches = procedure, rows, batches
         self._device = procedure.evaluated().device
         self._dropout = self._first_draw(dropout_seed)
-        self.steps_made = 0
 
     def train_round(self, steps: int, received: Tensor, controls: Tensor | None = None) -> None:
         """Train for this many batches, starting where the previous round ended. An epoch can end within a round.
@@ -70,8 +58,7 @@ class LocalTraining:
         """
         self._procedure.begin_round(received.to(self._device), None if controls is None else controls.to(self._device))
         for phase in self._procedure.phases(steps, self._batches.batches_per_epoch):
-            self._make(phase, steps)
-        self.steps_made += steps
+            self._make(phase)
         self._procedure.end_round(steps)
 
     def fine_tune(self, flat: FlatNetwork, epochs: int, recipe: Recipe) -> None:
@@ -81,7 +68,7 @@ class LocalTraining:
         with self._own_dropout():
             for _ in range(epochs * self._batches.batches_per_epoch):
                 model.gradient(self._batch())
-                model.step(1.0)
+                model.step()
                 PULSE.beat()
 
     def evaluated(self) -> FlatNetwork:
@@ -94,7 +81,6 @@ class LocalTraining:
             **prefixed("procedure", self._procedure.state()),
             **prefixed("batches", self._batches.state()),
             "dropout": self._dropout,
-            "steps made": torch.tensor(self.steps_made),
         }
 
     def restore(self, state: State) -> None:
@@ -113,17 +99,12 @@ class LocalTraining:
         self._procedure.restore(procedure)
         self._batches.restore(part_of(state, "batches"))
         self._dropout = state["dropout"]
-        self.steps_made = int(state["steps made"])
 
-    def _make(self, phase: Phase, steps: int) -> None:
-        """Make the steps of one phase. The learning rate changes as in `steps` steps, for any number in the phase."""
-        pace = self._pace
+    def _make(self, phase: Phase) -> None:
         self._procedure.evaluated().network.train()
         with self._own_dropout():
-            for number in range(phase.steps):
-                at = min(self.steps_made + number * steps // phase.steps, pace.steps)
-                factor = rate_factor(pace.schedule, at, pace.steps)
-                phase.step(self._batch(), factor)
+            for _ in range(phase.steps):
+                phase.step(self._batch())
                 PULSE.beat()
 
     def _batch(self) -> Rows:

@@ -131,8 +131,7 @@ def _frozen(recipe: Recipe) -> FlatNetwork:
 
 
 StatePart: TypeAlias = FlatNetwork | Model | PenaltyTerm | Tensor
-# A function that trains on a batch, at the plan's learning rate times the factor.
-Step: TypeAlias = Callable[[Rows, float], None]
+Step: TypeAlias = Callable[[Rows], None]  # trains on a batch
 
 
 @dataclass(frozen=True)
@@ -153,8 +152,8 @@ class Procedure(Protocol):
         """
         return
 
-    def step(self, batch: Rows, factor: float, /) -> None:
-        """Train on one batch, at the plan's learning rate times the factor."""
+    def step(self, batch: Rows, /) -> None:
+        """Train on one batch."""
 
     def phases(self, steps: int, _batches_per_epoch: int, /) -> list[Phase]:
         """Return the training phases of a round with this many steps, in order."""
@@ -237,10 +236,10 @@ class _ModelTraining(Procedure):
             return [last]
         return [Phase(partial(_step_private, self._private), self._private_epochs * batches_per_epoch), last]
 
-    def step(self, batch: Rows, factor: float) -> None:
+    def step(self, batch: Rows) -> None:
         self._model.gradient(batch, self._penalty.term(batch))
         self._penalty.add_gradients()
-        self._model.step(factor)
+        self._model.step()
 
     def end_round(self, _steps: int) -> None:
         self._penalty.end_round()
@@ -253,9 +252,9 @@ class _ModelTraining(Procedure):
         return {"network": self._flat, "optimiser": self._model, "penalty": self._penalty, **private}
 
 
-def _step_private(private: Model, batch: Rows, factor: float) -> None:
+def _step_private(private: Model, batch: Rows) -> None:
     private.gradient(batch)
-    private.step(factor)
+    private.step()
 
 
 class _CopyTraining(Procedure):
@@ -273,12 +272,12 @@ class _CopyTraining(Procedure):
         self._shared.begin_round(received, controls)
         self._received = received
 
-    def step(self, batch: Rows, factor: float) -> None:
-        self._shared.step(batch, factor)
+    def step(self, batch: Rows) -> None:
+        self._shared.step(batch)
         own = self._personal.flat
         self._personal.gradient(batch)
         own.federated_gradient.add_(own.federated_values - self._received, alpha=self._strength)
-        self._personal.step(factor)
+        self._personal.step()
 
     def end_round(self, steps: int) -> None:
         self._shared.end_round(steps)
@@ -309,13 +308,13 @@ class _MixtureTraining(Procedure):
     def begin_round(self, received: Tensor, controls: Tensor | None) -> None:
         self._shared.begin_round(received, controls)
 
-    def step(self, batch: Rows, factor: float) -> None:
-        self._shared.step(batch, factor)
+    def step(self, batch: Rows) -> None:
+        self._shared.step(batch)
         self._mix()
         self._mixed.gradient(batch)
         for own, mixed in zip(self._own.flat.gradients, self._mixed.flat.gradients, strict=True):
             torch.mul(mixed, self._share, out=own)  # the mixture's derivative by v is the share
-        self._own.step(factor)
+        self._own.step()
 
     def end_round(self, steps: int) -> None:
         self._shared.end_round(steps)
@@ -364,12 +363,12 @@ class _MoreauTraining(Procedure):
     def begin_round(self, _received: Tensor, _controls: Tensor | None) -> None:
         self._personal.flat.federated_values.copy_(self._shared.federated_values)
 
-    def step(self, batch: Rows, factor: float) -> None:
+    def step(self, batch: Rows) -> None:
         problem, own, shared = self._problem, self._personal.flat, self._shared.federated_values
         for _ in range(problem.steps):
             self._personal.gradient(batch)
             own.federated_gradient.add_(own.federated_values - shared, alpha=problem.strength)
-            self._personal.step(factor)
+            self._personal.step()
         shared.add_(own.federated_values - shared, alpha=problem.rate * problem.strength)
         self._shared.private.data.copy_(own.private.data)
 
@@ -399,10 +398,10 @@ class _ControlledTraining(Procedure):
         assert controls is not None
         self._received, self._mean_control = received, controls
 
-    def step(self, batch: Rows, factor: float) -> None:
+    def step(self, batch: Rows) -> None:
         self._model.gradient(batch)
         self._flat.federated_gradient.add_(self._mean_control).sub_(self._own_control)
-        self._model.step(factor)
+        self._model.step()
 
     def end_round(self, steps: int) -> None:
         moved = self._received - self._flat.federated_values
@@ -430,15 +429,15 @@ class _ColumnTraining(Procedure):
         self._common = Model(flat, recipe, [flat.federated])
         self._unique = Model(flat, recipe, [flat.private])
 
-    def step(self, batch: Rows, factor: float) -> None:
+    def step(self, batch: Rows) -> None:
         self._flat.zero_gradients()
         outputs = self._network.common_outputs(batch.features)
         torch.autograd.backward(self._loss(outputs[-1], batch.targets))
-        self._common.step(factor)
+        self._common.step()
         with torch.no_grad():
             outputs = self._network.common_outputs(batch.features)
         torch.autograd.backward(self._loss(self._network.joint(batch.features, outputs), batch.targets))
-        self._unique.step(factor)
+        self._unique.step()
 
     def evaluated(self) -> FlatNetwork:
         return self._flat

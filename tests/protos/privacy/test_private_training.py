@@ -68,7 +68,6 @@ def training_of(plan: Plan) -> PrivateTraining:
         ({"schedule": {"aggregate": "every-batch", "epochs": 10_001, "batches_per_epoch": 1}}, "at most 10000"),
         ({"optimiser": {"name": "adamw", "learning_rate": 0.1}}, "one plain step along each sum"),
         ({"optimiser": {"name": "sgd", "learning_rate": 0.1, "momentum": 0.9}}, "one plain step along each sum"),
-        ({"optimiser": {"rate_schedule": {"name": "cosine"}}}, "remove rate_schedule"),
         ({"loss": {"name": "task-default", "class_weights": "balanced"}}, "class weights and of other losses"),
         ({"loss": {"name": "focal"}}, "class weights and of other losses"),
         ({"start": {"name": "own", "seed": 3}}, "all sites start from the same values"),

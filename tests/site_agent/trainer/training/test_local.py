@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import numpy as np
 import pytest
 import torch
-from pydantic import TypeAdapter
 from torch import Tensor
 
 from protos.plan.architecture import GlobalLayersNetwork, network_tensors
 from protos.plan.ingredients import Method
-from protos.plan.learning_rates import RateSchedule, rate_factor
 from protos.plan.losses import TaskDefault
-from protos.plan.optimisers import AdamW, Optimiser, StochasticGradientDescent
+from protos.plan.optimisers import AdamW, Optimiser
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.training.batches import Batches, Rows
-from site_agent.trainer.training.flat_network import FlatNetwork, State
-from site_agent.trainer.training.local import LocalTraining, Pace
-from site_agent.trainer.training.procedures import Phase, Procedure, build_procedure
+from site_agent.trainer.training.flat_network import FlatNetwork
+from site_agent.trainer.training.local import LocalTraining
+from site_agent.trainer.training.procedures import build_procedure
 from site_agent.trainer.training.torch_losses import build_loss
 from site_agent.trainer.training.training_model import Recipe
 from tests.for_each import for_each
@@ -66,7 +62,6 @@ def _training(
         build_procedure(Method(), flat, recipe),
         rows=rows,
         batches=Batches(43, 4, np.random.default_rng(seed)),
-        pace=Pace(schedule=TypeAdapter(RateSchedule).validate_python({"name": "constant"}), steps=60),
         dropout_seed=seed if dropout_seed is None else dropout_seed,
     )
     return training, flat, recipe
@@ -92,82 +87,6 @@ def test_dropout_depends_on_its_seed_and_leaves_no_trace(seed: int) -> None:
 
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.equal(_numbers(first), _numbers(second))
-
-
-class _Recorder:
-    """A procedure that keeps the factors of its steps; each round has a long phase and an ordinary one."""
-
-    def __init__(self, flat: FlatNetwork, longer: int) -> None:
-        self._flat, self._longer = flat, longer
-        self.factors: list[list[float]] = []
-
-    def begin_round(self, _received: Tensor, _controls: Tensor | None) -> None:
-        pass
-
-    def phases(self, steps: int, _batches_per_epoch: int) -> list[Phase]:
-        self.factors += [[], []]
-        long, ordinary = self.factors[-2:]
-        return [
-            Phase(lambda _, factor: long.append(factor), self._longer * steps),
-            Phase(lambda _, factor: ordinary.append(factor), steps),
-        ]
-
-    def end_round(self, _steps: int) -> None:
-        pass
-
-    def evaluated(self) -> FlatNetwork:
-        return self._flat
-
-    def state(self) -> State:
-        return {}
-
-    def restore(self, state: State) -> None:
-        pass
-
-
-@pytest.mark.parametrize(
-    "document",
-    [{"name": "constant"}, {"name": "cosine"}],
-    ids=lambda document: str(document["name"]),
-)
-def test_the_rate_moves_with_the_rounds_however_long_their_phases(document: dict[str, object]) -> None:
-    """Every step of the ordinary phase has the rate of its number in the run; a longer one moves as far."""
-    schedule: RateSchedule = TypeAdapter(RateSchedule).validate_python(document)
-    recorder = _Recorder(_training(0)[1], longer=5)
-    procedure: Procedure = recorder
-    rows, batches = _rows(0, "binary", 43), Batches(43, 4, np.random.default_rng(0))
-    training = LocalTraining(
-        procedure, rows=rows, batches=batches, pace=Pace(schedule=schedule, steps=12), dropout_seed=0
-    )
-
-    for _ in range(3):
-        training.train_round(4, torch.empty(0))
-
-    expected = [rate_factor(schedule, step, 12) for step in range(12)]
-    assert list(chain(*recorder.factors[1::2])) == expected
-    assert list(chain(*recorder.factors[0::2])) == [factor for factor in expected for _ in range(5)]
-
-
-def test_the_rate_is_the_optimisers() -> None:
-    """Plain descent by a schedule moves a number by rate times factor times gradient."""
-    schedule: RateSchedule = TypeAdapter(RateSchedule).validate_python({"name": "cosine"})
-    _, flat, recipe = _training(0, optimiser=StochasticGradientDescent(name="sgd", learning_rate=0.1))
-    rows = _rows(0, "binary", 43)
-    training = LocalTraining(
-        build_procedure(Method(), flat, recipe), rows=rows,
-        batches=Batches(43, 1, np.random.default_rng(0)),
-        pace=Pace(schedule=schedule, steps=3), dropout_seed=0,
-    )  # fmt: skip
-    moved, expected = [], []
-
-    for number in range(3):
-        before = _numbers(flat)
-        _train(training, flat, 1)
-        moved.append(_numbers(flat) - before)
-        gradient = torch.cat([stretch.grad for stretch in flat.stretches if stretch.grad is not None])
-        expected.append(-0.1 * rate_factor(schedule, number, 3) * gradient)
-
-    torch.testing.assert_close(torch.stack(moved), torch.stack(expected), atol=1e-7, rtol=1e-4)
 
 
 def _batches(seed: int, rows: int = 43, count: int = 4, batch_rows: int | None = None) -> Batches:

@@ -8,13 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from protos.plan.learning_rates import CosineRate, rate_factor
 from protos.plan.optimisers import Adam, AdamW, Optimiser, StochasticGradientDescent
 from site_agent.trainer.training.training_model import (
     build_optimiser,
     load_optimiser_tensors,
     optimiser_tensors,
-    set_learning_rate,
 )
 
 BETAS = {"first_decay": 0.8, "second_decay": 0.95, "offset": 1e-3, "weight_decay": 0.1}
@@ -98,18 +96,3 @@ def test_a_restored_optimiser_goes_on_to_the_bit(record: Optimiser, before: int)
     left, right = optimiser_tensors(first), optimiser_tensors(second)
     assert left.keys() == right.keys()
     assert _all_equal(list(left.values()), list(right.values()))
-
-
-def test_the_cosine_schedule_is_torchs_at_every_step() -> None:
-    """In each of eight steps the rate is the one of torch's schedule."""
-    optimiser = build_optimiser(StochasticGradientDescent(name="sgd", learning_rate=0.3), _parameters(7))
-    schedule = CosineRate(name="cosine", floor=0.1)
-    base = build_optimiser(RECORDS[-2], [nn.Parameter(torch.zeros(1))])
-    torchs = torch.optim.lr_scheduler.CosineAnnealingLR(base, T_max=8, eta_min=0.002)
-
-    for step in range(8):
-        set_learning_rate(optimiser, 0.3 * rate_factor(schedule, step, 8))
-
-        assert optimiser.param_groups[0]["lr"] == pytest.approx(15 * torchs.get_last_lr()[0], rel=1e-9)
-        torchs.optimizer.step()
-        torchs.step()
