@@ -58,7 +58,7 @@ def start(path: Path) -> None:
 
     from coordinator.commands.serve import serve  # gRPC is loaded only if it is needed
 
-    sys.exit(0 if asyncio.run(serve(configuration, plans, path)) else 1)
+    sys.exit(0 if asyncio.run(serve(configuration, plans)) else 1)
 
 
 @cli.command()

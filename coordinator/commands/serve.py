@@ -1,8 +1,7 @@
 """Runs the coordinator as a service: opens network ports and sockets, and reacts to signals of the operating system.
 
 Everything runs on one event loop. However the program ends, it stops all that it started. The status socket is in the
-state directory; it sends the status and ignores what it receives. SIGHUP reads coordinator.yaml again: new plans are
-queued, other changed keys are reported and need a restart, and a file with a mistake changes nothing.
+state directory; it sends the status and ignores what it receives.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -25,7 +23,7 @@ from typing import Any, Final
 import sdnotify
 import structlog
 
-from coordinator.commands.configuration import CoordinatorConfiguration, read_configuration, read_plans
+from coordinator.commands.configuration import CoordinatorConfiguration
 from coordinator.network.control_socket import control_path, control_server, status_path, unix_server
 from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.enrolment_calls import Membership
@@ -106,15 +104,8 @@ def _put_together(
     return _Parts(authority, membership, engine, upkeep, service, tuple(servers))
 
 
-async def serve(
-    configuration: CoordinatorConfiguration,
-    plans: tuple[Plan, ...],
-    path: Path,
-) -> bool:
+async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]) -> bool:
     """Run all plans of the coordinator. Return whether each plan was completed or ended by a person.
-
-    Args:
-        path: the configuration's file, which is read again on SIGHUP.
 
     Raises:
         OperatorError: an address, a key or a directory is wrong or has wrong content.
@@ -131,10 +122,7 @@ async def serve(
                 await server.start()
             if plans:
                 engine.start()
-            # The handler is installed before the start is reported, because an unhandled SIGHUP would end the program.
             stop = _stop_on_signals()
-            reload = Reloading(path, configuration, plans, engine.add)
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
             structlog.get_logger().info("coordinator_listening", address=configuration.listen)
             notifier.notify("READY=1")
             watch = asyncio.create_task(_watch(parts, notifier))
@@ -171,35 +159,25 @@ def _ended_well(engine: Engine) -> bool:
 
 
 async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.Task[None], stay_seconds: float) -> None:
-    """Wait until all runs are over or a person ends this program. Then wait until all sites are informed.
-
-    If a plan is added in the meantime, the waiting starts again: the sites have `stay_seconds` from the end of the last
-    run.
-    """
+    """Wait until all runs are over or a person ends this program. Then wait until all sites are informed."""
+    await _first_of(engine.finished, stop, watch, None)
+    if stop.done() or engine.failure is not None:
+        return
     ending = engine.ending
-    while True:
-        await _first_of((engine.finished,), stop, watch, None)
-        if stop.done() or engine.failure is not None:
-            return
-        if not ending.all_heard.is_set():
-            structlog.get_logger().info("end_to_be_told", sites=ending.awaited, longest_seconds=stay_seconds)
-        was_in_time = await _first_of((ending.all_heard, ending.under_way), stop, watch, stay_seconds)
-        is_over = engine.finished.is_set() and (ending.all_heard.is_set() or not was_in_time)
-        if is_over or stop.done() or engine.failure is not None:
-            return
+    if not ending.all_heard.is_set():
+        structlog.get_logger().info("end_to_be_told", sites=ending.awaited, longest_seconds=stay_seconds)
+    await _first_of(ending.all_heard, stop, watch, stay_seconds)
 
 
 async def _first_of(
-    events: tuple[asyncio.Event, ...], stop: asyncio.Task[bool], watch: asyncio.Task[None], seconds: float | None
-) -> bool:
-    """Wait for an event, a request to stop, or the end of the watching task. Return False if the time passed first."""
-    waiting = [asyncio.create_task(event.wait()) for event in events]
-    done, _ = await asyncio.wait({*waiting, stop, watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    for task in waiting:
-        task.cancel()
+    event: asyncio.Event, stop: asyncio.Task[bool], watch: asyncio.Task[None], seconds: float | None
+) -> None:
+    """Wait for an event, a request to stop, the end of the watching task, or the end of this time."""
+    waiting = asyncio.create_task(event.wait())
+    await asyncio.wait({waiting, stop, watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
     if watch.done():
         watch.result()
-    return bool(done)
 
 
 async def _watch(parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
@@ -277,34 +255,3 @@ def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
             remedy="Set `state` in coordinator.yaml to a directory in which this user has permission to write.",
         ) from cause
     return state
-
-
-@dataclass
-class Reloading:
-    """Reads coordinator.yaml on each call and queues new plans. A plan that was removed from the file still runs.
-
-    Attributes:
-        path: the file of `configuration`, which is the configuration in use.
-        plans: all plans that were queued so far.
-        add: queues plans after those that already wait.
-    """
-
-    path: Path
-    configuration: CoordinatorConfiguration
-    plans: tuple[Plan, ...]
-    add: Callable[[tuple[Plan, ...]], None]
-
-    def __call__(self) -> None:
-        """Read the file and all its plans. If anything is wrong, the earlier configuration stays in use."""
-        log, known = structlog.get_logger(), {plan.run_name for plan in self.plans}
-        try:
-            read = read_configuration(self.path)
-            plans = tuple(plan for plan in read_plans(read) if plan.run_name not in known)
-        except OperatorError as wrong:
-            log.error("configuration_kept", what=wrong.what, identifier=wrong.code)
-            return
-        names = (name for name in CoordinatorConfiguration.model_fields if name != "plans")
-        waiting = [name for name in names if getattr(self.configuration, name) != getattr(read, name)]
-        self.plans += plans
-        self.add(plans)
-        log.info("configuration_taken_over", plans=[plan.run_name for plan in plans], waits_for_restart=waiting)

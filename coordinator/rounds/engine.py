@@ -149,13 +149,6 @@ class Engine:
         """Begin or continue the first run. Raises OperatorError if the files of the run on disk have errors."""
         self._next_run()
 
-    def add(self, plans: Iterable[Plan]) -> None:
-        """Add plans to the plans that wait. The first plan begins immediately if no run is active."""
-        self._waiting += plans
-        if self._run is None and self.failure is None and self._waiting:
-            self.finished.clear()
-            self._guarded(self._next_run)
-
     def connected(self, site: str, peer: Peer) -> None:
         """Handle a new connection of an accepted site, after its first message (Hello)."""
         earlier = self._peers.pop(site, None)

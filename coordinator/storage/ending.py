@@ -22,7 +22,6 @@ class Ending:
 
     Attributes:
         all_heard: set while all studies are over and every site is informed.
-        under_way: set while a study has begun and not all are over.
     """
 
     def __init__(
@@ -32,7 +31,7 @@ class Ending:
 
         `identity_of` returns a member's identity fingerprint, `revoked` the revoked sites.
         """
-        self.all_heard, self.under_way = asyncio.Event(), asyncio.Event()
+        self.all_heard, self._are_over = asyncio.Event(), False
         self._log, self._identity_of, self._revoked = log, identity_of, revoked
         self._sites: dict[str, frozenset[str]] = {}  # by run
         self._gone: set[str] = set()
@@ -43,8 +42,6 @@ class Ending:
     def follow(self, plan: Plan) -> None:
         """Record that a study is active, or that the study was already over when this program started."""
         self._sites[plan.run_name] = frozenset(plan.listed_names)
-        self.under_way.set()
-        self.all_heard.clear()
 
     def left(self, site: str) -> None:
         """Record that a site has left its study and was informed of the end."""
@@ -65,11 +62,11 @@ class Ending:
     @property
     def unaware(self) -> list[str]:
         """Return the sites that were not informed that all studies are over. Empty while a study is active."""
-        return [] if self.under_way.is_set() else self.awaited
+        return self.awaited if self._are_over else []
 
     def record(self, connected: Iterable[str]) -> None:
         """Record that these sites will now be informed. Raises StoreError: then no site must be informed."""
-        self.under_way.clear()
+        self._are_over = True
         known = {*connected, *self._gone}
         news = {run: (sites & known) - self._informed[run] for run, sites in self._sites.items()}
         records = [{"event": INFORMED, "run": run, "sites": sorted(sites)} for run, sites in news.items() if sites]

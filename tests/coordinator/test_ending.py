@@ -49,8 +49,8 @@ async def test_a_site_is_told_of_the_end_only_once_that_is_on_record(tmp_path: P
 
 
 async def test_the_coordinator_stays_its_time_for_them_and_no_longer(tmp_path: Path) -> None:
-    """It ends when all sites are informed, or after `stay_seconds`. A plan that is added meanwhile is run."""
-    plan, later = plan_with(IDENTITIES), plan_with(IDENTITIES, study="later")
+    """It ends when all sites are informed, or after `stay_seconds`."""
+    plan = plan_with(IDENTITIES)
 
     await a_run_whose_end_is_heard_by(tmp_path, plan, "")
     stage, never = Stage(tmp_path, plan), asyncio.Event()
@@ -63,33 +63,8 @@ async def test_the_coordinator_stays_its_time_for_them_and_no_longer(tmp_path: P
 
     waiting = asyncio.create_task(_until_over(stage.engine, stop, watch, 1e6))  # type: ignore[arg-type]
     await asyncio.sleep(10.0)
-    stage.engine.add([later])
     for name in "abc":
         stage.connect(BehavingSite(name))
-    stage.deliver()
     await asyncio.wait_for(waiting, 10.0)
-    assert [outcome.is_complete for outcome in stage.engine.outcomes] == [True]
-    stop.cancel()
-    watch.cancel()
-
-
-async def test_the_stay_begins_with_the_end_of_the_last_study(tmp_path: Path) -> None:
-    """A site has all of `stay_seconds` to call, also where a plan was added and run since the first end."""
-    plan, later = plan_with(IDENTITIES), plan_with(IDENTITIES, study="later")
-
-    await a_run_whose_end_is_heard_by(tmp_path, plan, "bc")
-    stage, never = Stage(tmp_path, plan), asyncio.Event()
-    stop, watch = (asyncio.create_task(never.wait()) for _ in range(2))
-    clock = asyncio.get_running_loop().time
-    stage.engine.start()
-    waiting = asyncio.create_task(_until_over(stage.engine, stop, watch, 100.0))  # type: ignore[arg-type]
-    await asyncio.sleep(60.0)
-    stage.engine.add([later])
-    await asyncio.sleep(10.0)
-    stage.engine.end_run()  # nobody of it was there to hear
-    ended = clock()
-    await waiting
-
-    assert 100.0 <= clock() - ended < 101.0
     stop.cancel()
     watch.cancel()

@@ -15,7 +15,7 @@ import pytest
 from coordinator.network.control_socket import control_server, stop_run
 from coordinator.storage.history import known_runs, store_path
 from host.record_store import StoreDamaged
-from protos.errors import OperatorError, UnavailableError, UsageError
+from protos.errors import UnavailableError, UsageError
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.for_each import for_each
 from tests.rehearsal.made_up_time import play
@@ -94,14 +94,3 @@ def test_a_run_is_ended_over_the_socket(tmp_path: Path) -> None:
         server.close()
 
     asyncio.run(scene())
-
-
-async def test_a_disk_that_does_not_take_an_added_plan_ends_the_program(tmp_path: Path) -> None:
-    """The engine keeps the failure, with which the program ends. It does not reach a signal's handler."""
-    stage, plan = Stage(tmp_path), plan_with(IDENTITIES)
-    stage.engine._audit.store.read("PRAGMA query_only = 1")
-
-    stage.engine.add([plan])
-
-    assert isinstance(stage.engine.failure, OperatorError)
-    assert stage.engine.finished.is_set()

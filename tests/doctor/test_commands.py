@@ -174,21 +174,3 @@ def test_a_clock_that_is_days_behind(scene: Scene, tmp_path: Path) -> None:
 def words_of(process: int) -> bytes:
     """The command line of a process."""
     return Path(f"/proc/{process}/cmdline").read_bytes()
-
-
-def test_a_coordinator_takes_over_added_plans(scene: Scene) -> None:
-    """After SIGHUP a wrong file changes nothing, and an added plan waits after the others."""
-    config, good = scene.place.config, scene.place.config.read_text()
-    plan = (scene.place.folder / "plan.yaml").read_text()
-    (scene.place.folder / "second.yaml").write_text(plan.replace("version: 1", "version: 2"))
-    with started(scene.place) as process:
-        config.write_text(good + "plan: x\n")
-        process.send_signal(signal.SIGHUP)
-        wait_until(says(scene.place.log, "configuration_kept"), 20)
-        config.write_text(good.replace("- plan.yaml", "- plan.yaml\n- second.yaml"))
-        process.send_signal(signal.SIGHUP)
-        wait_until(says(scene.place.log, "configuration_taken_over"), 20)
-        status = CliRunner().invoke(coordinator, ["status", "--config", str(config), "--json"])
-
-        assert json.loads(status.stdout)["runs_waiting"] == 1
-        assert process.poll() is None
