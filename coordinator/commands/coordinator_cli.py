@@ -21,7 +21,7 @@ import click
 from coordinator.commands.configuration import read_configuration, read_plans
 from coordinator.commands.coordinator_doctor import config_option, doctor
 from coordinator.commands.coordinator_metrics import coordinator_metrics
-from coordinator.network.control_socket import ask, status_path, stop_run
+from coordinator.network.control_socket import ask, stop_run
 from coordinator.storage.history import known_runs, store_path
 from host.audit_log import AuditLog
 from host.command_line import account, by_option, finish, json_option, metrics_option, person
@@ -125,7 +125,7 @@ def status(path: Path, as_json: bool, as_metrics: bool) -> None:
     Example: coordinator status --config coordinator.yaml --json
     """
     state = Path(read_configuration(path).state)
-    answer: dict[str, Any] = json.loads(asyncio.run(ask(status_path(state))))
+    answer: dict[str, Any] = json.loads(asyncio.run(ask(state)))
     if as_metrics:
         click.echo(coordinator_metrics(answer, state), nl=False)
     elif as_json:

@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from coordinator.commands.configuration import CoordinatorConfiguration, read_configuration, read_plans
-from coordinator.network.control_socket import ask, status_path
+from coordinator.network.control_socket import ask
 from coordinator.storage.history import store_path
 from host.command_line import configuration_option, json_option, report_findings
 from host.diagnosis import Finding, failure, fine, judge_disk, judge_log, warning
@@ -55,7 +55,7 @@ def _examine(path: Path) -> list[Finding]:
 def _program(state: Path) -> Finding:
     """Check whether a coordinator answers. Its socket remains after a crash, so a connection is necessary."""
     try:
-        asyncio.run(ask(status_path(state)))
+        asyncio.run(ask(state))
     except UnavailableError as silent:
         return warning("D418", silent.what, silent.remedy)
     return fine("D418", "The coordinator is running.")

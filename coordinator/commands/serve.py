@@ -1,13 +1,11 @@
 """Runs the coordinator as a service: opens network ports and sockets, and reacts to signals of the operating system.
 
-Everything runs on one event loop. However the program ends, it stops all that it started. The status socket is in the
-state directory; it sends the status and ignores what it receives.
+Everything runs on one event loop. However the program ends, it stops all that it started.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import os
 import signal
@@ -24,7 +22,7 @@ import sdnotify
 import structlog
 
 from coordinator.commands.configuration import CoordinatorConfiguration
-from coordinator.network.control_socket import control_path, control_server, status_path, unix_server
+from coordinator.network.control_socket import control_path, control_server
 from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.service import FederationService, enrolment_server, federation_server
@@ -115,7 +113,7 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
     with ExitStack() as stack:
         parts = _put_together(configuration, plans, state, stack)
         engine, servers = parts.engine, parts.servers
-        status, control = await _status_server(parts, state), await control_server(engine, state)
+        control = await control_server(engine, partial(_told, engine, parts.authority), state)
         notifier = sdnotify.SystemdNotifier()
         try:
             for server in servers:
@@ -135,9 +133,8 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
             engine.stop()
             # Also if the start fails: a server that is not stopped prints a traceback when Python ends.
             await asyncio.gather(*(server.stop(_STOPPING_SECONDS) for server in servers))
-            for local, place in ((status, status_path(state)), (control, control_path(state))):
-                local.close()
-                place.unlink(missing_ok=True)
+            control.close()
+            control_path(state).unlink(missing_ok=True)
     return _ended_well(engine)
 
 
@@ -224,15 +221,6 @@ def _told(engine: Engine, authority: Authority) -> dict[str, Any]:
 
 def _days(left: timedelta) -> float:
     return round(left.total_seconds() / 86400, 2)
-
-
-async def _status_server(parts: _Parts, state: Path) -> asyncio.Server:
-    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(json.dumps(_told(parts.engine, parts.authority)).encode())
-        await writer.drain()
-        writer.close()
-
-    return await unix_server(status_path(state), answer, "status socket")
 
 
 def make_state_directory(configuration: CoordinatorConfiguration) -> Path:

@@ -1,17 +1,17 @@
-"""Opens the control socket, through which a person ends the run of a coordinator.
+"""Opens the control socket, through which a person reads the status of a coordinator, or ends its run.
 
 A person's command sends one word over a Unix socket in the state directory, which only the coordinator's own user can
-open. The reply is one line of JSON. Any other word changes nothing; the reply is then the current state. Linux allows
-at most 107 characters for a socket's address, so sockets are bound below their folder's descriptor.
+open. The reply is one line of JSON. The reply to any word but `stop` is the status. Linux allows at most 107 characters
+for a socket's address, so sockets are bound below their folder's descriptor.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from coordinator.rounds.engine import Engine
 from host.durable import full_disk, short_path
@@ -23,48 +23,37 @@ _PATIENCE_SECONDS: Final = 5.0
 _REPLY_SECONDS: Final = 8.0
 
 
-def status_path(state: Path) -> Path:
-    """Return the path of the Unix socket on which a running coordinator reports its status."""
-    return state / "status.socket"
-
-
 def control_path(state: Path) -> Path:
-    """Return the path of the Unix socket through which a person ends a run."""
+    """Return the path of the Unix socket on which a running coordinator answers."""
     return state / "control.socket"
 
 
-async def control_server(engine: Engine, state: Path) -> asyncio.Server:
-    """Open the Unix socket for the command stop. Raises ConfigurationError if this fails."""
+async def control_server(engine: Engine, status: Callable[[], dict[str, Any]], state: Path) -> asyncio.Server:
+    """Open the Unix socket for status and stop. This replaces the socket of an earlier coordinator process.
+
+    Raises:
+        ConfigurationError: the socket cannot be created.
+        UnavailableError: the disk is full.
+    """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 word = (await reader.read(_LONGEST)).decode("ascii", "replace").strip()
-            writer.write(json.dumps(_obey(engine, word)).encode())
+            writer.write(json.dumps(_end_run(engine) if word == "stop" else status()).encode())
             await writer.drain()
         except (TimeoutError, ConnectionError):
             pass  # the person's command has disconnected
         finally:
             writer.close()
 
-    return await unix_server(control_path(state), answer, "socket")
-
-
-async def unix_server(
-    path: Path, answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], kind: str
-) -> asyncio.Server:
-    """Open a Unix socket in the state directory. This replaces the socket of an earlier coordinator process.
-
-    Raises:
-        ConfigurationError: the socket cannot be created; `kind` is its name in the message.
-        UnavailableError: the disk is full.
-    """
+    path = control_path(state)
     try:
         path.unlink(missing_ok=True)
         with short_path(path) as place:
             return await asyncio.start_unix_server(answer, place)
     except OSError as cause:
-        what = f"The {kind} {path} cannot be created: {cause.strerror or cause}."
+        what = f"The socket {path} cannot be created: {cause.strerror or cause}."
         raise full_disk(cause, what=what, consequence="The coordinator did not start.") or ConfigurationError(
             what=what,
             consequence="The coordinator did not start.",
@@ -72,9 +61,9 @@ async def unix_server(
         ) from cause
 
 
-def _obey(engine: Engine, word: str) -> dict[str, object]:
+def _end_run(engine: Engine) -> dict[str, Any]:
     run = engine.status()["run"]
-    return {"run": run["run"] if run else None, "changed": word == "stop" and engine.end_run()}
+    return {"run": run["run"] if run else None, "changed": engine.end_run()}
 
 
 async def stop_run(state: Path) -> str:
@@ -84,7 +73,7 @@ async def stop_run(state: Path) -> str:
         UnavailableError: no coordinator is running.
         UsageError: there is no run.
     """
-    answer = json.loads(await ask(control_path(state), "stop"))
+    answer = json.loads(await ask(state, "stop"))
     if not answer["changed"]:
         raise UsageError(
             what="`coordinator stop` has no effect: every run has ended.",
@@ -94,18 +83,17 @@ async def stop_run(state: Path) -> str:
     return str(answer["run"])
 
 
-async def ask(socket: Path, word: str = "") -> bytes:
-    """Send a command word to the running coordinator and return its reply.
+async def ask(state: Path, word: str = "status") -> bytes:
+    """Send a command word to the coordinator that uses this state directory, and return its reply.
 
     Raises:
         UnavailableError: no coordinator is running, or it does not answer within some seconds.
     """
     try:
-        with short_path(socket) as place:
+        with short_path(control_path(state)) as place:
             reader, writer = await asyncio.open_unix_connection(place)
-        if word:
-            writer.write(word.encode())
-            writer.write_eof()
+        writer.write(word.encode())
+        writer.write_eof()
         async with asyncio.timeout(_REPLY_SECONDS):
             answer = await reader.read()
         writer.close()

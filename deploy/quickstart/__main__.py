@@ -160,7 +160,7 @@ def _check_words(*, data: str, sites: int | None, json_file: Path | None, method
 def _fresh(output: Path) -> Path:
     """Create an empty folder, mode 0700. Only an earlier rehearsal's folder is replaced."""
     folder = output.resolve()
-    if len(os.fsencode(folder / "coordinator/status.socket")) > _LONGEST_SOCKET_PATH:
+    if len(os.fsencode(folder / "coordinator/control.socket")) > _LONGEST_SOCKET_PATH:
         raise _usage(f"The path {folder} is too long for a socket in it.", "Name a shorter one with --output.")
     if folder.exists() and not folder.is_dir():
         raise _usage(f"{folder} is a file.", "Name a folder with --output.")

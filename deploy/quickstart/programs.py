@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from coordinator.commands.configuration import read_configuration
-from coordinator.network.control_socket import ask, status_path
+from coordinator.network.control_socket import ask
 from protos.errors import OperatorError, UnavailableError
 from quickstart.federation import PROGRAMS, Rehearsal
 
@@ -69,7 +69,7 @@ def _status(rehearsal: Rehearsal) -> dict[str, Any] | None:
     """Return the output of `coordinator status --json`, or None while the coordinator does not answer."""
     configuration = read_configuration(rehearsal.folder / "coordinator.yaml")
     try:
-        answer = asyncio.run(ask(status_path(Path(configuration.state))))
+        answer = asyncio.run(ask(Path(configuration.state)))
     except UnavailableError:
         return None
     return json.loads(answer) if answer else None

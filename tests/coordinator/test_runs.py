@@ -80,7 +80,7 @@ def test_a_run_is_ended_over_the_socket(tmp_path: Path) -> None:
         stage = Stage(tmp_path, plan_with(IDENTITIES))
         with pytest.raises(UnavailableError):
             await stop_run(tmp_path)
-        server = await control_server(stage.engine, tmp_path)
+        server = await control_server(stage.engine, stage.engine.status, tmp_path)
         with pytest.raises(UsageError, match="`coordinator stop` has no effect"):
             await stop_run(tmp_path)
         stage.engine.start()

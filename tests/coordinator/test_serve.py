@@ -103,7 +103,7 @@ def test_a_running_coordinator(tmp_path: Path) -> None:
         assert told["run"]["phase"] == "gathering"
         assert list(told["sites"]) == ["a", "b", "c"]
         assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
-        assert stat.S_IMODE((tmp_path / "state" / "status.socket").stat().st_mode) & 0o077 == 0
+        assert stat.S_IMODE((tmp_path / "state" / "control.socket").stat().st_mode) & 0o077 == 0
         for_people = called("coordinator", "status", "--config", place.config)
         assert (for_people.returncode, "round 0 of 3" in for_people.stdout) == (0, True)
 
@@ -120,7 +120,7 @@ def test_a_running_coordinator(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
         assert "snapshots and the register are kept" in place.log.read_text().splitlines()[-1]
-    assert not (tmp_path / "state" / "status.socket").exists()
+    assert not (tmp_path / "state" / "control.socket").exists()
     after = called("coordinator", "status", "--config", place.config)
     assert (after.returncode, "E030" in after.stderr) == (1, True)
 
@@ -247,7 +247,7 @@ def test_a_site_certificate_is_no_coordinator(tmp_path: Path) -> None:
 
 def test_a_socket_is_reached_below_a_path_of_any_length(tmp_path: Path) -> None:
     """Linux takes no socket path of more than a hundred characters; by its folder's descriptor any is short."""
-    place = tmp_path / ("s" * 120) / "status.socket"
+    place = tmp_path / ("s" * 120) / "control.socket"
     place.parent.mkdir()
 
     with short_path(place) as short, socket.socket(socket.AF_UNIX) as listener:

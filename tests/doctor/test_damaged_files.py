@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from coordinator.commands.coordinator_cli import cli as coordinator
-from coordinator.network.control_socket import unix_server
+from coordinator.network.control_socket import control_server
 from coordinator.storage.history import store_path
 from host.audit_log import AuditLog
 from protos.errors import UnavailableError
@@ -96,10 +96,7 @@ def test_a_full_disk_at_the_start_is_not_a_wrong_path(
 
     monkeypatch.setattr("asyncio.start_unix_server", full)
 
-    if program == "site":
-        begin = status_socket._listen(tmp_path, None)  # type: ignore[arg-type]
-    else:
-        begin = unix_server(tmp_path / "socket", full, "socket")
+    begin = status_socket._listen(tmp_path, None) if program == "site" else control_server(None, dict, tmp_path)  # type: ignore[arg-type]
 
     with pytest.raises(UnavailableError) as refused:
         asyncio.run(begin)

@@ -38,7 +38,7 @@ def test_a_coordinator_that_hangs_and_one_that_was_killed(scene: Scene, monkeypa
 
     assert isinstance(hangs, UnavailableError)
     assert hangs.code == "E030"
-    assert (scene.place.folder / "state" / "status.socket").is_socket()
+    assert (scene.place.folder / "state" / "control.socket").is_socket()
     assert program_of(scene) == "warning"
 
 

@@ -76,7 +76,7 @@ class Federation:
         return [self.machines[name] for name in HOSPITALS]
 
     def status(self) -> dict[str, Any]:
-        """Return the content of the coordinator's status socket; empty while nobody answers.
+        """Return the status from the coordinator's socket; empty while nobody answers.
 
         It is read without a process, because it is read often and the two processors have other work.
         """
@@ -84,7 +84,8 @@ class Federation:
             folder = os.open(f"{self.office.root}{COORDINATOR_STATE}", os.O_PATH)
             try:
                 with socket.socket(socket.AF_UNIX) as asked:
-                    asked.connect(f"/proc/self/fd/{folder}/status.socket")
+                    asked.connect(f"/proc/self/fd/{folder}/control.socket")
+                    asked.shutdown(socket.SHUT_WR)
                     told = asked.makefile().read()
             finally:
                 os.close(folder)
