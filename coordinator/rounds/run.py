@@ -7,10 +7,10 @@ collected in a round.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from itertools import compress
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +65,6 @@ from protos.wire.messages import Chunk, Finish, KeyAdvert, KeySessionAcknowledge
 from protos.wire.positions import parameters_digest
 
 Float32: TypeAlias = npt.NDArray[np.float32]
-_MOST_POINTS: Final = 200
 
 
 @dataclass(frozen=True)
@@ -247,7 +246,6 @@ class Run:
             "sensitivities": list(course.sensitivities) or None,
             "best_round": course.best_round,
             "best_validation_loss": course.best[1] if course.best else None,
-            "validation_curve": thinned(course.curve),
         }
 
     def _sums(self, exchange: Exchange) -> Sums:
@@ -294,15 +292,6 @@ def new_run(plan: Plan, terms: Terms, state: State, manifest: Manifest | None = 
         rule_state=begin_rule(method.server_rule, manifest.parameters),
         running_sum=RunningSum(manifest.parameters, plan.bits),
     )
-
-
-def thinned(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Return at most 202 points of a curve for a drawing. The first, last and lowest points are always included."""
-    if len(curve) <= _MOST_POINTS:
-        return list(curve)
-    kept = {round(place * (len(curve) - 1) / (_MOST_POINTS - 1)) for place in range(_MOST_POINTS)}
-    kept.add(min(range(len(curve)), key=lambda place: curve[place][1]))
-    return [curve[place] for place in sorted(kept)]
 
 
 def _phase(state: State) -> str:

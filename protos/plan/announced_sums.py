@@ -16,7 +16,7 @@ import numpy.typing as npt
 from protos.numbers.round_sums import Sums
 from protos.numbers.short_integers import WIDTHS, Integers, unpack_exponents
 from protos.plan.exchange import Exchange
-from protos.plan.ingredients import Blend, Mean
+from protos.plan.ingredients import Mean
 from protos.plan.manifest import ROWS, Manifest
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
@@ -37,7 +37,7 @@ class Received:
 
 def sums_go_down(plan: Plan) -> bool:
     """Return whether sums can be sent in place of the parameters that follow from them."""
-    return isinstance(plan, NetworkPlan) and plan.bits != 32 and isinstance(plan.ingredients.server_rule, Mean | Blend)
+    return isinstance(plan, NetworkPlan) and plan.bits != 32 and isinstance(plan.ingredients.server_rule, Mean)
 
 
 def sum_goes_down(plan: Plan, exchange: Exchange) -> bool:

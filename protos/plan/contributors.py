@@ -6,7 +6,7 @@ sums over different sites. The rules of this file:
 
 * a site that only evaluates contributes zeros to the updates, and its own measurements to the other numbers;
 * the plan names the sites that record a concept. The product of two columns has the sites that record both;
-* the plan names the contributors of each column or output that only some sites record;
+* the plan names the contributors of each column that only some sites record;
 * a plan that sends no numbers has no kinds of numbers;
 * every key of a plan is a part of its rule, unless it is listed here as one that cannot change a contribution. So a new
   key is a part of the rule.
@@ -21,7 +21,6 @@ from protos.plan.analyses import concepts_used
 from protos.plan.canonical import digest
 from protos.plan.manifest import manifest_of
 from protos.plan.network_plan import NetworkPlan
-from protos.plan.partly_recorded import ListedColumn, PartlyObserved
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.statistics_plan import StatisticsPlan
@@ -51,8 +50,7 @@ def kinds_of(plan: Plan) -> dict[str, frozenset[str]]:
         used = {names: plan.recorders(names) for one in plan.analyses for names in concepts_used(one)}
         kinds |= {f"concepts {' and '.join(names)}": sites for names, sites in used.items() if sites != everybody}
     if isinstance(plan, NetworkPlan):
-        partly: tuple[ListedColumn | PartlyObserved, ...] = (*plan.recorded_columns, *plan.partly_observed)
-        kinds |= {entry.what: frozenset(entry.recorded_by or ()) for entry in partly}
+        kinds |= {f"column {entry.name}": frozenset(entry.recorded_by or ()) for entry in plan.recorded_columns}
     return kinds | ({FIGURES: everybody} if has_figures else {})
 
 

@@ -139,13 +139,6 @@ class Mean:
     """Next parameters: the received parameters plus the weighted mean of the sites' updates."""
 
 
-@dataclass(frozen=True)
-class Blend:
-    """Next parameters: the received parameters plus rate times the weighted mean update, (1 - rate) x + rate * mean."""
-
-    rate: float
-
-
 class Moment(StrEnum):
     """The formula by which an adaptive rule averages the squares of past mean updates d in v."""
 
@@ -180,7 +173,7 @@ class Controlled:
     rate: float
 
 
-ServerRule: TypeAlias = Mean | Blend | Adaptive | Controlled
+ServerRule: TypeAlias = Mean | Adaptive | Controlled
 
 
 @dataclass(frozen=True)

@@ -221,7 +221,7 @@ def _federated_tensors(plan: NetworkPlan) -> tuple[TensorSpec, ...]:
     network = network_tensors(
         plan.architecture,
         columns=plan.placeholder_columns,
-        outputs=plan.output_count or 1,
+        outputs=plan.outputs or 1,
         common=len(plan.shared_columns) or None,
     )
     return federated_tensors(plan.ingredients.federated, network, plan.seed)

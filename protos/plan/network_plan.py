@@ -20,7 +20,6 @@ from protos.plan.concepts import Concept, columns_of
 from protos.plan.documents import Document
 from protos.plan.ingredients import (
     Adaptive,
-    Blend,
     FederatedOnly,
     InnerProblem,
     Mean,
@@ -31,14 +30,7 @@ from protos.plan.ingredients import (
 from protos.plan.losses import Loss, TaskDefault
 from protos.plan.methods import MethodChoice
 from protos.plan.optimisers import Optimiser
-from protos.plan.partly_recorded import (
-    Column,
-    ListedColumn,
-    ListedOutputs,
-    Outputs,
-    PartlyObserved,
-    why_refused,
-)
+from protos.plan.partly_recorded import Column, ListedColumn, why_refused
 from protos.plan.patient_privacy import TrainingPrivacy, why_not_private
 from protos.plan.plan_head import MOST_SITES, ListedSite, PlanHead, Stages, why_not_listed
 from protos.plan.private_training import UNPAID, PrivateTraining, why_no_private_network, why_no_private_steps
@@ -95,7 +87,7 @@ class NetworkPlan(PlanHead):
     architecture: Architecture
     columns: tuple[Column, ...] = ()
     concepts: tuple[Concept, ...] = Field(default=(), max_length=500)
-    outputs: Outputs | None = None
+    outputs: Annotated[int, Field(ge=1, le=10_000)] | None = None
     schedule: Schedule
     optimiser: Optimiser
     loss: Loss = TaskDefault(name="task-default")
@@ -128,7 +120,7 @@ class NetworkPlan(PlanHead):
                 "sites": bool(self.evaluating_sites),
             }
             reasons = [
-                *why_no_private_network(self.architecture, columns, self.output_count),
+                *why_no_private_network(self.architecture, columns, self.outputs),
                 *why_no_private_steps(promise, self.schedule, self.optimiser, self.ingredients, self.honest),
                 *(UNPAID[key] for key, is_there in unpaid.items() if is_there),
             ]
@@ -153,7 +145,7 @@ class NetworkPlan(PlanHead):
         if len({column.name for column in self.listed_columns}) != len(self.columns):
             yield "the plan lists a column twice under columns"
         yield from why_refused(
-            (*self.recorded_columns, *self.partly_observed),
+            self.recorded_columns,
             training_sites=frozenset(self.site_names) - self.evaluating_sites,
             fewest=self.assumed_colluders + 2 if self.masking.required else 1,
         )
@@ -172,7 +164,7 @@ class NetworkPlan(PlanHead):
         if not self.evaluating_sites:
             return
         plain = Method(server_rule=self.ingredients.server_rule)
-        if self.ingredients != plain or not isinstance(plain.server_rule, Mean | Blend | Adaptive):
+        if self.ingredients != plain or not isinstance(plain.server_rule, Mean | Adaptive):
             yield "a plan with a site that only evaluates needs a method in which the sites share the whole network"
 
     @property
@@ -224,16 +216,6 @@ class NetworkPlan(PlanHead):
     def unused_columns(self) -> tuple[str, ...]:
         """Return the columns that every site leaves out, because too few sites record them."""
         return tuple(column.name for column in self.listed_columns if column.recorded_by == ())
-
-    @property
-    def output_count(self) -> int | None:
-        """Return the number of outputs of every site; None if each site has its own."""
-        return self.outputs.count if isinstance(self.outputs, ListedOutputs) else self.outputs
-
-    @property
-    def partly_observed(self) -> tuple[PartlyObserved, ...]:
-        """Return the outputs of which some sites have no patients."""
-        return self.outputs.partly_observed if isinstance(self.outputs, ListedOutputs) else ()
 
     @property
     def seed(self) -> int:

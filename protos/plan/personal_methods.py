@@ -100,21 +100,18 @@ class Ditto(Document):
 class PFedMe(Document):
     """Each site has a personal model from a Moreau envelope. Dinh et al. 2020, algorithm 1. †
 
-    `rate` is the step of the shared model at the site, `blend` the coordinator's beta; the inner problem takes steps of
-    the plan's optimiser.
+    `rate` is the step of the shared model at the site, and the coordinator's beta is 1. The inner problem takes steps
+    of the plan's optimiser.
     """
 
     name: Literal["pfedme"]
     strength: float = Field(default=15.0, gt=0, le=1e6)
     inner_steps: StrictInt = Field(default=5, ge=1, le=1000)
     rate: float = Field(default=0.01, gt=0, le=10)
-    blend: float = Field(default=1.0, gt=0, le=10)
 
     def method(self) -> Method:
         """Return pFedMe as a record: each site solves an inner problem for its personal model."""
-        problem = ingredients.InnerProblem(self.strength, self.inner_steps, self.rate)
-        rule = ingredients.Mean() if self.blend == 1.0 else ingredients.Blend(self.blend)
-        return Method(procedure=problem, server_rule=rule)
+        return Method(procedure=ingredients.InnerProblem(self.strength, self.inner_steps, self.rate))
 
 
 class APFL(Document):

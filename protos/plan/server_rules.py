@@ -1,7 +1,7 @@
 """Computes the next shared parameters from the sum of a round and the current parameters, by the plan's server rule.
 
 A rule receives only the sums of one round. So no rule needs to distinguish masked from unmasked sums. A rule's state is
-stored in float64. Layers that are not shared do not change, and neither does the rule's state for them.
+stored in float64.
 """
 
 from __future__ import annotations
@@ -19,14 +19,7 @@ import numpy.typing as npt
 from protos.numbers.fixed_point import BLOCK, FixedPoint
 from protos.numbers.round_sums import Sums
 from protos.plan.architecture import TensorSpec
-from protos.plan.ingredients import (
-    Adaptive,
-    Blend,
-    Controlled,
-    Mean,
-    Moment,
-    ServerRule,
-)
+from protos.plan.ingredients import Adaptive, Controlled, Mean, Moment, ServerRule
 from protos.plan.manifest import Manifest, slices_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.noisy_results import mean_change
@@ -66,7 +59,7 @@ class _Pace:
 def begin_rule(rule: ServerRule, parameters: int) -> RuleState:
     """Return the state of a server rule before the first round: named float64 arrays of shape (parameters,)."""
     match rule:
-        case Mean() | Blend():
+        case Mean():
             return {}
         case Adaptive():
             return {"first moment": np.zeros(parameters), "second moment": np.zeros(parameters)}
@@ -153,8 +146,6 @@ def _step(rule: ServerRule, mean: Float64, state: RuleState, pace: _Pace) -> Flo
     match rule:
         case Mean():
             return mean
-        case Blend(rate=rate):
-            return rate * mean
         case Adaptive():
             return _adaptive_step(rule, mean, state["first moment"], state["second moment"])
         case Controlled(rate=rate):

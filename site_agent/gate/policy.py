@@ -106,7 +106,7 @@ def _of_tensors(policy: Policy, plan: NetworkPlan, manifest: Manifest) -> Iterat
         for tensor in network_tensors(
             plan.architecture,
             columns=plan.placeholder_columns,
-            outputs=plan.output_count or 1,
+            outputs=plan.outputs or 1,
             common=len(plan.shared_columns) or None,
         )
     ]

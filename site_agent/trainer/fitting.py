@@ -59,18 +59,17 @@ def _check_recorded(plan: NetworkPlan, dataset: Dataset, site: str) -> None:
     if not plan.masking.required or plan.tier_of(site) != "training":
         return
     lacking = {entry.name for entry in plan.recorded_columns if site not in (entry.recorded_by or ())}
-    unseen = {entry.output for entry in plan.partly_observed if site not in entry.recorded_by}
     wrong = [f"column {name}" for name in plan.column_names if (name in dataset.columns) == (name in lacking)]
-    if plan.output_count is not None and dataset.task == "multi-class":
+    if plan.outputs is not None and dataset.task == "multi-class":
         seen = set(np.unique(dataset.training.targets).astype(int).tolist())
-        wrong += [f"output {number}" for number in range(plan.output_count) if (number in seen) == (number in unseen)]
+        wrong += [f"output {number}" for number in range(plan.outputs) if number not in seen]
     if wrong:
         raise ConfigurationError(
             what=f"The plan does not describe the table of {site} correctly: {', '.join(wrong[:5])}.",
             consequence="Training did not start and nothing was sent. A sum could contain too few sites.",
             remedy=(
-                "Ask the researcher to correct partly_recorded or partly_observed in the plan. These keys list the "
-                "sites that record a column or have training patients of a class, if not all sites do."
+                "Ask the researcher to correct recorded_by of the column in the plan. Every site needs training "
+                "patients of each class, unless the sites do not share the last layer (global-layers)."
             ),
         )
 
@@ -90,9 +89,9 @@ def _check_images(plan: NetworkPlan, dataset: Dataset) -> None:
 
 
 def _check_outputs(plan: NetworkPlan, dataset: Dataset) -> None:
-    if plan.output_count not in (None, dataset.outputs):
+    if plan.outputs not in (None, dataset.outputs):
         raise unfit(
-            what=f"The plan has {plan.output_count} outputs, but this site's outcome needs {dataset.outputs}.",
+            what=f"The plan has {plan.outputs} outputs, but this site's outcome needs {dataset.outputs}.",
             remedy=(
                 "Use a plan that shares only inner layers (method: global-layers), or choose the same outcome at all "
                 "sites."
