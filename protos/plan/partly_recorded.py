@@ -53,8 +53,8 @@ def why_refused(columns: tuple[ListedColumn, ...], *, training_sites: frozenset[
         sites = frozenset(listed)
         if not sites <= training_sites or len(sites) != len(listed):
             yield (
-                f"recorded_by of the column {entry.name} lists a site twice, or lists a site that does not train in this "
-                "plan"
+                f"recorded_by of the column {entry.name} lists a site twice, or lists a site that does not train in "
+                "this plan"
             )
         elif len(sites) < fewest:
             yield (

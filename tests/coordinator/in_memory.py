@@ -46,6 +46,15 @@ class Stage:
         self.engine = Engine(plans=plans, log=coordinator_log(state), identity_of=identities.get, clock=clock)
         self.streams: list[Stream] = []
 
+    @classmethod
+    def started(cls, state: Path, *plans: Plan, sites: str = "", identities: Mapping[str, str] = IDENTITIES) -> Stage:
+        """A started engine, and a stream of each of these honest sites."""
+        stage = cls(state, *plans, identities=identities)
+        stage.engine.start()
+        for name in sites:
+            stage.connect(BehavingSite(name))
+        return stage
+
     def connect(self, site: BehavingSite) -> Stream:
         """Open a stream and send Hello."""
         stream = Stream(site)
@@ -96,9 +105,6 @@ async def a_run_whose_end_is_heard_by(state: Path, plan: Plan, informed: str) ->
 
 async def a_whole_run(state: Path, plan: Plan, order: str) -> Stage:
     """Sites connect in this order and run the plan to its end."""
-    stage = Stage(state, plan)
-    stage.engine.start()
-    for name in order:
-        stage.connect(BehavingSite(name))
+    stage = Stage.started(state, plan, sites=order)
     stage.deliver()
     return stage

@@ -19,8 +19,7 @@ async def test_a_site_that_was_away_hears_of_the_end_whenever_it_calls(tmp_path:
     await a_run_whose_end_is_heard_by(tmp_path, plan, "b")
 
     for name, still in (("a", ["c"]), ("c", [])):
-        again = Stage(tmp_path, plan)
-        again.engine.start()
+        again = Stage.started(tmp_path, plan)
         assert again.engine.finished.is_set()
         assert not again.engine.ending.all_heard.is_set()
         stream = again.connect(BehavingSite(name))
@@ -29,8 +28,7 @@ async def test_a_site_that_was_away_hears_of_the_end_whenever_it_calls(tmp_path:
         assert stream.site.farewell.reason is CoordinatorReason.ALL_RUNS_OVER
         assert again.engine.status()["yet_to_hear_of_the_end"] == still
         assert again.engine.ending.all_heard.is_set() == (not still)
-    last = Stage(tmp_path, plan)
-    last.engine.start()
+    last = Stage.started(tmp_path, plan)
     assert last.engine.ending.all_heard.is_set()
 
 
@@ -39,8 +37,7 @@ async def test_a_site_is_told_of_the_end_only_once_that_is_on_record(tmp_path: P
     plan = plan_with(IDENTITIES)
 
     await a_run_whose_end_is_heard_by(tmp_path, plan, "")
-    again = Stage(tmp_path, plan)
-    again.engine.start()
+    again = Stage.started(tmp_path, plan)
     again.engine._audit.store.read("PRAGMA query_only = 1")
     stream = again.connect(BehavingSite("a"))
 

@@ -42,8 +42,7 @@ async def test_runs_follow_one_another_on_the_same_streams(tmp_path: Path) -> No
     """Three studies are run in order, each from its own start, and no site connects twice."""
     plans = [plan_with(IDENTITIES, study=f"study-{number}", rounds=number) for number in (1, 2, 3)]
 
-    stage = Stage(tmp_path, *plans)
-    stage.engine.start()
+    stage = Stage.started(tmp_path, *plans)
     sites = [BehavingSite(name) for name in "abc"]
     for site in sites:
         stage.connect(site)
@@ -81,10 +80,7 @@ async def test_a_broken_upload_goes_on_behind_what_has_arrived(tmp_path: Path, a
     """A site that returns sends from the first chunk that the coordinator lacks."""
     plan = plan_with(IDENTITIES, parameters=THREE_CHUNKS, rounds=2)
 
-    stage = Stage(tmp_path, plan)
-    stage.engine.start()
-    stage.connect(BehavingSite("a"))
-    stage.connect(BehavingSite("b"))
+    stage = Stage.started(tmp_path, plan, sites="ab")
     broken = stage.connect(BehavingSite("c", stops_after=arrived))
     stage.deliver()
     assert stage.engine.status()["run"]["rounds_made"] == 0
@@ -103,8 +99,7 @@ async def test_parameters_are_sent_once(tmp_path: Path, arrived: int) -> None:
     """A site that returns gets only the chunks that it lacks. After a void attempt the others get none again."""
     plan = plan_with(IDENTITIES, parameters=THREE_CHUNKS, rounds=1, changes={"timing": {"grace_seconds": 10.0}})
 
-    stage = Stage(tmp_path, plan)
-    stage.engine.start()
+    stage = Stage.started(tmp_path, plan)
     broken, other = stage.connect(BehavingSite("c")), stage.connect(BehavingSite("b", stops_after=0))
     stage.connect(BehavingSite("a"))
     while not broken.site._received or len(broken.site._arrived) < arrived:
@@ -138,9 +133,7 @@ async def test_a_site_that_has_sent_everything_needs_the_state_after_the_round(t
             last = 2 if keeps == "the state after the round" else 1
             return [replace(one, next_round=None, saved=one.saved[: last + 1]) for one in said if isinstance(one, Join)]
 
-    stage = Stage(tmp_path, plan)
-    stage.engine.start()
-    stage.connect(BehavingSite("a"))
+    stage = Stage.started(tmp_path, plan, sites="a")
     slow = stage.connect(BehavingSite("b"))
     fast = stage.connect(Restarted("c"))
     while len(fast.site.binds) < 2 or fast.has_something:
@@ -162,8 +155,7 @@ async def test_a_newer_connection_takes_over(tmp_path: Path) -> None:
     """The older stream of a site is ended with a reason, and its end does not affect the newer one."""
     plan = plan_with(IDENTITIES)
 
-    stage = Stage(tmp_path, plan)
-    stage.engine.start()
+    stage = Stage.started(tmp_path, plan)
     older = stage.connect(BehavingSite("c"))
     newer = stage.connect(BehavingSite("c"))
     stage.cut(older)
@@ -184,10 +176,7 @@ async def test_a_site_that_misses_the_deadline_is_cut_off_and_may_come_back(tmp_
     deadlines = {"contribute_seconds": 50.0, "grace_seconds": 10.0}
     plan = plan_with(IDENTITIES, parameters=THREE_CHUNKS, rounds=2, changes={"timing": deadlines})
 
-    stage = Stage(tmp_path, plan)
-    stage.engine.start()
-    stage.connect(BehavingSite("a"))
-    stage.connect(BehavingSite("b"))
+    stage = Stage.started(tmp_path, plan, sites="ab")
     silent = stage.connect(BehavingSite("c", stops_after=1))
     stage.deliver()
     await asyncio.sleep(60 + unseen_seconds(THREE_CHUNKS))  # as long to train and as long to send
@@ -212,10 +201,7 @@ async def test_data_that_flow_extend_the_deadline(tmp_path: Path) -> None:
     """A line that needs nearly the whole time for each chunk makes no attempt void; one that stops does."""
     plan = plan_with(IDENTITIES, parameters=THREE_CHUNKS, rounds=2, changes={"timing": {"contribute_seconds": 50.0}})
 
-    stage = Stage(tmp_path, plan)
-    stage.engine.start()
-    stage.connect(BehavingSite("a"))
-    stage.connect(BehavingSite("b"))
+    stage = Stage.started(tmp_path, plan, sites="ab")
     slow = stage.connect(BehavingSite("c", stops_after=0))
     stage.deliver()
     lines = []
@@ -228,26 +214,3 @@ async def test_data_that_flow_extend_the_deadline(tmp_path: Path) -> None:
     assert [outcome.is_complete for outcome in stage.engine.outcomes] == [True]
     assert stage.records()[0]["void_attempts"] == 0
     assert [line and (line["way"], line["seconds_left"]) for line in lines] == [("up", None), ("up", 26.0), None]
-
-
-async def test_a_site_that_is_lost_for_weeks_goes_on_where_it_was(tmp_path: Path) -> None:
-    """The run waits without end, and a subset that happened to arrive never counts."""
-    deadlines = {"contribute_seconds": 50.0, "grace_seconds": 10.0}
-    plan = plan_with(IDENTITIES, changes={"timing": deadlines})
-
-    stage = Stage(tmp_path, plan)
-    stage.engine.start()
-    stage.connect(BehavingSite("a"))
-    stage.connect(BehavingSite("b"))
-    gone = stage.connect(BehavingSite("c", stops_after=0))
-    stage.deliver()
-    stage.cut(gone)
-    await asyncio.sleep(3_000_000)
-    assert stage.engine.status()["waits_for"] == ["c"]
-    assert not stage.engine.finished.is_set()
-
-    stage.connect(BehavingSite("c"))
-    stage.deliver()
-
-    (record,) = stage.records()
-    assert record["is_complete"]

@@ -31,8 +31,7 @@ async def test_a_site_that_agreed_to_something_else_is_not_admitted(tmp_path: Pa
     """A wrong digest ends the site's stream with the reason, and nothing is offered to it."""
     plan = plan_with(IDENTITIES)
 
-    stage = Stage(tmp_path, plan)
-    stage.engine.start()
+    stage = Stage.started(tmp_path, plan)
     stream = stage.connect(BehavingSite("c"))
     announced = stream.pop()
     assert isinstance(announced, Announcement)
@@ -61,8 +60,7 @@ async def test_only_the_identities_that_the_plan_lists_hear_of_it(
     """A site with another identity key, or not in the list, is turned away without the plan."""
     plan = plan_with(IDENTITIES)
 
-    stage = Stage(tmp_path, plan, identities=registered)
-    stage.engine.start()
+    stage = Stage.started(tmp_path, plan, identities=registered)
     stream = stage.connect(BehavingSite("d" if "d" in registered else "c"))
 
     assert stream.pop() == Farewell(CoordinatorReason.NOT_ACCEPTED, reason)
@@ -74,8 +72,7 @@ async def test_a_refusal_of_a_contributor_ends_the_run_and_says_whose(tmp_path: 
     """A site that stops in a round cannot be excluded from its sum. The run ends and its record gives the reason."""
     plan = plan_with(IDENTITIES)
 
-    stage = Stage(tmp_path, plan)
-    stage.engine.start()
+    stage = Stage.started(tmp_path, plan)
     streams = [stage.connect(BehavingSite(name, stops_after=0)) for name in "abc"]
     stage.deliver()
     run = stage.engine.status()["run"]["run"]
@@ -113,8 +110,7 @@ async def test_a_message_out_of_place_is_refused_and_the_sum_is_right(tmp_path: 
     """A message that no honest site sends is refused. The site may reconnect, and the sum is unaffected."""
     plan = plan_with(IDENTITIES, parameters=THREE_CHUNKS, rounds=2)
 
-    stage = Stage(tmp_path, plan)
-    stage.engine.start()
+    stage = Stage.started(tmp_path, plan)
     stage.connect(BehavingSite("a", stops_after=2))
     stage.connect(BehavingSite("b"))
     hostile = stage.connect(BehavingSite("c", stops_after=0))
@@ -136,9 +132,7 @@ async def test_a_message_out_of_place_is_refused_and_the_sum_is_right(tmp_path: 
 @pytest.mark.parametrize("kind", [Ready, Done, "later chunk", "first chunk"], ids=str)
 async def test_nothing_counts_before_joining(tmp_path: Path, kind: object) -> None:
     """A site that has not agreed to the plan cannot take part in it; what it sends all the same is refused."""
-    stage = Stage(tmp_path, plan_with(IDENTITIES))
-    stage.engine.start()
-    stage.connect(BehavingSite("a"))
+    stage = Stage.started(tmp_path, plan_with(IDENTITIES), sites="a")
     early = {
         Ready: Ready(0, 0),
         Done: Done(stage.engine.status()["run"]["run"]),
@@ -154,10 +148,7 @@ async def test_contributions_whose_checks_do_not_add_up_void_the_attempt(tmp_pat
     """A vector that is shifted or differs from the site's encoding is detected, and the step is repeated."""
     plan = plan_with(IDENTITIES, rounds=1)
 
-    stage = Stage(tmp_path, plan)
-    stage.engine.start()
-    stage.connect(BehavingSite("a"))
-    stage.connect(BehavingSite("b"))
+    stage = Stage.started(tmp_path, plan, sites="ab")
     liar = stage.connect(BehavingSite("c", stops_after=0))
     stage.deliver()
     body = bytearray(contribution(plan, 6.0)[0])

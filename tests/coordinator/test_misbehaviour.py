@@ -79,19 +79,6 @@ HOSTILE: dict[str, tuple[Misbehaviour, CoordinatorReason]] = {
     "ready before joining": (saying(HELLO, Ready(0, 0)), CoordinatorReason.PROTOCOL_VIOLATED),
     "another plan": (join_with_other_digests, CoordinatorReason.NOT_ACCEPTED),
     "a chunk that skips one": (sending(lambda honest: Chunk(0, 0, 1, honest[1])), CoordinatorReason.PROTOCOL_VIOLATED),
-    "a chunk that is too short": (
-        sending(lambda honest: Chunk(0, 0, 0, honest[0][:-4])),
-        CoordinatorReason.PROTOCOL_VIOLATED,
-    ),
-    "a chunk that is too long": (
-        sending(lambda honest: Chunk(0, 0, 0, honest[0] + bytes(4))),
-        CoordinatorReason.PROTOCOL_VIOLATED,
-    ),
-    "a chunk of a later round": (
-        sending(lambda honest: Chunk(1, 0, 0, honest[0])),
-        CoordinatorReason.PROTOCOL_VIOLATED,
-    ),
-    "a chunk beyond the last": (sending(lambda honest: Chunk(0, 0, 3, honest[0])), CoordinatorReason.PROTOCOL_VIOLATED),
     "a chunk twice": (
         sending(lambda honest: Chunk(0, 0, 0, honest[0]), lambda honest: Chunk(0, 0, 0, honest[0])),
         CoordinatorReason.PROTOCOL_VIOLATED,

@@ -46,8 +46,7 @@ def begin(stage: Stage, deliveries: int) -> Stage:
 
 def continued(state: Path, before: Stage) -> Stage:
     """Another coordinator with this disk, to which the sites of the first one connect."""
-    stage = Stage(state, saving_plan())
-    stage.engine.start()
+    stage = Stage.started(state, saving_plan())
     for name in "abc":
         earlier = [stream.site for stream in before.streams if stream.site.name == name]
         stage.connect(earlier[0] if earlier else BehavingSite(name))

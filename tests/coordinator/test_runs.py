@@ -45,8 +45,7 @@ def test_what_is_damaged_is_refused_or_gone_back_behind(tmp_path: Path, seed: in
     )
 
     async def scene() -> None:
-        stage = Stage(tmp_path / "one", plan)
-        stage.engine.start()
+        stage = Stage.started(tmp_path / "one", plan)
         connected(stage)
         for number in range(30):
             stage._deliver_one(stage.streams[number % 3])
@@ -62,8 +61,7 @@ def test_what_is_damaged_is_refused_or_gone_back_behind(tmp_path: Path, seed: in
                 Stage(tmp_path / fault, plan).engine.start()
         newest = sorted((tmp_path / "one").rglob("before-*"))[-1]
         newest.write_bytes(newest.read_bytes()[:-1])
-        again = Stage(tmp_path / "one", plan)
-        again.engine.start()
+        again = Stage.started(tmp_path / "one", plan)
         for stream in stage.streams:
             again.connect(stream.site)
         again.deliver()

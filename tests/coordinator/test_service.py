@@ -14,7 +14,8 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from pki import certificates
-from pki.names import SiteName
+from pki.certificate_chain import certificates_in
+from pki.names import FederationName, SiteName
 from protos.plan.plan import Plan
 from tests.coordinator.greetings import HELLO
 from tests.rehearsal.federation import Office, calling, serving, utc_now
@@ -57,8 +58,17 @@ def coordinators_own(office: Office) -> Pair:
     return Pair(authority.coordinator_key_path.read_bytes(), authority.coordinator_certificate_path.read_bytes())
 
 
+def below_a_site(office: Office, _: Office) -> Pair:
+    """A certificate that a site has signed with its own key."""
+    site, key = issued(office), certificates.new_tls_key()
+    above = certificates.Issuer(certificates_in(site.chain)[0], certificates.key_from_pem(site.key))
+    leaf = certificates.site_certificate(key.public_key(), above, FederationName("heart"), SiteName("b"), utc_now())
+    return Pair(certificates.key_to_pem(key), certificates.certificate_pem(leaf) + site.chain)
+
+
 A = "spiffe://heart/site/a"
 IMPOSTORS: dict[str, Callable[[Office, Office], Pair | None]] = {
+    "signed by a site": below_a_site,
     "no certificate": lambda office, stranger: None,
     "expired": lambda office, stranger: issued(office, days=-91),
     "not yet valid": lambda office, stranger: issued(office, days=2),

@@ -28,8 +28,7 @@ def status_in_round(tmp_path: Path, made: int) -> dict[str, Any]:
     told: dict[str, Any] = {}
 
     async def scene() -> None:
-        stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=10))
-        stage.engine.start()
+        stage = Stage.started(tmp_path, plan_with(IDENTITIES, rounds=10))
         streams = {name: stage.connect(BehavingSite(name)) for name in "abc"}
         while stage.engine.status()["run"]["rounds_made"] < made:
             for stream in list(stage.streams):

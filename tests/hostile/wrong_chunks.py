@@ -33,19 +33,6 @@ def flipped(chunk: Chunk) -> Chunk:
     return replace(chunk, body=bytes(body))
 
 
-def swapped() -> Meddle:
-    """The first two chunks change places."""
-    held: list[Chunk] = []
-
-    def meddle(chunk: Chunk) -> list[SiteMessage]:
-        if chunk.index == 0:
-            held.append(chunk)
-            return []
-        return [chunk, held.pop()] if held else [chunk]
-
-    return meddle
-
-
 def wrong_masks(chunk: Chunk) -> Chunk:
     """As a site that forgot a pair: noise of its own on every number."""
     generator = np.random.default_rng(chunk.index)
