@@ -19,7 +19,6 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.network.turns import Turn, Turns
 from protos.wire.codec import encode_coordinator_message, put_together
 from protos.wire.messages import (
     MOST_TOGETHER,
@@ -105,16 +104,15 @@ class StreamPeer:
         self,
         context: Writing,
         caller: Caller,
-        turn: Turn | None = None,
         vectors: Vectors | None = None,
         moved: Callable[[int, int], None] = lambda *_: None,
     ) -> None:
-        """Create the queue. Each chunk of parameters waits for `turn`; without `turn` for no other stream.
+        """Create the queue.
 
         Streams with the same `vectors` send the same encoded chunks. After each chunk of many, `moved` gets the number
         of bytes of the vector that the line has taken, and that of all its bytes.
         """
-        self.caller, self._context, self._turn = caller, context, turn or Turns().of_one_stream()
+        self.caller, self._context = caller, context
         self._of_all, self._moved = vectors or Vectors(), moved
         self._queue: asyncio.Queue[_Item] = asyncio.Queue()
         self._bytes = self._vectors = 0
@@ -169,8 +167,7 @@ class StreamPeer:
             else:
                 whole = item.vector.parameters.nbytes
                 for index in range(item.first, down_chunks(whole)):
-                    async with self._turn:  # wait before the chunk is made
-                        await self._hand_over(item.vector.message(index))
+                    await self._hand_over(item.vector.message(index))
                     self._moved(min(whole, down_slice(index).stop), whole)
             item = await self._queue.get()
 

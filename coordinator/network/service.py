@@ -13,9 +13,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from functools import partial
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -31,7 +29,6 @@ import structlog
 from coordinator.network.coordinator_upkeep import SiteUpkeep, parted
 from coordinator.network.outgoing import Caller, StreamPeer, Vectors
 from coordinator.network.pace import STREAMS_OF_A_SITE, WITHOUT_LIMIT, Pace, RateLimit, RecordedPace
-from coordinator.network.turns import Turns
 from coordinator.rounds.engine import Engine
 from host.audit_log import HeadRefused
 from protos.errors import ConfigurationError, OperatorError, RefusedError, explained
@@ -84,14 +81,6 @@ _OPTIONS: Final = [
 ]
 
 
-class Next(Enum):
-    """The kind of message that a site is expected to send next."""
-
-    ANY = auto()
-    CHUNK = auto()
-    NOTHING = auto()  # the site's stream has ended
-
-
 @dataclass(frozen=True)
 class Credentials:
     """The certificate that the coordinator presents and the root that it trusts, as PEM."""
@@ -120,7 +109,7 @@ class FederationService:
         """
         self._engine, self._identify, self._is_accepted, self._upkeep = engine, identify, is_accepted, upkeep
         self._peers: set[StreamPeer] = set()
-        self._upwards, self._downwards, self._vectors = Turns(), Turns(), Vectors()
+        self._vectors = Vectors()
         self._openings = RateLimit(STREAMS_OF_A_SITE, WITHOUT_LIMIT)
         self._recorded: defaultdict[str, RecordedPace] = defaultdict(RecordedPace)  # only for accepted sites
         self._log = structlog.get_logger()
@@ -132,7 +121,7 @@ class FederationService:
         except OperatorError as failure:
             await _unable(context, failure)
         moved = partial(self._engine.sent, caller.site)
-        peer = StreamPeer(context, caller, self._downwards.of_one_stream(), self._vectors, moved)
+        peer = StreamPeer(context, caller, self._vectors, moved)
         # Added before any `await`, because revocation and the limit of streams must include this peer.
         self._peers.add(peer)
         try:
@@ -215,7 +204,6 @@ class FederationService:
 
     async def _read(self, context: grpc.aio.ServicerContext[bytes, bytes], peer: StreamPeer) -> None:
         site, pace, clock = peer.caller.site, Pace(), asyncio.get_running_loop().time
-        turn, goes_on = self._upwards.of_one_stream(), Next.ANY
         try:
             greeting = await asyncio.wait_for(self._next(context), GREETING_SECONDS)
             # The peer disconnected, as `site-agent doctor` does, or is refused.
@@ -231,11 +219,11 @@ class FederationService:
             self._upkeep.greeted(peer, site)
             self._engine.saw(site)
             self._engine.connected(site, peer)
-            while goes_on is not Next.NOTHING and not peer.ending.is_set():
+            goes_on = True
+            while goes_on and not peer.ending.is_set():
                 if wait := pace.wait_seconds(clock()):
                     await asyncio.sleep(wait)
-                async with turn if goes_on is Next.CHUNK else nullcontext():
-                    goes_on = await self._hear_one(context, peer)
+                goes_on = await self._hear_one(context, peer)
         except TimeoutError:
             self._log.warning("greeting_missed", site=site, seconds=GREETING_SECONDS)
             peer.end(CoordinatorReason.REPLACED, "no first message arrived in time; connect again")
@@ -247,23 +235,21 @@ class FederationService:
             peer.end(CoordinatorReason.PROTOCOL_VIOLATED, f"a message was refused: {malformed}")
             self._engine.disconnected(site, peer)
 
-    async def _hear_one(self, context: grpc.aio.ServicerContext[bytes, bytes], peer: StreamPeer) -> Next:
-        """Read and handle one message. It is freed here, so that a stream that waits for its turn keeps no chunk."""
+    async def _hear_one(self, context: grpc.aio.ServicerContext[bytes, bytes], peer: StreamPeer) -> bool:
+        """Read and handle one message. Return whether there was one. It is freed here, before the next one is read."""
         message = await self._next(context)
         if message is None:
-            return Next.NOTHING
+            return False
         self._engine.saw(peer.caller.site)
         if wait := self._recorded[peer.caller.site].wait_seconds(message, time.monotonic()):
             await asyncio.sleep(wait)
         if isinstance(message, Upkeep):
             self._upkeep.received(peer, peer.caller.site, message)
-            return Next.ANY
-        if peer.ending.is_set():
-            return Next.ANY
-        awaits_chunk = self._engine.received(peer.caller.site, message)
-        if peer.has_waiting:
-            await asyncio.sleep(0)  # the replies to all sites leave before the next message is requested
-        return Next.CHUNK if awaits_chunk else Next.ANY
+        elif not peer.ending.is_set():
+            self._engine.received(peer.caller.site, message)
+            if peer.has_waiting:
+                await asyncio.sleep(0)  # the replies to all sites leave before the next message is requested
+        return True
 
     @staticmethod
     async def _next(context: grpc.aio.ServicerContext[bytes, bytes]) -> SiteMessage | Upkeep | None:

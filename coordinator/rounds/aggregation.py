@@ -35,10 +35,6 @@ class RunningSum:
         self._arrived = dict.fromkeys(sites, 0)
         self._missing = len(self._arrived)  # sites whose last chunk has not been added
 
-    def awaits(self, site: str) -> bool:
-        """Return whether the coordinator still waits for chunks of this site's contribution."""
-        return self._arrived.get(site, self._layout.chunks) < self._layout.chunks
-
     def arrived(self, site: str) -> int:
         """Return how many chunks of a site's contribution were added to the sum."""
         return self._arrived[site]

@@ -53,7 +53,7 @@ from coordinator.rounds.phases import (
     Working,
 )
 from coordinator.rounds.round import advance
-from coordinator.rounds.run import Run, awaits_chunk, hear_chunk, hear_of_keys, new_run, terms_of, uploaded
+from coordinator.rounds.run import Run, hear_chunk, hear_of_keys, new_run, terms_of, uploaded
 from coordinator.rounds.run_status import Around, status_facts
 from coordinator.rounds.transfers import Transfers
 from coordinator.storage.ending import Ending
@@ -81,7 +81,6 @@ from protos.wire.messages import (
     KeySessionSeal,
     MalformedMessage,
     Offer,
-    Ready,
     Refusal,
     SiteMessage,
     SiteReason,
@@ -178,15 +177,15 @@ class Engine:
             self._log.info("site_disconnected", site=site)
             self._lost(site)
 
-    def received(self, site: str, message: SiteMessage) -> bool:
-        """Handle a checked message of a site. Return whether the next message must be a chunk of a contribution.
+    def received(self, site: str, message: SiteMessage) -> None:
+        """Handle a checked message of a site.
 
         Raises:
             MalformedMessage: the message is not expected here; the caller ends the stream.
         """
         run = self._run
         if run is None:
-            return False
+            return
         if site in run.plan.receiving_sites and not isinstance(message, Join | Done | Refusal | Hello):
             raise MalformedMessage("a contribution of a site that only receives")
         match message:
@@ -196,8 +195,6 @@ class Engine:
                     self._happened(event)
             case Join():
                 self._join(run, site, message)
-            case Ready():
-                self._member(site)
             case Done(run=name):
                 if name == run.name and self._store is not None:
                     self._store.note("result_taken", site=self._member(site))
@@ -214,7 +211,6 @@ class Engine:
                 raise MalformedMessage("a second greeting")
             case _:
                 assert_never(message)
-        return isinstance(message, Ready | Chunk) and awaits_chunk(run, site)
 
     def status(self) -> dict[str, Any]:
         """Return the coordinator's status for operators, as values for JSON."""

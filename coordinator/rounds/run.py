@@ -333,11 +333,6 @@ def hear_of_keys(run: Run, site: str, message: KeyAdvert | KeySessionAcknowledge
     return Acknowledged(site, message.key_session)
 
 
-def awaits_chunk(run: Run, site: str) -> bool:
-    """Return whether the next chunk of a site's contribution belongs to the sum of the current attempt."""
-    return isinstance(run.state, Collecting) and run.running_sum.awaits(site)
-
-
 def uploaded(run: Run, site: str) -> tuple[int, int]:
     """Return how many bytes of a site's contribution have arrived in the current attempt, and how many it has."""
     assert run._offered is not None

@@ -33,9 +33,6 @@ _MOST_KEY_SESSIONS: Final = 1 << 20
 _MOST_SITES: Final = 100
 _MOST_LAYER_BYTES: Final = 8192
 MOST_SAVED: Final = 16
-# The limit is for all sites together, in each direction. In a plan with more sites each sends Ready directly before
-# its contribution, so that the coordinator can schedule the chunks.
-MOST_CHUNKS_AT_ONCE: Final = 16
 
 
 class Stage(IntEnum):
@@ -200,17 +197,6 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """In a large plan the site sends this directly before its contribution, so that the coordinator schedules it."""
-
-    round: int
-    attempt: int
-
-    def __post_init__(self) -> None:
-        _require_position(self.round, self.attempt)
-
-
-@dataclass(frozen=True, slots=True)
 class Bind:
     """The contributors of a round: all sites of the plan. The site sends its chunks from `first_chunk` on."""
 
@@ -371,7 +357,7 @@ class KeySessionSeal:
         )
 
 
-SiteMessage: TypeAlias = Hello | Join | Ready | Chunk | Done | Refusal | KeyAdvert | KeySessionAcknowledgement
+SiteMessage: TypeAlias = Hello | Join | Chunk | Done | Refusal | KeyAdvert | KeySessionAcknowledgement
 _OfKeySessions: TypeAlias = KeySessionOpen | KeySessionRoster | KeySessionSeal
 CoordinatorMessage: TypeAlias = Announcement | Offer | Chunk | Bind | Finish | Farewell | _OfKeySessions
 

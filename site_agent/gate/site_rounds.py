@@ -24,9 +24,7 @@ from protos.plan.exchange import Exchange, Float32
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
 from protos.wire.messages import (
-    MOST_CHUNKS_AT_ONCE,
     MOST_SAVED,
-    MOST_TOGETHER_BYTES,
     Bind,
     Chunk,
     Done,
@@ -38,7 +36,6 @@ from protos.wire.messages import (
     KeySessionSeal,
     MalformedMessage,
     Offer,
-    Ready,
     SiteReason,
 )
 from protos.wire.positions import down_chunks, down_slice, parameters_digest, position, received_position
@@ -51,7 +48,7 @@ from site_agent.hospital import Policy
 from site_agent.trainer_socket import Agreed, Conclude, Prepare, Train, Trained
 from site_agent.trainer_socket import Message as TrainerMessage
 
-Outgoing: TypeAlias = Ready | Chunk | Done | KeyAdvert | KeySessionAcknowledgement
+Outgoing: TypeAlias = Chunk | Done | KeyAdvert | KeySessionAcknowledgement
 RoundMessage: TypeAlias = Offer | Chunk | Bind | Finish | KeySessionOpen | KeySessionRoster | KeySessionSeal
 
 
@@ -437,9 +434,6 @@ class Rounds:
             self._upload.cancel()
 
     async def _send_chunks(self, contribution: Contribution, bind: Bind) -> None:
-        # The coordinator reads large chunks of many sites in turns.
-        if len(self.plan.sites) > MOST_CHUNKS_AT_ONCE and len(contribution.buffer) > MOST_TOGETHER_BYTES:
-            await self._around.send(Ready(bind.round, bind.attempt))  # ignored if the attempt is over
         if self._gate is None:
             raise MalformedMessage("a round for a site that only receives")
         still_open = partial(self._gate.require_open, bind)  # a withdrawal can come while the coordinator does not read

@@ -18,7 +18,6 @@ from protos.wire.messages import (
     Hello,
     Join,
     MalformedMessage,
-    Ready,
     Refusal,
     SiteReason,
 )
@@ -129,12 +128,11 @@ async def test_a_message_out_of_place_is_refused_and_the_sum_is_right(tmp_path: 
     np.testing.assert_array_equal(stage.vector(plan), np.full(THREE_CHUNKS, 2 * MEAN, np.float32))
 
 
-@pytest.mark.parametrize("kind", [Ready, Done, "later chunk", "first chunk"], ids=str)
+@pytest.mark.parametrize("kind", [Done, "later chunk", "first chunk"], ids=str)
 async def test_nothing_counts_before_joining(tmp_path: Path, kind: object) -> None:
     """A site that has not agreed to the plan cannot take part in it; what it sends all the same is refused."""
     stage = Stage.started(tmp_path, plan_with(IDENTITIES), sites="a")
     early = {
-        Ready: Ready(0, 0),
         Done: Done(stage.engine.status()["run"]["run"]),
         "later chunk": Chunk(1, 0, 0, bytes(48)),
         "first chunk": Chunk(0, 0, 0, bytes(48)),

@@ -28,7 +28,7 @@ from protos.wire.messages import (
     Chunk,
     CoordinatorReason,
     Hello,
-    Ready,
+    KeyAdvert,
 )
 from protos.wire.positions import DOWN_CHUNK_BYTES
 from tests.coordinator.greetings import announced_to
@@ -345,8 +345,9 @@ def test_a_flood_of_messages_is_read_no_faster_than_its_pace(
                 began = time.monotonic()
                 for answer in BehavingSite("a").answer(Announcement(plan.run_name, plan.canonical)):
                     await loud.send(answer)
+                late = KeyAdvert("a", 1, bytes(32), bytes(32), bytes(32), bytes(64))  # of no agreement
                 for _ in range(400):
-                    await loud.send(Ready(0, 1))
+                    await loud.send(late)
                 await eventually(lambda: len(heard) >= 400)
                 assert time.monotonic() - began >= 350 / 200
             others = [BehavingSite(name) for name in "abc"]

@@ -14,7 +14,7 @@ import pytest
 from coordinator.network import service as service_module
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.messages import PROTOCOL_VERSION, Bind, Chunk, CoordinatorReason, Farewell, Hello, Join, Ready
+from protos.wire.messages import PROTOCOL_VERSION, Bind, Chunk, CoordinatorReason, Farewell, Hello, Join
 from tests.coordinator.greetings import HELLO, announced_to, assert_right_bits
 from tests.rehearsal.federation import Caller, Office, Running, as_channel, calling, eventually, serving, take_part
 from tests.rehearsal.study import BehavingSite, contribution, plan_with
@@ -34,7 +34,7 @@ async def up_to(caller: Caller, kind: type[object]) -> BehavingSite:
     raise AssertionError(f"the stream ended before {kind.__name__}")
 
 
-def saying(*messages: Hello | Ready | Join | bytes) -> Misbehaviour:
+def saying(*messages: Hello | Chunk | Join | bytes) -> Misbehaviour:
     """Say these things first."""
 
     async def misbehave(caller: Caller, _: Plan) -> None:
@@ -69,14 +69,14 @@ def garbage(seed: int) -> bytes:
 
 
 HOSTILE: dict[str, tuple[Misbehaviour, CoordinatorReason]] = {
-    "no hello": (saying(Ready(0, 0)), CoordinatorReason.PROTOCOL_VIOLATED),
+    "no hello": (saying(Chunk(0, 0, 0, b"")), CoordinatorReason.PROTOCOL_VIOLATED),
     "an empty message": (saying(b""), CoordinatorReason.PROTOCOL_VIOLATED),
     "a second hello": (saying(HELLO, HELLO), CoordinatorReason.PROTOCOL_VIOLATED),
     "another protocol": (saying(Hello(PROTOCOL_VERSION + 1, "x")), CoordinatorReason.NOT_ACCEPTED),
     "garbage first": (saying(garbage(1)), CoordinatorReason.PROTOCOL_VIOLATED),
     "garbage later": (saying(HELLO, garbage(2)), CoordinatorReason.PROTOCOL_VIOLATED),
     "garbage inside a known message": (saying(HELLO, b"\x0a\x05" + garbage(3)), CoordinatorReason.PROTOCOL_VIOLATED),
-    "ready before joining": (saying(HELLO, Ready(0, 0)), CoordinatorReason.PROTOCOL_VIOLATED),
+    "a chunk before joining": (saying(HELLO, Chunk(0, 0, 0, b"")), CoordinatorReason.PROTOCOL_VIOLATED),
     "another plan": (join_with_other_digests, CoordinatorReason.NOT_ACCEPTED),
     "a chunk that skips one": (sending(lambda honest: Chunk(0, 0, 1, honest[1])), CoordinatorReason.PROTOCOL_VIOLATED),
     "a chunk twice": (

@@ -32,7 +32,7 @@ from deploy.quickstart.ports import free_port
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.codec import encode_enrolment, encode_site_message
-from protos.wire.messages import ENROL, PARTICIPATE, PROTOCOL_VERSION, Hello, Join, Ready
+from protos.wire.messages import ENROL, PARTICIPATE, PROTOCOL_VERSION, Hello, Join
 from site_agent.hospital import read_hospital
 from tests.chaos.network.federation import Federation
 from tests.fuzz.mutator import mutated
@@ -91,7 +91,7 @@ class Attacker:
         self._address, self._connected, self._luck, self.told = address, connected, random.Random(seed), Told()
         join = Join(plan.run_name, plan.digest, manifest_of(plan).digest, 0)
         self._opening = [encode_site_message(Hello(PROTOCOL_VERSION, "fuzz")), encode_site_message(join)]
-        known = [encode_site_message(message) for message in (*SITE_MESSAGES, join, Ready(0, 0))]
+        known = [encode_site_message(message) for message in (*SITE_MESSAGES, join)]
         self._examples = [raw for raw in known if len(raw) <= LARGEST_EXAMPLE]
         self._request = encode_enrolment(ENROLMENT_REQUEST)
 

@@ -22,7 +22,6 @@ from protos.wire.messages import (
     KeyAdvert,
     KeySessionOpen,
     Offer,
-    Ready,
     Refusal,
     SiteMessage,
     SiteReason,
@@ -85,7 +84,7 @@ def test_a_receiver_sends_nothing_gets_the_sums_and_changes_no_bit_of_them(tmp_p
         assert expected is not None
         assert site.trainer.concluded is not None
         np.testing.assert_array_equal(site.trainer.concluded, expected)
-        assert {type(message) for message in site.said} <= {type(m) for m in joined["a"].said} - {Chunk, Ready}
+        assert {type(message) for message in site.said} <= {type(m) for m in joined["a"].said} - {Chunk}
 
 
 def test_a_receiver_that_comes_after_the_last_round_still_gets_the_result(tmp_path: Path) -> None:
@@ -104,12 +103,11 @@ def test_a_receiver_that_comes_after_the_last_round_still_gets_the_result(tmp_pa
     played(tmp_path, plan, scene)
 
 
-@pytest.mark.parametrize("kind", ["ready", "chunk", "key"])
+@pytest.mark.parametrize("kind", ["chunk", "key"])
 def test_a_receiver_that_sends_a_number_or_a_key_is_cut_off(tmp_path: Path, kind: str) -> None:
     """The coordinator ends its stream; the sum is that of the contributors, and their run is complete."""
     plan = receiving_plan()
     sent: dict[str, SiteMessage] = {
-        "ready": Ready(0, 0),
         "chunk": Chunk(0, 0, 0, bytes(64)),
         "key": KeyAdvert("e", 1, bytes(32), bytes(32), bytes(32), bytes(64)),
     }

@@ -13,7 +13,7 @@ from pki.enrolment_decisions import ENROLMENT_LABEL, RENEWAL_LABEL
 from pki.identity_key import public_bytes, verify
 from protos.errors import OperatorError, RefusedError
 from protos.wire.codec import encode_coordinator_message
-from protos.wire.messages import Announcement, Chunk, Hello, Join, KeyAdvert, Ready, SiteMessage
+from protos.wire.messages import Announcement, Chunk, Hello, Join, KeyAdvert, SiteMessage
 from protos.wire.upkeep_messages import KeptHead, LogHeads, RenewalAsked, Upkeep
 from site_agent.approving import approve
 from site_agent.framed_messages import packed
@@ -67,7 +67,7 @@ def test_without_an_approval_nothing_trains_and_no_number_leaves(
     gate, driver = played(tmp_path, files, seed, is_approved=False)
 
     assert gate.trainer.trained == []
-    assert [said for said in gate.said if isinstance(said, Chunk | Join | KeyAdvert | Ready)] == []
+    assert [said for said in gate.said if isinstance(said, Chunk | Join | KeyAdvert)] == []
     assert driver.most_waiting <= WINDOW + 2
 
 

@@ -14,7 +14,7 @@ from host.audit_log import AuditLog
 from protos.errors import UnavailableError
 from protos.plan.manifest import manifest_of
 from protos.wire.codec import encode_coordinator_message
-from protos.wire.messages import Announcement, Bind, Chunk, CoordinatorMessage, Ready
+from protos.wire.messages import Announcement, Bind, Chunk, CoordinatorMessage, Done
 from site_agent.approving import approve, withdraw
 from site_agent.gate.agent_link import MOST_LATER, AgentLink
 from site_agent.gate.agent_link import Stream as GateStream
@@ -178,9 +178,9 @@ def test_the_gate_never_waits_to_send_a_short_message(tmp_path: Path) -> None:
             await asyncio.sleep(0)
             for number in range(MOST_LATER):
                 async with asyncio.timeout(0):
-                    await stream.send(Ready(number, 0))
+                    await stream.send(Done(f"run-{number}"))
             with pytest.raises(UnavailableError):
-                await stream.send(Ready(0, 0))
+                await stream.send(Done("run"))
             assert len(link.posted) == WINDOW
             for _ in range(MOST_LATER // CREDITS_AT_ONCE):
                 stream.take(Sent(1, CREDITS_AT_ONCE))

@@ -149,8 +149,8 @@ def test_what_is_no_known_message_is_refused(decode: Decode, raw: bytes) -> None
 @pytest.mark.parametrize(
     "inner",
     [
-        generated.SiteMessage(ready=generated.Ready(round=2**32 - 1)),
-        generated.SiteMessage(ready=generated.Ready(attempt=2**32 - 1)),
+        generated.SiteMessage(chunk=generated.Chunk(round=2**32 - 1)),
+        generated.SiteMessage(chunk=generated.Chunk(attempt=2**32 - 1)),
         generated.SiteMessage(chunk=generated.Chunk(index=2**32 - 1)),
         generated.SiteMessage(hello=generated.Hello(protocol=2**32 - 1)),
         generated.SiteMessage(join=generated.Join(run="../../etc", plan_digest=b"p" * 32, manifest_digest=b"m" * 32)),

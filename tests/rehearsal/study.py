@@ -31,7 +31,6 @@ from protos.wire.messages import (
     Finish,
     Join,
     Offer,
-    Ready,
     SiteMessage,
     Stage,
 )
@@ -222,4 +221,4 @@ class BehavingSite:
             self.finish = announced
             return [Done(self._run)]
         self.offers.append(announced)
-        return [Ready(announced.round, announced.attempt)]
+        return []

@@ -7,10 +7,9 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SiteMessage(_message.Message):
-    __slots__ = ("hello", "join", "ready", "chunk", "done", "refusal", "advert", "acknowledgement", "upkeep")
+    __slots__ = ("hello", "join", "chunk", "done", "refusal", "advert", "acknowledgement", "upkeep")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
-    READY_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
@@ -19,14 +18,13 @@ class SiteMessage(_message.Message):
     UPKEEP_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     join: Join
-    ready: Ready
     chunk: Chunk
     done: Done
     refusal: Refusal
     advert: KeyAdvert
     acknowledgement: KeySessionAcknowledgement
     upkeep: Upkeep
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., advert: _Optional[_Union[KeyAdvert, _Mapping]] = ..., acknowledgement: _Optional[_Union[KeySessionAcknowledgement, _Mapping]] = ..., upkeep: _Optional[_Union[Upkeep, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., advert: _Optional[_Union[KeyAdvert, _Mapping]] = ..., acknowledgement: _Optional[_Union[KeySessionAcknowledgement, _Mapping]] = ..., upkeep: _Optional[_Union[Upkeep, _Mapping]] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
     __slots__ = ("announcement", "offer", "chunk", "bind", "finish", "farewell", "key_session_open", "key_session_roster", "key_session_seal", "upkeep", "together")
@@ -173,14 +171,6 @@ class Offer(_message.Message):
     summed_rows: int
     is_sum: bool
     def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., first_chunk: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., stage: _Optional[int] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ..., saves: _Optional[bool] = ..., oldest: _Optional[int] = ..., scales: _Optional[bytes] = ..., summed_rows: _Optional[int] = ..., is_sum: _Optional[bool] = ...) -> None: ...
-
-class Ready(_message.Message):
-    __slots__ = ("round", "attempt")
-    ROUND_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    round: int
-    attempt: int
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Bind(_message.Message):
     __slots__ = ("round", "attempt", "sites", "first_chunk")

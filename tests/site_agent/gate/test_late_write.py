@@ -11,14 +11,13 @@ import pytest
 from host.audit_log import AuditLog
 from protos.errors import UnavailableError
 from protos.plan.manifest import manifest_of
-from protos.wire.messages import MOST_CHUNKS_AT_ONCE, MOST_TOGETHER_BYTES, Bind
+from protos.wire.messages import Bind, Chunk
 from site_agent.gate.consent import Consent
 from site_agent.gate.site_rounds import Rounds, Surroundings
 from tests.rehearsal.gates import NOON, nothing, policy_with, spawned
 from tests.rehearsal.study import made_up_identities, plan_with
 
-# So many sites that a large upload begins with a word of its own, which is the write that fails here.
-NAMES = [f"site-{number:02}" for number in range(MOST_CHUNKS_AT_ONCE + 1)]
+NAMES = ("a", "b", "c")
 PLAN = plan_with(made_up_identities(NAMES))
 
 
@@ -38,8 +37,9 @@ def test_the_write_of_an_ended_stream_fails_in_silence(tmp_path: Path, *, has_en
             consent=Consent(tmp_path, PLAN, approvers=1, now=lambda: NOON), audit=audit, masking=None,
             around=Surroundings(send=fails, ask=nothing, spawn=spawned, deliver=nothing), saved=(),
         )  # fmt: skip
-        bind = Bind(0, 0, tuple(NAMES), 0)
-        contribution = SimpleNamespace(buffer=bytes(MOST_TOGETHER_BYTES + 1))
+        bind, contribution = Bind(0, 0, NAMES, 0), SimpleNamespace(buffer=b"")
+        released = SimpleNamespace(require_open=nothing, release=lambda *_: [Chunk(0, 0, 0, b"")])
+        rounds._gate = released  # type: ignore[assignment]
         rounds._upload = upload = spawned(rounds._send_chunks(contribution, bind), "")  # type: ignore[arg-type]
         await asyncio.sleep(0)
         if has_ended:
