@@ -72,7 +72,7 @@ def _run_lines(run: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[st
     if happened and (happened["void_attempts"] or happened["returns_to_an_earlier_round"]):
         void, back = happened["void_attempts"], happened["returns_to_an_earlier_round"]
         yield f"So far {void} attempts failed (void), and the run returned {back} times to an earlier round."
-        yield "`coordinator status --json` lists them and all lost connections."
+        yield "`coordinator audit show` lists them and all lost connections."
     if run["chosen_layers"] is not None:
         yield f"Shared layers, as the probe has chosen: {', '.join(run['chosen_layers'])}"
     if run["best_round"] is not None:

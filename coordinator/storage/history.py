@@ -16,12 +16,6 @@ from typing import Final
 
 from host.audit_log import RESTORED, AuditLog, Facts
 
-# The records that an operator may need later. All other events are the normal course of a run.
-_HAPPENINGS: Final = (
-    "round_void", "run_back", "run_stopped", "site_left", "site_state_refused",
-    "run_withdrawn", "run_revoked", "run_ahead", RESTORED,
-)  # fmt: skip
-_MOST_HAPPENINGS: Final = 200
 # A restored backup lacks the later decisions, and sites accept no number of an attempt or key session twice. So both
 # numbers continue this much higher. If even higher numbers were already used, sites refuse, and nothing is masked a
 # second time.
@@ -48,7 +42,6 @@ class History:
         over: how the run ended.
         began: the time of the first record, in UTC.
         counts: how often each event was recorded.
-        happenings: the newest records for an operator.
     """
 
     def __init__(self) -> None:
@@ -62,7 +55,6 @@ class History:
         self.over: Facts | None = None
         self.began = ""
         self.counts: Counter[str] = Counter()
-        self.happenings: list[Facts] = []
 
     @property
     def is_over(self) -> bool:
@@ -91,8 +83,6 @@ class History:
         """Update the state of the run by one of its records. They must be applied in their order."""
         event, self.began = record["event"], self.began or record["time"]
         self.counts[event] += 1
-        if event in _HAPPENINGS:
-            self.happenings = [*self.happenings[1 - _MOST_HAPPENINGS :], record]
         match event:
             case "key_session_opened":
                 self.key_session = record["key_session"]
@@ -136,10 +126,6 @@ class History:
             "returns_to_an_earlier_round": self.counts["run_back"],
             "restarts_of_the_coordinator": self.counts["run_taken_up"],
             "restored_from_a_backup": self.counts[RESTORED],
-            "happenings": [
-                {name: value for name, value in record.items() if name not in ("run", "software")}
-                for record in self.happenings
-            ],
         }
 
 

@@ -21,7 +21,6 @@ from protos.plan.ingredients import (
     ControlVariates,
     Everything,
     ExtractorContrast,
-    Layers,
     Method,
     Nothing,
     Parts,
@@ -51,12 +50,10 @@ def missing_parts(method: Method, architecture: Architecture) -> tuple[Part, ...
 
 def agreed_sizes(method: Method, architecture: Architecture) -> frozenset[Size]:
     """Return the sizes (columns, outputs) that a plan must list, because shapes of shared tensors depend on them."""
-    parts, federated = method.federated_parts, method.federated
+    parts = method.federated_parts
 
     def shapes(columns: int, outputs: int) -> list[tuple[int, ...]]:
         network = network_tensors(architecture, columns=columns + 1, outputs=outputs, common=columns)
-        if isinstance(federated, Layers):
-            return [tensor.shape for tensor in network if tensor.layer in federated.names]
         return [tensor.shape for tensor in network if tensor.part in parts]
 
     others: dict[Size, list[tuple[int, ...]]] = {"columns": shapes(3, 2), "outputs": shapes(2, 3)}
@@ -119,24 +116,6 @@ def _of_network(method: Method, network: Architecture) -> Iterator[str]:
                 f"the method would share {wanted} layers, but the network has {count} layers and at least the last "
                 "layer must stay private"
             )
-    if isinstance(method.federated, Layers):
-        yield from _of_named_layers(method.federated.names, network)
-
-
-def _of_named_layers(names: tuple[str, ...], network: Architecture) -> Iterator[str]:
-    """Yield each reason to refuse a list of layer names: an unknown name, or a list of all layers."""
-    if isinstance(network, NamedTensors):
-        yield "the network named-tensors already lists the shared tensors, so the method cannot also list layers"
-        return
-    there = list(dict.fromkeys(tensor.layer for tensor in network_tensors(network, columns=2, outputs=1, common=1)))
-    missing = [name for name in names if name not in there]
-    if missing:
-        yield (
-            f"the network {network.name} has no layer named {', '.join(missing)}. The layers of this network are "
-            f"{', '.join(there)}"
-        )
-    if set(there) <= set(names):
-        yield f"the method would share all layers of the network {network.name}, so no layer would stay private"
 
 
 def _of_private(method: Method, network: Architecture) -> Iterator[str]:

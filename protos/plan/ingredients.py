@@ -28,13 +28,6 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Layers:
-    """The named layers of a network in this package are federated, all others are private."""
-
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Nothing:
     """No parameter is federated. Each site trains alone, with the same number of rounds."""
 
@@ -63,7 +56,7 @@ class Prefix:
     layers: int | None = None
 
 
-Federated: TypeAlias = Everything | Parts | Layers | AllButNormalisation | SensitivePrefix | Prefix | Nothing
+Federated: TypeAlias = Everything | Parts | AllButNormalisation | SensitivePrefix | Prefix | Nothing
 
 
 @dataclass(frozen=True)
@@ -241,8 +234,6 @@ class Method:
                 return tuple(Part)
             case Parts(parts=parts):
                 return parts
-            case Layers(names=names):
-                return tuple(part for part in Part if any(name.startswith(f"{part}.") for name in names))
             case Nothing():
                 return ()
             case _:
@@ -277,8 +268,6 @@ def federated_tensors(federated: Federated, network: tuple[TensorSpec, ...], see
             return () if missing and missing != [Part.BODY] else tuple(t for t in network if t.part in parts)
         case Everything():
             return network
-        case Layers(names=names):
-            return tuple(tensor for tensor in network if tensor.layer in names)
         case AllButNormalisation():
             return tuple(tensor for tensor in network if not tensor.is_normalisation)
         case SensitivePrefix():

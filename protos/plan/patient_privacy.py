@@ -24,7 +24,6 @@ from protos.plan.ingredients import (
     ExtractorContrast,
     FederatedOnly,
     InnerProblem,
-    Layers,
     Method,
     Mixture,
     Nothing,
@@ -163,7 +162,7 @@ def _of_federated(method: Method) -> Iterator[str]:
             )
         case Parts(parts=parts) if Part.COMMON in parts:
             yield "the program cannot clip the gradients of a network with a shared and a private extractor"
-        case Parts() | Layers() | Prefix():
+        case Parts() | Prefix():
             if method.update_rate != 1.0:
                 yield (
                     "with update_rate below 1, a site would keep a part of its values from earlier rounds. Set "

@@ -6,7 +6,7 @@ averaging_methods.py.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Final, Literal
 
 from pydantic import Field, StrictInt
 
@@ -16,8 +16,6 @@ from protos.plan.averaging_methods import MethodWithoutSettings
 from protos.plan.documents import Document
 from protos.plan.ingredients import Method
 
-LayerName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z]+(\.[a-z0-9]+)?$", max_length=60)]
-
 _ALL_BUT_HEAD: Final = ingredients.Parts((Part.INPUT, Part.BODY))
 _COMMON: Final = ingredients.Parts((Part.COMMON,))
 
@@ -26,18 +24,16 @@ class GlobalLayers(Document):
     """Sites share the inner layers. The input and output layers of each site are private.
 
     Source: Obeidi, "Global Layers: Non-IID Tabular Federated Learning", BatchAlignedFedAvg. The plan's schedule sets
-    after how many batches the sites aggregate. `layers` names the layers to share (appendix C.2). Without it, the
-    layers of the body are shared, because none of their shapes depends on a site's columns or outputs.
+    after how many batches the sites aggregate. The layers of the body are shared, because none of their shapes depends
+    on a site's columns or outputs.
     """
 
     name: Literal["global-layers"]
     update_rate: float = Field(default=1.0, gt=0, le=1)
-    layers: tuple[LayerName, ...] | None = Field(default=None, min_length=1, max_length=200)
 
     def method(self) -> Method:
-        """Return Global Layers as a record: FedAvg that shares some layers and loads them with weight `update_rate`."""
-        federated = ingredients.Parts((Part.BODY,)) if self.layers is None else ingredients.Layers(self.layers)
-        return Method(federated=federated, update_rate=self.update_rate)
+        """Return Global Layers as a record: FedAvg that shares the body and loads it with weight `update_rate`."""
+        return Method(federated=ingredients.Parts((Part.BODY,)), update_rate=self.update_rate)
 
 
 class FedPer(MethodWithoutSettings):

@@ -32,7 +32,6 @@ _SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "chfl": {"columns": ["a", "b"], "architecture": {"name": "columns", "hidden": [4, 3], "lateral": 0.5}},
     "fenda-fl": {"columns": ["a", "b"], "outputs": None, "architecture": _PARALLEL},
     "perfcl": {"columns": ["a", "b"], "outputs": None, "architecture": _PARALLEL},
-    "global-layers of named layers": {"columns": list(COLUMNS), "outputs": None},
     "scaffold": _PLAIN,
     "fedper": {"outputs": None},
     "fedrep": {"outputs": None, "schedule": {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 3}},
@@ -41,6 +40,7 @@ _SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "lg-fedavg": {"columns": []},
     "local": {"columns": [], "outputs": None},
 }
+_OF_ONE_LAYER: Final = "player-fl of one layer"
 _METHODS: Final[dict[str, dict[str, Any]]] = {
     "player-fl": {"threshold": 1.0001},
     "fedrep": {"head_epochs": 2},
@@ -49,11 +49,9 @@ _METHODS: Final[dict[str, dict[str, Any]]] = {
     "pfedme": {"inner_steps": 2, "strength": 1.0, "rate": 0.5},
     "ditto": {"strength": 0.5},
     "apfl": {"share": 0.4},
-    "global-layers of named layers": {"layers": ["input.layer1", "body.layer2"]},
-    "player-fl of one layer": {"layers": 1},
+    _OF_ONE_LAYER: {"layers": 1},
 }
-_WITH_LAYERS: Final = {"global-layers of named layers": "global-layers", "player-fl of one layer": "player-fl"}
-NAMES: Final = (*NETWORK_METHODS, *_WITH_LAYERS)
+NAMES: Final = (*NETWORK_METHODS, _OF_ONE_LAYER)
 # Of the networks that read a table, only this one has a normalisation.
 _OF_A_TABLE: Final[dict[str, Any]] = {
     "architecture": {
@@ -66,7 +64,7 @@ _OF_A_TABLE: Final[dict[str, Any]] = {
 
 def catalogue_plan(name: str, *, dropout: float = 0.0, **changes: Any) -> Plan:
     """Four rounds of four steps, three of which are an epoch; dropout where the network has it."""
-    method = _WITH_LAYERS.get(name, name)
+    method = "player-fl" if name == _OF_ONE_LAYER else name
     content: dict[str, Any] = {
         "kind": "network",
         "study": "laws",

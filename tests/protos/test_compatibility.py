@@ -42,21 +42,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "and the network columns can only be used together",
     ),
     "a prefix of two extractors": (of("player-fl"), {"architecture": TWO_EXTRACTORS}, "its layers have no order"),
-    "a layer that is not there": (
-        of("global-layers", layers=["body.layer9"]),
-        {},
-        "has no layer named body.layer9",
-    ),
-    "all layers by name": (
-        of("global-layers", layers=["input.layer1", "body.layer2", "head.layer3"]),
-        CHAIN,
-        "no layer would stay private",
-    ),
-    "layers of named tensors": (
-        of("global-layers", layers=["body.weight"]),
-        NAMED,
-        "cannot also list layers",
-    ),
     "all layers as a prefix": (of("player-fl", layers=3), CHAIN, "the method would share 3 layers"),
     "a random prefix of named tensors": (of("player-fl-random"), NAMED, "needs the setting layers: sequence"),
     "private normalisations without any": (of("fedbn"), CHAIN, "no tensor of a known normalisation layer"),

@@ -56,8 +56,8 @@ def test_a_method_with_settings_makes_a_study(hospitals: list[HospitalData]) -> 
 
 
 def test_an_impossible_plan_is_refused_before_anything_is_made(hospitals: list[HospitalData], tmp_path: Path) -> None:
-    """A layer that the network lacks."""
-    method = "{name: global-layers, layers: [body.none]}"
+    """More layers than the network has."""
+    method = "{name: player-fl, layers: 99}"
     rehearsal = Rehearsal(
         folder=tmp_path, hospitals=hospitals, methods=("fedavg", method), rounds=2, seed=0, is_masked=True
     )
