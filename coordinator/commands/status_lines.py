@@ -15,11 +15,11 @@ from rich.table import Column, Table
 from coordinator.network.outgoing import STALLED_SECONDS
 from coordinator.rounds.run import terms_of
 from protos.numbers.chunk_layout import CHUNK_PARAMETERS
-from protos.plan.announced_sums import sums_go_down
 from protos.plan.announcing_plan import AnnouncingPlan
 from protos.plan.manifest import Manifest, most_bytes
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
+from protos.plan.short_wire import sums_go_down
 from protos.wire.positions import DOWN_CHUNK_BYTES
 
 _FEW_DAYS: Final = 7.0

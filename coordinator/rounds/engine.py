@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from coordinator.rounds.admission import refuse_identity, refuse_join
 from coordinator.rounds.course import news
 from coordinator.rounds.phases import (
     Attempt,
@@ -53,7 +52,16 @@ from coordinator.rounds.phases import (
     Working,
 )
 from coordinator.rounds.round import advance
-from coordinator.rounds.run import Run, hear_chunk, hear_of_keys, new_run, terms_of, uploaded
+from coordinator.rounds.run import (
+    Run,
+    hear_chunk,
+    hear_of_keys,
+    new_run,
+    refuse_identity,
+    refuse_join,
+    terms_of,
+    uploaded,
+)
 from coordinator.rounds.run_status import Around, status_facts
 from coordinator.rounds.transfers import Transfers
 from coordinator.storage.ending import Ending

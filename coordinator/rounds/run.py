@@ -48,20 +48,28 @@ from coordinator.storage.snapshots import Snapshot
 from protos.numbers.fixed_point import FixedPoint
 from protos.numbers.round_sums import Sums
 from protos.numbers.short_integers import Integers, pack_exponents
-from protos.plan.announced_sums import sum_goes_down
 from protos.plan.announcing_plan import AnnouncingPlan
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, stage_at
-from protos.plan.layer_scales import first_exponents, next_exponents
 from protos.plan.manifest import ROWS, Manifest, manifest_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.privacy_in_words import price_in_words
 from protos.plan.server_rules import RuleState, apply_rule, begin_rule, spans
+from protos.plan.short_wire import first_exponents, next_exponents, sum_goes_down
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
-from protos.wire.messages import Chunk, Finish, KeyAdvert, KeySessionAcknowledgement, MalformedMessage, Offer, Stage
+from protos.wire.messages import (
+    Chunk,
+    Finish,
+    Join,
+    KeyAdvert,
+    KeySessionAcknowledgement,
+    MalformedMessage,
+    Offer,
+    Stage,
+)
 from protos.wire.positions import parameters_digest
 
 Float32: TypeAlias = npt.NDArray[np.float32]
@@ -313,6 +321,29 @@ def terms_of(plan: Plan, parameters: int = 0) -> Terms:
         is_masked=plan.masking.required,
         deadlines=plan.timing,
     )
+
+
+def refuse_identity(plan: Plan, site: str, identity_fingerprint: str | None) -> str | None:
+    """Return why a site may not take part in the run of a plan. Return None if the site may take part.
+
+    A certificate alone is not enough: the plan lists each site by the fingerprint of its identity key, and the register
+    must have that key under the site's name.
+    """
+    listed = {entry.name: entry.identity for entry in plan.sites}
+    if site not in listed:
+        return f"the plan {plan.study} does not list {site}"
+    if listed[site] != identity_fingerprint:
+        return f"the plan {plan.study} lists {site} with another identity key"
+    return None
+
+
+def refuse_join(plan: Plan, manifest: Manifest, join: Join) -> str | None:
+    """Return why the agreement that a site sent does not match the plan. Return None if the agreement matches."""
+    if join.plan_digest != plan.digest:
+        return "the site agreed to another plan"
+    if join.manifest_digest != manifest.digest:
+        return "the tensors that the site would send differ from the plan"
+    return None
 
 
 def hear_of_keys(run: Run, site: str, message: KeyAdvert | KeySessionAcknowledgement) -> Event | None:

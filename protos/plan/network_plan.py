@@ -27,9 +27,8 @@ from protos.plan.ingredients import (
     SensitivePrefix,
     federated_tensors,
 )
-from protos.plan.losses import Loss, TaskDefault
 from protos.plan.methods import MethodChoice
-from protos.plan.optimisers import Optimiser
+from protos.plan.optimisers import Loss, Optimiser, TaskDefault
 from protos.plan.partly_recorded import Column, ListedColumn, why_refused
 from protos.plan.patient_privacy import TrainingPrivacy, why_not_private
 from protos.plan.plan_head import MOST_SITES, ListedSite, PlanHead, Stages, why_not_listed

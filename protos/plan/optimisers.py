@@ -1,9 +1,12 @@
-"""Defines the PyTorch optimisers that a plan can name for training at a site.
+"""Defines the PyTorch optimisers and the loss functions that a plan can name for training at a site.
 
-Every setting is a key of the plan with torch's default. Only the learning rate has no default. Three keys have the same
-meaning in all optimisers. `first_decay` and `second_decay` are the shares of the mean gradient and of the mean squared
-gradient that a step keeps (beta 1 and beta 2). `offset` keeps a quotient finite (epsilon). No accepted setting divides
-by 0 if a gradient is 0, as in a column that a site lacks.
+Every setting of an optimiser is a key of the plan with torch's default. Only the learning rate has no default. Three
+keys have the same meaning in all optimisers. `first_decay` and `second_decay` are the shares of the mean gradient and
+of the mean squared gradient that a step keeps (beta 1 and beta 2). `offset` keeps a quotient finite (epsilon). No
+accepted setting divides by 0 if a gradient is 0, as in a column that a site lacks.
+
+The target in a site's own contract decides the usual loss, so the plan does not repeat it: binary cross-entropy,
+cross-entropy over several classes, or squared error.
 """
 
 from __future__ import annotations
@@ -63,3 +66,33 @@ def is_plain_descent(optimiser: Optimiser) -> bool:
     Only then is (x - y) / (steps * learning rate) the mean gradient of a round (docs/researcher.md, SCAFFOLD).
     """
     return isinstance(optimiser, StochasticGradientDescent) and optimiser.momentum == 0 and optimiser.weight_decay == 0
+
+
+_Weight: TypeAlias = Annotated[float, Field(ge=1e-6, le=1e6)]
+# One positive number for each class, in the order of the contract's classes: two for a binary target. "balanced" is
+# rows / (classes * rows of the class), from the site's own training rows.
+ClassWeights: TypeAlias = (
+    Literal["none", "balanced"] | Annotated[tuple[_Weight, ...], Field(min_length=2, max_length=10_000)]
+)
+
+
+class TaskDefault(Document):
+    """The usual loss: cross-entropy for classes, squared error for numbers."""
+
+    name: Literal["task-default"]
+    class_weights: ClassWeights = "none"
+
+
+class Focal(Document):
+    """Focal loss: -(1 - p)^gamma * log(p), where p is the target's probability. Lin et al. 2017, eq. 4.
+
+    Class weights are those of eq. 5. With `gamma` 0 this is cross-entropy. With a higher value, rows that are already
+    predicted well count less.
+    """
+
+    name: Literal["focal"]
+    gamma: float = Field(default=2.0, ge=0, le=20)
+    class_weights: ClassWeights = "none"
+
+
+Loss: TypeAlias = Annotated[TaskDefault | Focal, Field(discriminator="name")]

@@ -170,7 +170,7 @@ class Offer:
         oldest: the oldest round to which this run may still return; a site deletes earlier states.
         scales: of short integers, for each of the manifest's layers (protos/numbers/short_integers.py); else empty.
         summed_rows: of all sites in the newest sum; 0 before any, or with equal weights.
-        is_sum: instead of the parameters, the sum of the round before follows (protos/plan/announced_sums.py).
+        is_sum: instead of the parameters, the sum of the round before follows (protos/plan/short_wire.py).
     """
 
     round: int

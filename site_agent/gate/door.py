@@ -33,9 +33,9 @@ from host.audit_log import AuditLog
 from protos.numbers.fixed_point import FixedPoint, NotFinite
 from protos.numbers.short_integers import Integers, largest_integer
 from protos.plan.exchange import Exchange, Float32
-from protos.plan.layer_scales import layer_parts
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
+from protos.plan.short_wire import layer_parts
 from protos.plan.weighting import EqualWeights, RowWeights
 from protos.wire.messages import Bind, Chunk, MalformedMessage, SiteReason
 from site_agent.gate.consent import Consent

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, is_measured
-from protos.plan.layer_scales import why_not_scales
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
+from protos.plan.short_wire import why_not_scales
 from protos.wire.messages import Finish, MalformedMessage, Offer, Stage
 from protos.wire.positions import position
 

@@ -19,10 +19,10 @@ import structlog
 from blake3 import blake3
 
 from host.audit_log import AuditLog
-from protos.plan.announced_sums import Received, parameters_after, sum_bytes, sum_goes_down
 from protos.plan.exchange import Exchange, Float32
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
+from protos.plan.short_wire import Received, parameters_after, sum_bytes, sum_goes_down
 from protos.wire.messages import (
     MOST_SAVED,
     Bind,

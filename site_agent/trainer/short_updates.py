@@ -14,9 +14,9 @@ from protos.numbers.short_integers import (
 )
 from protos.plan.architecture import TensorSpec
 from protos.plan.canonical import digest
-from protos.plan.layer_scales import layer_parts
 from protos.plan.manifest import Manifest
 from protos.plan.network_plan import NetworkPlan
+from protos.plan.short_wire import layer_parts
 from protos.wire.messages import MalformedMessage
 from site_agent.trainer.requests import Asked, Vector
 

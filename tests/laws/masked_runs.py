@@ -14,10 +14,10 @@ from protos.numbers.round_sums import Sums
 from protos.numbers.short_integers import pack_exponents
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, stage_at
-from protos.plan.layer_scales import first_exponents, next_exponents
 from protos.plan.manifest import ROWS, Manifest, largest_weight, manifest_of
 from protos.plan.plan import Plan
 from protos.plan.server_rules import apply_rule, begin_rule
+from protos.plan.short_wire import first_exponents, next_exponents
 from protos.wire.messages import Stage
 from site_agent.trainer.requests import Asked
 from tests.federation import Federation, Vector, encoded, measured_by, rows_of, short, update_of

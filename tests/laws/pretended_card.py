@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from protos.plan.ingredients import SensitivePrefix
-from protos.plan.losses import TaskDefault
+from protos.plan.optimisers import TaskDefault
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.site_network import Seeds, SiteNetworks, begin_training, rows_of

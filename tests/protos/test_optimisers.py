@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from protos.plan.losses import Focal, Loss, TaskDefault
-from protos.plan.optimisers import Optimiser
+from protos.plan.optimisers import Focal, Loss, Optimiser, TaskDefault
 
 OPTIMISERS: TypeAdapter[Optimiser] = TypeAdapter(Optimiser)
 NAMES = ["adamw", "adam", "sgd"]

@@ -28,7 +28,7 @@ from benchmarks.experiments.federations import federate
 from benchmarks.experiments.plans import experiment_plan
 from benchmarks.experiments.single_vectors import LayerMixtures, federate_vectors
 from benchmarks.experiments.variants import Predicted, Row, Variant, predicted_by, row_of
-from protos.plan.losses import Loss
+from protos.plan.optimisers import Loss
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.training.torch_losses import build_loss
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from protos.plan.losses import ClassWeights, Focal, Loss, TaskDefault
+from protos.plan.optimisers import ClassWeights, Focal, Loss, TaskDefault
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.failures import unfit
 

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from protos.plan.architecture import GlobalLayersNetwork, network_tensors
 from protos.plan.ingredients import Method
-from protos.plan.losses import TaskDefault
-from protos.plan.optimisers import AdamW, Optimiser
+from protos.plan.optimisers import AdamW, Optimiser, TaskDefault
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.models.network_catalogue import build_network

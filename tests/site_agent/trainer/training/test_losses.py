@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from protos.errors import ConfigurationError
-from protos.plan.losses import Focal, Loss, TaskDefault
+from protos.plan.optimisers import Focal, Loss, TaskDefault
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.training.torch_losses import LossFunction, build_loss
 from tests.for_each import for_each
