@@ -10,7 +10,6 @@ import math
 import os
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -74,7 +73,6 @@ def _put_together(
     _require_free(configuration)
     authority = Authority.load(Path(configuration.authority))
     register = stack.enter_context(Register(authority.register_path))
-    aside = stack.enter_context(ThreadPoolExecutor(1, "snapshot"))
     log = AuditLog(store_path(state), site=None, now=lambda: datetime.now(UTC))
     stack.enter_context(closing(log))
     log.write("coordinator_started", plans=[plan.digest.hex() for plan in plans])
@@ -85,7 +83,6 @@ def _put_together(
         log=log,
         identity_of=identity_of,
         clock=clock,
-        aside=aside,
         revoked=membership.revoked,
         starts=partial(starting_values, Path(configuration.starting_files)),
     )

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -123,7 +122,6 @@ class Engine:
         log: AuditLog,
         identity_of: Callable[[str], str | None],
         clock: Callable[[], float],
-        aside: Executor | None = None,
         revoked: Callable[[], Iterable[str]] = tuple,
         starts: Callable[[Plan], Starts] = lambda _: {},
     ) -> None:
@@ -132,10 +130,9 @@ class Engine:
         Args:
             log: has all decisions. Its store's folder gets the folder `runs`.
             clock: returns monotonic seconds.
-            aside: writes large snapshots while rounds continue.
         """
         self._waiting, self._audit, self._identity_of = list(plans), log, identity_of
-        self._clock, self._aside, self._revoked = clock, aside, revoked
+        self._clock, self._revoked = clock, revoked
         self._runs, self._log, self._starts = log.store.path.parent / "runs", structlog.get_logger(), starts
         self._peers: dict[str, Peer] = {}
         self._joined: set[str] = set()
@@ -279,7 +276,7 @@ class Engine:
         manifest = manifest_of(plan, self._starts(plan))
         run = new_run(plan, terms_of(plan, manifest.parameters), Gathering(), manifest)
         folder = self._runs / plan.run_name / "snapshots"
-        store = RunStore(self._audit, folder, run, history, clock=self._clock, aside=self._aside)
+        store = RunStore(self._audit, folder, run, history, clock=self._clock)
         self._run, self._store = run, store
         self._begin(run, store)
         self._schedule()
@@ -465,7 +462,6 @@ class Engine:
 
     def _close(self, run: Run, store: RunStore, number: int) -> None:
         before = run.course
-        store.before_change()
         run.close_round(number)
         run.times.closed()
         store.closed(number)

@@ -175,11 +175,6 @@ class Run:
         """Return the run's current state, which is the state before this round. Its arrays are not copied."""
         return Snapshot(round=round_number, course=self.course, values=self.values, rule_state=self.rule_state)
 
-    def take_new_memory(self) -> None:
-        """Continue with copies of all arrays, because the old ones are still being read."""
-        self.values = self.values.copy()
-        self.rule_state = {name: array.copy() for name, array in self.rule_state.items()}
-
     def begin_sum(self, round_number: int, contributors: Collection[str]) -> None:
         """Begin an empty sum for the contributions of an attempt at a round."""
         self.running_sum.reset(self.offered(round_number).exchange.layout, contributors)

@@ -7,16 +7,12 @@ state. The rules:
   the audit log and the rows of new snapshots are one transaction of the store, and one sync;
 * a snapshot is written after a round for which every contributor has saved its own state, so all have that state. Its
   file is on disk before the transaction that names it;
-* a large snapshot is written while rounds continue, from the run's own memory. If the next round closes before all its
-  bytes are read, the run continues in a copy. Until the snapshot is on disk the run returns to the previous one, and no
-  site deletes the states for that;
 * a repeated round is from the same bytes, under a later attempt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -30,10 +26,8 @@ from coordinator.storage.snapshots import (
     KEPT,
     Snapshot,
     SnapshotRow,
-    begin_snapshot,
     delete_others,
     delete_snapshots,
-    end_snapshot,
     read_snapshot,
     write_snapshot,
 )
@@ -43,7 +37,6 @@ from protos.errors import OperatorError, UnavailableError
 from protos.plan.exchange import stage_at
 from protos.wire.messages import Join, Offer, Stage
 
-LARGE_BYTES: Final = 4 << 20  # writing a smaller snapshot is faster than starting another thread
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS snapshots (
     run TEXT NOT NULL, round INTEGER NOT NULL, course TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (run, round)
@@ -62,7 +55,6 @@ class RunStore:
         history: History,
         *,
         clock: Callable[[], float],
-        aside: Executor | None = None,
     ) -> None:
         """Open or begin a run.
 
@@ -70,13 +62,11 @@ class RunStore:
             folder: for the files of its snapshots.
             history: of the records of this run in the log.
             clock: returns monotonic seconds.
-            aside: writes large snapshots, one after another. Without it they are written at once.
 
         Raises:
             OperatorError: the disk cannot be used.
         """
-        self._log, self._folder, self._run, self._clock, self._aside = log, folder, run, clock, aside
-        self._writing: tuple[Future[SnapshotRow], Future[None]] | None = None  # its bytes are read, and it is on disk
+        self._log, self._folder, self._run, self._clock = log, folder, run, clock
         self._failure: StoreError | None = None
         self._decisions: list[Facts] = []
         self._written: list[SnapshotRow] = []  # on disk, and not named in the store yet
@@ -138,7 +128,6 @@ class RunStore:
         Raises:
             UnavailableError: a repeated round would send other bytes than before.
         """
-        self._settle(waits=False)
         offered = self._run.offered(number).offer
         digest = offered.parameters_digest.hex()
         if self.history.digests.get(number, digest) != digest:
@@ -150,11 +139,6 @@ class RunStore:
             self.note("round_offered", round=number, attempt=attempt, sites=sites, parameters=digest)
         return replace(offered, attempt=attempt, saves=self._saving[1], oldest=self.oldest)
 
-    def before_change(self) -> None:
-        """Prepare for new values of the run. If a snapshot still reads the old values, the run gets other memory."""
-        if self._writing is not None and not self._writing[0].done():
-            self._run.take_new_memory()
-
     def closed(self, number: int) -> None:
         """Add that a round is complete. Write a snapshot if all contributing sites have saved their states.
 
@@ -164,7 +148,10 @@ class RunStore:
         self.note("round_closed", round=number, sites=list(self._run.plan.site_names))
         if self._saving != (number, True):
             return
-        self._save(self._run.before(number + 1))
+        row = write_snapshot(self._folder, self._run.before(number + 1))
+        self._written.append(row)
+        self.rounds = [*self.rounds, row.round][-KEPT:]
+        self.history.forget_before(self.oldest)
         self._saved_at = self._clock()
         for site in self._run.plan.site_names:
             self.hold(site, number + 1)
@@ -206,7 +193,6 @@ class RunStore:
         Raises:
             UnavailableError: the snapshot can no longer be read.
         """
-        self._settle(waits=True)
         snapshot = self._read(number)
         if number and snapshot is None:
             raise UnavailableError(
@@ -233,7 +219,6 @@ class RunStore:
         Raises:
             OperatorError: the disk cannot be written.
         """
-        self._settle(waits=True)
         ended = {"complete": over.is_complete, "reason": over.reason, "missing": sorted(over.missing)}
         self.note("run_over", **ended, void=over.is_void, record_sha256=record_sha256)
         if over.is_complete:
@@ -241,37 +226,9 @@ class RunStore:
         self.commit()
 
     def close(self) -> None:
-        """Wait until the snapshot that is being written is on disk, and commit, if the disk permits."""
+        """Commit, if the disk permits."""
         with suppress(OperatorError):  # then the run continues from the previous snapshot
-            self._settle(waits=True)
             self.commit()
-
-    def _save(self, snapshot: Snapshot) -> None:
-        """Write a small snapshot to disk, or start to write a large snapshot in a thread."""
-        self._settle(waits=True)
-        folder = self._folder
-        if self._aside is None or snapshot.number_bytes < LARGE_BYTES:
-            self._is_on_disk(write_snapshot(folder, snapshot))
-        else:
-            begun = self._aside.submit(begin_snapshot, folder, snapshot)
-            self._writing = begun, self._aside.submit(lambda: end_snapshot(folder, begun.result()))
-
-    def _settle(self, *, waits: bool) -> None:
-        """Take over a snapshot that was written while rounds continued. With `waits`, first wait until it is written.
-
-        Raises:
-            UnavailableError: the disk could not be written.
-        """
-        if self._writing is None or not (waits or self._writing[1].done()):
-            return
-        (begun, written), self._writing = self._writing, None
-        written.result()
-        self._is_on_disk(begun.result())
-
-    def _is_on_disk(self, row: SnapshotRow) -> None:
-        self._written.append(row)
-        self.rounds = [*self.rounds, row.round][-KEPT:]
-        self.history.forget_before(self.oldest)
 
     def _is_due(self, number: int) -> bool:
         """Return whether a snapshot is due after a round."""
@@ -279,8 +236,6 @@ class RunStore:
         following = stage_at(run.plan, number + 1, run.course.training_rounds)
         if number == 0 or following is not Stage.TRAINING:
             return True
-        if self._writing is not None:
-            return False  # the snapshot after this round is written later
         if every.save_every_rounds is not None and number + 1 - self.rounds[-1] >= every.save_every_rounds:
             return True
         # We assume that this round takes as long as the last round.

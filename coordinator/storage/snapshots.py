@@ -45,11 +45,6 @@ class Snapshot:
     rule_state: Mapping[str, Float64] = field(repr=False)
 
     @property
-    def number_bytes(self) -> int:
-        """Return the total size in bytes of all arrays in this snapshot."""
-        return sum(array.nbytes for array in self.arrays.values())
-
-    @property
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return all arrays of this snapshot, each with its name in the file."""
         return {"values": self.values} | {f"rule {name}": array for name, array in self.rule_state.items()}
@@ -72,54 +67,28 @@ def save_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]], metadata: dict[
     Raises:
         OSError: the disk cannot be written; an earlier file is unchanged.
     """
-    _begin(partial, arrays, metadata)
-    _end(partial, path)
-
-
-def _begin(partial: Path, arrays: dict[str, npt.NDArray[Any]], metadata: dict[str, str]) -> None:
     partial.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     require_room(partial.parent, sum(array.nbytes for array in arrays.values()), MODELS_RESERVE_BYTES)
     try:
         save_file(arrays, partial, metadata=metadata)
     except SafetensorError as cause:
         raise OSError(errno.EIO, "the disk does not take the parameters") from cause
-
-
-def _end(partial: Path, path: Path) -> None:
     with partial.open("rb") as file:
         os.fsync(file.fileno())
     partial.replace(path)
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> SnapshotRow:
-    """Write a snapshot to disk. Return the row that names it. See `begin_snapshot` and `end_snapshot`."""
-    row = begin_snapshot(folder, snapshot)
-    end_snapshot(folder, row)
-    return row
-
-
-def begin_snapshot(folder: Path, snapshot: Snapshot) -> SnapshotRow:
-    """Write a snapshot to a partial file and return its row. Afterwards the snapshot's arrays may change.
+    """Write a snapshot to disk. Return the row that names it.
 
     Raises:
         UnavailableError: the disk cannot be written; earlier snapshots are unchanged.
     """
-    course = snapshot.course.to_json().decode()
+    path, course = _path(folder, snapshot.round), snapshot.course.to_json().decode()
     with _explained():
-        _begin(_path(folder, snapshot.round).with_suffix(".partial"), snapshot.arrays, {})
-    return SnapshotRow(snapshot.round, course, arrays_digest(course, snapshot.arrays).hex())
-
-
-def end_snapshot(folder: Path, row: SnapshotRow) -> None:
-    """Sync a partial file and give it its name.
-
-    Raises:
-        UnavailableError: the disk cannot be written; earlier snapshots are unchanged.
-    """
-    path = _path(folder, row.round)
-    with _explained():
-        _end(path.with_suffix(".partial"), path)
+        save_arrays(path, snapshot.arrays, {}, partial=path.with_suffix(".partial"))
         sync_folder(folder)
+    return SnapshotRow(snapshot.round, course, arrays_digest(course, snapshot.arrays).hex())
 
 
 def read_snapshot(folder: Path, row: SnapshotRow) -> Snapshot | None:
