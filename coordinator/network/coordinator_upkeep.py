@@ -125,8 +125,3 @@ class SiteUpkeep:
         self._audit.keep_head(site, message.own)
         if is_first:
             self._report(peer, heads, self._audit.own_head)
-
-
-def parted(refused: HeadRefused) -> str:
-    """Return the text that the coordinator sends to a site after it refused one of the two logs."""
-    return f"an audit log was cut, or an older state was copied back: {refused}"

@@ -26,7 +26,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from coordinator.network.coordinator_upkeep import SiteUpkeep, parted
+from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.outgoing import Caller, StreamPeer, Vectors
 from coordinator.network.pace import STREAMS_OF_A_SITE, WITHOUT_LIMIT, Pace, RateLimit, RecordedPace
 from coordinator.rounds.engine import Engine
@@ -228,7 +228,8 @@ class FederationService:
             self._log.warning("greeting_missed", site=site, seconds=GREETING_SECONDS)
             peer.end(CoordinatorReason.REPLACED, "no first message arrived in time; connect again")
         except HeadRefused as refused:
-            peer.end(CoordinatorReason.NOT_ACCEPTED, parted(refused))
+            why = f"an audit log was cut, or an older state was copied back: {refused}"
+            peer.end(CoordinatorReason.NOT_ACCEPTED, why)
             self._engine.disconnected(site, peer)
         except MalformedMessage as malformed:
             self._log.warning("message_refused", site=site, reason=str(malformed))

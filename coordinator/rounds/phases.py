@@ -195,13 +195,10 @@ class Completed:
 
 
 @dataclass(frozen=True)
-class FoundCorrupted:
-    """All contributions arrived, and the sum of their check words is wrong."""
+class FoundWrong:
+    """All contributions arrived, and the sum of their check words is wrong, or at least one of them is a void."""
 
-
-@dataclass(frozen=True)
-class FoundVoid:
-    """All contributions arrived, and at least one of them is a void."""
+    is_void: bool = False
 
 
 @dataclass(frozen=True)
@@ -244,8 +241,7 @@ Event: TypeAlias = (
     | Acknowledged
     | Moved
     | Completed
-    | FoundCorrupted
-    | FoundVoid
+    | FoundWrong
     | TookResult
     | Declined
     | WentBack

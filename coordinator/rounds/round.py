@@ -34,8 +34,7 @@ from coordinator.rounds.phases import (
     EndRun,
     Event,
     Finishing,
-    FoundCorrupted,
-    FoundVoid,
+    FoundWrong,
     Gathering,
     Interrupted,
     Joined,
@@ -142,9 +141,9 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
             return replace(state, latest=latest, deadline=latest if is_whole else state.deadline), ()
         case Completed(site=site) if isinstance(state, Collecting):
             return _complete(terms, replace(state, complete=state.complete | {site}), now)
-        case FoundCorrupted() if isinstance(state, Collecting):
+        case FoundWrong(is_void=False) if isinstance(state, Collecting):
             return _repeat_corrupted(terms, state.attempt, now)
-        case FoundVoid() if isinstance(state, Collecting):
+        case FoundWrong() if isinstance(state, Collecting):
             reason = f"a site could not send its numbers in round {state.attempt.round + 1}"
             return _end(Over(is_complete=False, reason=reason, is_void=True))
         case WentBack(round=number, attempt=last) if isinstance(state, Interrupted):

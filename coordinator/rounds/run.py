@@ -33,8 +33,7 @@ from coordinator.rounds.phases import (
     Collecting,
     Completed,
     Event,
-    FoundCorrupted,
-    FoundVoid,
+    FoundWrong,
     Gathering,
     Interrupted,
     Moved,
@@ -385,4 +384,4 @@ def hear_chunk(run: Run, site: str, chunk: Chunk) -> Event | None:
         return Moved(site)
     if not run.running_sum.is_complete or run.is_consistent:
         return Completed(site)
-    return FoundVoid() if run.running_sum.is_void else FoundCorrupted()
+    return FoundWrong(is_void=run.running_sum.is_void)

@@ -1,4 +1,12 @@
-"""Defines the network plan: a plan in which sites train a network together."""
+"""Defines the network plan: a plan in which sites train a network together.
+
+If a site does not record a column, the column's numbers in its update are 0, or follow from the plan alone. So their
+sum is over the sites that record the column. The rules:
+
+* a plan names the sites that record a column, unless all sites do;
+* under masking, the plan is refused unless these sites are at least two more than the assumed colluders;
+* each site's trainer compares its own table with the plan's declarations, and refuses a difference.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +14,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from protos.plan.architecture import (
     TENSOR_NAME,
@@ -29,7 +37,6 @@ from protos.plan.ingredients import (
 )
 from protos.plan.methods import MethodChoice
 from protos.plan.optimisers import Loss, Optimiser, TaskDefault
-from protos.plan.partly_recorded import Column, ListedColumn, why_refused
 from protos.plan.patient_privacy import TrainingPrivacy, why_not_private
 from protos.plan.plan_head import MOST_SITES, ListedSite, PlanHead, Stages, why_not_listed
 from protos.plan.private_training import UNPAID, PrivateTraining, why_no_private_network, why_no_private_steps
@@ -39,6 +46,31 @@ from protos.wire.messages import Stage
 
 Seed: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 63)]
 _Layer = Annotated[str, Field(pattern=TENSOR_NAME)]  # no control character can reach a screen or a log
+
+
+ColumnName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Recorders: TypeAlias = Annotated[tuple[str, ...], Field(max_length=100)]
+
+
+class ListedColumn(Document):
+    """An encoded column of the plan.
+
+    `recorded_by` are the training sites that record it; None means all of them. If no site is listed, every site leaves
+    the column out.
+    """
+
+    name: ColumnName
+    recorded_by: Recorders | None = None
+
+
+def _form(found: object) -> str:
+    return "record" if isinstance(found, dict | Document) else "plain"
+
+
+# A plan may write only a name instead of a column.
+Column: TypeAlias = Annotated[
+    Annotated[ColumnName, Tag("plain")] | Annotated[ListedColumn, Tag("record")], Discriminator(_form)
+]
 
 
 class SeedStart(Document):
@@ -293,3 +325,25 @@ class NetworkPlan(PlanHead):
         """Return a number of columns with which the shared tensors can be listed. The private tensors may differ."""
         shared = len(self.shared_columns)
         return shared + 1 if isinstance(self.architecture, ColumnsNetwork) else shared or 1
+
+
+def why_refused(columns: tuple[ListedColumn, ...], *, training_sites: frozenset[str], fewest: int) -> Iterator[str]:
+    """Yield each reason why the plan's list of partly recorded columns is refused, as one clause.
+
+    Args:
+        fewest: the number of contributors that every number needs.
+    """
+    for entry in columns:
+        listed = entry.recorded_by or ()
+        sites = frozenset(listed)
+        if not sites <= training_sites or len(sites) != len(listed):
+            yield (
+                f"recorded_by of the column {entry.name} lists a site twice, or lists a site that does not train in "
+                "this plan"
+            )
+        elif len(sites) < fewest:
+            yield (
+                f"only {len(sites)} sites record the column {entry.name}, but masking needs at least {fewest} sites. "
+                "Set recorded_by to [], so that every site leaves it out, or choose a method that keeps its layer "
+                "private (global-layers)"
+            )

@@ -1,9 +1,7 @@
 """Defines the PyTorch optimisers and the loss functions that a plan can name for training at a site.
 
-Every setting of an optimiser is a key of the plan with torch's default. Only the learning rate has no default. Three
-keys have the same meaning in all optimisers. `first_decay` and `second_decay` are the shares of the mean gradient and
-of the mean squared gradient that a step keeps (beta 1 and beta 2). `offset` keeps a quotient finite (epsilon). No
-accepted setting divides by 0 if a gradient is 0, as in a column that a site lacks.
+Every setting of an optimiser is a key of the plan with torch's default. Only the learning rate has no default. Adam and
+AdamW have torch's decays and its offset, which divides by no 0 if a gradient is 0, as in a column that a site lacks.
 
 The target in a site's own contract decides the usual loss, so the plan does not repeat it: binary cross-entropy,
 cross-entropy over several classes, or squared error.
@@ -19,33 +17,22 @@ from protos.plan.documents import Document
 
 _LearningRate: TypeAlias = Annotated[float, Field(gt=0, le=10)]
 _WeightDecay: TypeAlias = Annotated[float, Field(ge=0, le=10)]
-_Kept: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
-# A smaller offset could become 0 in float32.
-_Offset: TypeAlias = Annotated[float, Field(ge=1e-16, le=1)]
 
 
-class _Moments(Document):
-    """The settings of Adam and AdamW."""
-
-    name: str
-    learning_rate: _LearningRate
-    weight_decay: _WeightDecay = 0.0
-    first_decay: _Kept = 0.9
-    second_decay: _Kept = 0.999
-    offset: _Offset = 1e-8
-
-
-class AdamW(_Moments):
+class AdamW(Document):
     """AdamW. Loshchilov and Hutter 2019, algorithm 2."""
 
     name: Literal["adamw"]
+    learning_rate: _LearningRate
     weight_decay: _WeightDecay = 0.01
 
 
-class Adam(_Moments):
+class Adam(Document):
     """Adam. Kingma and Ba 2015, algorithm 1. `weight_decay` is added to the gradient, unlike in AdamW."""
 
     name: Literal["adam"]
+    learning_rate: _LearningRate
+    weight_decay: _WeightDecay = 0.0
 
 
 class StochasticGradientDescent(Document):
@@ -53,7 +40,7 @@ class StochasticGradientDescent(Document):
 
     name: Literal["sgd"]
     learning_rate: _LearningRate
-    momentum: _Kept = 0.0
+    momentum: float = Field(default=0.0, ge=0, lt=1)
     weight_decay: _WeightDecay = 0.0
 
 

@@ -28,7 +28,7 @@ from coordinator.rounds.phases import (
     EndRun,
     Event,
     Finishing,
-    FoundCorrupted,
+    FoundWrong,
     Gathering,
     Interrupted,
     Joined,
@@ -103,7 +103,7 @@ def acted(rules: Terms, script: list[str]) -> list[str]:
 _SIMPLE: Final[dict[str, Event]] = {
     "somebody stops": WasStopped(),
     "time passes": TimePassed(),
-    "sums do not add up": FoundCorrupted(),
+    "sums do not add up": FoundWrong(),
 }
 _DECLINES: Final = {
     "declines": SiteReason.NETWORK_DIFFERS,

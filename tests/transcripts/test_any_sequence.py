@@ -20,7 +20,7 @@ from coordinator.rounds.phases import (
     EndRun,
     Event,
     Finishing,
-    FoundCorrupted,
+    FoundWrong,
     Gathering,
     Interrupted,
     Joined,
@@ -75,7 +75,7 @@ ANY_EVENT: st.SearchStrategy[Event] = st.one_of(
     st.builds(Acknowledged, _SITE, _KEY_SESSION),
     st.builds(Completed, _SITE),
     st.builds(Moved, _SITE),
-    st.just(FoundCorrupted()),
+    st.just(FoundWrong()),
     st.builds(TookResult, _SITE),
     st.builds(Declined, _SITE, st.sampled_from((SiteReason.WITHDRAWN, SiteReason.REVOKED, SiteReason.MASKING_REFUSED))),
     st.just(TimePassed()),
@@ -174,7 +174,7 @@ def test_only_a_site_that_can_never_go_on_a_wrong_sum_or_a_person_ends_a_run(rul
     for _ in range(data.draw(st.integers(0, 40))):
         event = drawn(walk.state, data)
         is_final = isinstance(event, Declined) and event.reason is SiteReason.MASKING_REFUSED
-        if not is_final and not isinstance(event, FoundCorrupted) and getattr(event, "is_current", True):
+        if not is_final and not isinstance(event, FoundWrong) and getattr(event, "is_current", True):
             walk.step(event, data.draw(SECONDS))
     assert not isinstance(walk.state, Over) or walk.state.is_complete
 

@@ -29,8 +29,7 @@ def build_optimiser(optimiser: Optimiser, parameters: Sequence[nn.Parameter]) ->
     match optimiser:
         case AdamW() | Adam():
             kind = torch.optim.AdamW if isinstance(optimiser, AdamW) else torch.optim.Adam
-            betas = (optimiser.first_decay, optimiser.second_decay)
-            return kind(many, rate, betas, optimiser.offset, decay, fused=True)
+            return kind(many, rate, weight_decay=decay, fused=True)
         case StochasticGradientDescent(momentum=momentum):
             return torch.optim.SGD(many, rate, momentum=momentum, weight_decay=decay, fused=True)
         case _:

@@ -15,21 +15,12 @@ from site_agent.trainer.training.training_model import (
     optimiser_tensors,
 )
 
-BETAS = {"first_decay": 0.8, "second_decay": 0.95, "offset": 1e-3, "weight_decay": 0.1}
 # Each with settings that are not its defaults, and torch's plainest code with the same.
 CASES: list[tuple[Optimiser, type[torch.optim.Optimizer], dict[str, Any]]] = [
     (AdamW(name="adamw", learning_rate=0.02), torch.optim.AdamW, {}),
-    (
-        AdamW(name="adamw", learning_rate=0.02, **BETAS),
-        torch.optim.AdamW,
-        {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1},
-    ),
+    (AdamW(name="adamw", learning_rate=0.02, weight_decay=0.1), torch.optim.AdamW, {"weight_decay": 0.1}),
     (Adam(name="adam", learning_rate=0.02), torch.optim.Adam, {}),
-    (
-        Adam(name="adam", learning_rate=0.02, **BETAS),
-        torch.optim.Adam,
-        {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1},
-    ),
+    (Adam(name="adam", learning_rate=0.02, weight_decay=0.1), torch.optim.Adam, {"weight_decay": 0.1}),
     (StochasticGradientDescent(name="sgd", learning_rate=0.02), torch.optim.SGD, {}),
     (
         StochasticGradientDescent(name="sgd", learning_rate=0.02, momentum=0.9, weight_decay=0.1),
