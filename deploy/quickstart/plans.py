@@ -11,10 +11,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 import yaml
 from pydantic import Field, TypeAdapter
 
-from protos.plan.architecture import Architecture, Part
+from protos.plan.architecture import Architecture, ImageSize, Part
 from protos.plan.compatibility import agreed_sizes
 from protos.plan.documents import Document, parse_document
-from protos.plan.image_size import ImageSize
 from protos.plan.ingredients import (
     AllButNormalisation,
     ColumnByColumn,

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from protos.errors import ConfigurationError
 from protos.plan.networks.column_networks import ColumnsNetwork, ParallelNetwork
-from protos.plan.networks.convolutional_networks import ConvolutionalNetwork
+from protos.plan.networks.convolutional_networks import ConvolutionalNetwork, ImageSize
 from protos.plan.networks.dense_networks import DenseNetwork
 from protos.plan.networks.global_layers_networks import GlobalLayersNetwork
 from protos.plan.networks.network_tensors import (
@@ -38,7 +38,7 @@ from protos.plan.networks.network_tensors import (
 
 __all__ = [
     "LARGEST_DIMENSION", "LARGEST_NUMBER_COUNT", "TENSOR_NAME", "Architecture", "ColumnsNetwork", "Constant",
-    "ConvolutionalNetwork", "DenseNetwork", "FromFile", "GlobalLayersNetwork",
+    "ConvolutionalNetwork", "DenseNetwork", "FromFile", "GlobalLayersNetwork", "ImageSize",
     "Initial", "NamedTensor", "NamedTensors", "ParallelNetwork", "Part", "TensorSpec", "Uniform", "network_tensors",
 ]  # fmt: skip
 

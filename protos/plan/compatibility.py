@@ -97,18 +97,9 @@ def _of_network(method: Method, network: Architecture) -> Iterator[str]:
     # This applies to the method local too: a site needs the plan's list to distinguish common columns from its own.
     if isinstance(network, ColumnsNetwork) != isinstance(method.procedure, ColumnByColumn):
         yield "a method that trains column by column (chfl) and the network columns can only be used together"
-    branches = isinstance(network, ParallelNetwork | ColumnsNetwork)
-    if isinstance(method.federated, SensitivePrefix | Prefix):
-        if branches:
-            yield (
-                f"the method shares the first layers, but the network {network.name} has parallel branches, so its "
-                "layers have no order"
-            )
-        if isinstance(network, NamedTensors) and network.layers != "sequence":
-            yield (
-                "the method shares the first layers, so the architecture named-tensors needs the setting layers: "
-                "sequence"
-            )
+    has_order = not isinstance(network, ParallelNetwork | ColumnsNetwork | NamedTensors)
+    if isinstance(method.federated, SensitivePrefix | Prefix) and not has_order:
+        yield f"the method shares the first layers, but the layers of the network {network.name} have no order"
     if isinstance(method.federated, Prefix) and (wanted := method.federated.layers) is not None:
         count = len({tensor.layer for tensor in network_tensors(network, columns=2, outputs=1, common=1)})
         if wanted >= count:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from protos.plan.image_size import ImageSize
+from protos.plan.architecture import ImageSize
 from protos.plan.methods import NETWORK_METHODS
 from protos.plan.plan import Plan, plan_from_json
 from site_agent.trainer.data.dataset import Dataset, Examples

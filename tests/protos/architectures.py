@@ -14,12 +14,12 @@ from protos.plan.architecture import (
     ConvolutionalNetwork,
     DenseNetwork,
     GlobalLayersNetwork,
+    ImageSize,
     ParallelNetwork,
     Part,
     TensorSpec,
     network_tensors,
 )
-from protos.plan.image_size import ImageSize
 
 
 def body_of(architecture: Architecture, columns: int = 2, outputs: int = 1) -> tuple[TensorSpec, ...]:

@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 from benchmarks.experiments.data.sources import Sites
 from deploy.quickstart.dirichlet_shares import deal
 from protos.errors import ConfigurationError
-from protos.plan.image_size import ImageSize
+from protos.plan.architecture import ImageSize
 from site_agent.hospital import Split
 from site_agent.trainer.data.columns import ImageColumn
 from site_agent.trainer.data.contract import Contract, MultiClassTarget, TableFormat

@@ -12,19 +12,50 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import Field, StrictBool, StrictInt
+from pydantic import Field, StrictBool, StrictInt, model_validator
 
 from protos.plan.documents import Document
-from protos.plan.image_size import ImageSize
 from protos.plan.networks.dense_networks import ActivationName, Widths
 from protos.plan.networks.network_tensors import Rate, Sizes, TensorSpec, Uniform, linear, normalisation, spec
 
 KERNEL = 3
+LARGEST_IMAGE_NUMBERS: Final = 2**18
+Side: TypeAlias = Annotated[StrictInt, Field(ge=1, le=1024)]
 
 Channels: TypeAlias = Annotated[StrictInt, Field(ge=1, le=4096)]
 Blocks: TypeAlias = Annotated[tuple[Channels, ...], Field(min_length=1, max_length=16)]
+
+
+class ImageSize(Document):
+    """The size of the images that a network reads. `channels` is 1 for grey and 3 for red, green and blue."""
+
+    height: Side
+    width: Side
+    channels: Literal[1, 3] = 1
+
+    @model_validator(mode="after")
+    def _bounded(self) -> ImageSize:
+        if self.numbers > LARGEST_IMAGE_NUMBERS:
+            raise ValueError(
+                f"an image has {self.numbers} values, but at most {LARGEST_IMAGE_NUMBERS} values are possible"
+            )
+        return self
+
+    @property
+    def numbers(self) -> int:
+        """Return the number of values in one image."""
+        return self.pixels * self.channels
+
+    @property
+    def pixels(self) -> int:
+        """Return the number of pixels in one image, for any number of channels."""
+        return self.height * self.width
+
+    def __str__(self) -> str:
+        """Return the image size as text, such as `64 by 64 pixels, grey`."""
+        return f"{self.height} by {self.width} pixels, {'grey' if self.channels == 1 else 'colour'}"
 
 
 class ConvolutionalNetwork(Document):

@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import groupby
 from typing import Annotated, Literal
 
 import numpy as np
@@ -152,16 +151,10 @@ class NamedTensor(Document):
 
 
 class NamedTensors(Document):
-    """A network as a list of tensors: the tensors that a hospital's own module exchanges, and those kept private.
-
-    Attributes:
-        layers: `sequence` means that the layers follow one another in this order and the last one gives the output.
-            Methods that share the first layers need this. `any` has no such meaning.
-    """
+    """A network as a list of tensors: the tensors that a hospital's own module exchanges, and those kept private."""
 
     name: Literal["named-tensors"]
     tensors: Annotated[tuple[NamedTensor, ...], Field(min_length=1, max_length=65_536)]
-    layers: Literal["any", "sequence"] = "any"
 
     @model_validator(mode="after")
     def _consistent(self) -> NamedTensors:
@@ -169,10 +162,6 @@ class NamedTensors(Document):
             raise ValueError("the network lists two tensors with the same name")
         if all(tensor.frozen for tensor in self.tensors):
             raise ValueError("all tensors of the network are frozen, but at least one tensor must be trained")
-        places = [tensor.spec.layer for tensor in self.tensors if not tensor.frozen]
-        layers = [layer for layer, _ in groupby(places)]
-        if self.layers == "sequence" and len(set(layers)) != len(layers):
-            raise ValueError("with layers: sequence, list all tensors of a layer directly after one another")
         return self
 
     @property

@@ -19,9 +19,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictFloat, StrictInt, StringConstraints, model_validator
 
+from protos.plan.architecture import ImageSize
 from protos.plan.concepts import ConceptName
 from protos.plan.documents import Document
-from protos.plan.image_size import ImageSize
 from site_agent.trainer.data.cell_rules import TermsRule, canonical_code, folded
 
 UNKNOWN: Final = "unknown"

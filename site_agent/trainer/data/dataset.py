@@ -23,9 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import ConfigurationError, DataError
-from protos.plan.architecture import ColumnsNetwork, ParallelNetwork
+from protos.plan.architecture import ColumnsNetwork, ImageSize, ParallelNetwork
 from protos.plan.documents import Document, nearest_name
-from protos.plan.image_size import ImageSize
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from site_agent.hospital import Split

@@ -13,7 +13,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional
 
-from protos.plan.image_size import ImageSize
+from protos.plan.architecture import ImageSize
 from protos.plan.networks.convolutional_networks import (
     KERNEL,
     ConvolutionalNetwork,

@@ -49,7 +49,7 @@ def layer(name: str, rows: int, columns: int, **declared: Any) -> list[dict[str,
     return [weight | declared, {"name": f"{name}.bias", "shape": [rows], "bound": 0.0} | declared]
 
 
-def listed(first: str, beside: str, **declared: Any) -> dict[str, Any]:
+def listed(first: str, beside: str) -> dict[str, Any]:
     """The module's layers in their order, with the parts of its two extractors; the trunk is frozen."""
     scale = [{"name": f"scale.{kind}", "shape": [4], "bound": 0.5} for kind in ("weight", "bias")]
     return {
@@ -61,12 +61,12 @@ def listed(first: str, beside: str, **declared: Any) -> dict[str, Any]:
             *layer("beside", 4, 5, part=beside),
             *layer("last", 1, 8, part="head"),
         ],
-    } | declared
+    }
 
 
 TRUNK = ("trunk.weight", "trunk.bias")
 EXTRACTORS = listed("common", "unique")
-LAYERS = listed("input", "body", layers="sequence")
+LAYERS = listed("input", "body")
 FIRST = {"first.weight", "first.bias", "scale.weight", "scale.bias"}
 BODY = FIRST | {"beside.weight", "beside.bias"}
 LAST = {"last.weight", "last.bias"}
@@ -78,8 +78,6 @@ SHARED: list[tuple[dict[str, Any], dict[str, Any], set[str]]] = [
     ({"name": "lg-fedavg"}, LAYERS, BODY - FIRST | LAST),
     ({"name": "fedbn"}, LAYERS, BODY - {"scale.weight", "scale.bias"} | LAST),
     ({"name": "fedavg"}, LAYERS, BODY | LAST),
-    ({"name": "player-fl", "layers": 2}, LAYERS, FIRST),
-    ({"name": "player-fl"}, LAYERS, BODY),
 ]
 
 
@@ -124,9 +122,9 @@ def test_a_method_shares_the_declared_parts_and_no_frozen_layer(
     federation.finish()
 
     listed_names = {tensor.name for tensor in manifest_of(plan).tensors}
-    assert listed_names == (BODY if method == {"name": "player-fl"} else shared)
+    assert listed_names == shared
     one, other = (federation.own(site) for site in federation.studies)
-    for name in BODY | LAST if method != {"name": "player-fl"} else set():
+    for name in BODY | LAST:
         is_equal = np.array_equal(one[name], other[name])
         assert is_equal == (name in shared or method["name"] == "fedbabu"), name  # its head keeps the common start
     frozen = {tensor.name: tensor for tensor in plan.architecture.frozen}
@@ -139,18 +137,12 @@ def test_a_method_shares_the_declared_parts_and_no_frozen_layer(
 @pytest.mark.parametrize(
     ("method", "architecture", "words"),
     [
-        ({"name": "player-fl"}, listed("body", "body"), "needs the setting layers: sequence"),
+        ({"name": "player-fl"}, listed("body", "body"), "have no order"),
         ({"name": "moon", "strength": 0.1}, listed("body", "body"), "own network does not show"),
         ({"name": "perfcl"}, EXTRACTORS, "own network does not show"),
         ({"name": "fenda-fl"}, LAYERS, "common"),
         ({"name": "fedbn"}, {"name": "named-tensors", "tensors": layer("a", 2, 2)}, "known normalisation layer"),
         ({"name": "fedavg"}, {"name": "named-tensors", "tensors": layer("a", 2, 2, frozen=True)}, "are frozen"),
-        (
-            {"name": "fedavg"},
-            {"name": "named-tensors", "layers": "sequence",
-             "tensors": [*layer("a", 2, 2)[:1], *layer("b", 2, 2), *layer("a", 2, 2)[1:]]},
-            "list all tensors of a layer directly after one another",
-        ),
     ],
 )  # fmt: skip
 def test_a_method_that_needs_more_than_is_declared_is_refused(

@@ -11,7 +11,7 @@ from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
 from protos.errors import DataError
-from protos.plan.image_size import ImageSize
+from protos.plan.architecture import ImageSize
 from site_agent.desk.results import simple_models
 from site_agent.desk.results.joining_models import FOLDS, _patient_folds, fit_own_models
 from site_agent.desk.results.simple_models import TITLES, best_simple_model, reads_simply, simple_scores
