@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from protos.wire.messages import Chunk, Join, Ready, Refusal, SiteReason
+from protos.wire.messages import Chunk, Done, Join, Refusal, SiteReason
 from site_agent.approvals import keep_plan
 from site_agent.approving import approve, withdraw
 from site_agent.gate import loop
@@ -167,7 +167,7 @@ def test_a_chunk_that_waited_is_checked_again_before_it_is_sent() -> None:
 
     async def scene() -> None:
         for _ in range(WINDOW):
-            await stream.send(Ready(0, 0))
+            await stream.send(Done("run"))
         waiting = asyncio.create_task(stream.send(Chunk(0, 0, 0, b"x" * 8), check=check))
         await asyncio.sleep(0)
         withdrawn.append("A. Jones withdrew")
@@ -175,7 +175,7 @@ def test_a_chunk_that_waited_is_checked_again_before_it_is_sent() -> None:
         with pytest.raises(ConsentEnded):
             await waiting
         assert len(posted) == WINDOW
-        await asyncio.wait_for(stream.send(Ready(0, 0)), 5)  # its place is free again
+        await asyncio.wait_for(stream.send(Done("run")), 5)  # its place is free again
 
     asyncio.run(scene())
 
