@@ -67,7 +67,7 @@ _YAML_WORDS: Final = {"true", "false", "null", "yes", "no", "on", "off", "y", "n
 _YES: Final = (
     "yes", "true", "y", "positive", "present", "dead", "died", "deceased", "malignant", "case", "ill", "sick",
 )  # fmt: skip
-_WITH_DIGIT: Final = re.compile(r"\W{0,3}\d.*", re.ASCII)
+_WITH_DIGIT: Final = re.compile(r"\W{0,3}\d[\d.,' ]*(\W.*)?", re.ASCII)  # but no code such as 1988F1
 _LONGEST_NOTE: Final = 200
 _FEWEST_CODES: Final = 2
 _MOST_CODES: Final = 50
