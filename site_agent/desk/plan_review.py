@@ -206,11 +206,10 @@ def _updates(plan: Plan, manifest: Manifest) -> Section:
             "x".join(map(str, tensor.shape)),
             f"{plan.bits}-bit integers",
             str(plan.bits // 8 * tensor.number_count),
-            _masked(plan),
         )
         for tensor in manifest.tensors
     )
-    return Section(heading, sentences, Table(("tensor", "shape", "type", "bytes a round", "masked"), rows))
+    return Section(heading, sentences, Table(("tensor", "shape", "type", "bytes a round"), rows))
 
 
 def _numbers(plan: Plan, manifest: Manifest) -> Section:
@@ -219,22 +218,16 @@ def _numbers(plan: Plan, manifest: Manifest) -> Section:
         return Section(heading, ("Apart from the values above, no number is sent.",))
     if isinstance(plan, StatisticsPlan):
         return Section(heading, (f"{len(manifest.scalars)} numbers. The section Analyses says for what they are.",))
-    sentences = (
-        ("The coordinator and the other sites see only the sums of these numbers over the sites.",)
-        if plan.masking.required
-        else ()
-    )
     rows = tuple(
         (
             scalar.name if count == 1 else f"{_kind(scalar)} ({count} numbers)",
             _meaning(plan, scalar),
             f"{'+-' if scalar.is_signed else ''}{largest(scalar)}",
             f"{scalar.occasion} ({counted(rounds_with(plan, scalar.occasion), 'time')})",
-            _masked(plan),
         )
         for scalar, count in _grouped(manifest.scalars)
     )
-    return Section(heading, sentences, Table(("number", "what it is", "at most", "when", "masked"), rows))
+    return Section(heading, table=Table(("number", "what it is", "at most", "when"), rows))
 
 
 def largest(scalar: Scalar) -> str:
@@ -262,10 +255,6 @@ def _kind(scalar: Scalar) -> str | None:
         return scalar.name.partition(":")[0]
     is_pair = scalar.occasion is Occasion.STATISTICS and " x " in scalar.name
     return scalar.name.partition(" ")[0] if is_pair or scalar.occasion is Occasion.NEWTON else None
-
-
-def _masked(plan: Plan) -> str:
-    return "yes" if plan.masking.required else "no"
 
 
 def _meaning(plan: Plan, scalar: Scalar) -> str:
@@ -307,10 +296,6 @@ def _of_prior(prior: PriorPlan) -> Iterator[str]:
     yield (
         f"Every site receives the sums over all sites. The sums are for {columns} columns, which encode {concepts} "
         "concepts."
-    )
-    yield (
-        "The same sites take part in every round. If a site loses its connection, the other sites wait until it "
-        "reconnects."
     )
     if prior.private is not None:
         yield (

@@ -12,11 +12,8 @@ import yaml
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from protos.plan.plan import plan_from_json
-from protos.plan.prior_plan import PriorPlan
 from quickstart.federation import Rehearsal, prepare
 from quickstart.hospitals import uci_hospitals
-from quickstart.plans import plan_of, studies_of
 from quickstart.programs import run_to_the_end
 
 
@@ -41,20 +38,6 @@ def _run(folder: Path, *, is_masked: bool) -> tuple[dict[str, Any], dict[str, An
         for hospital in hospitals
     }
     return json.loads(record.read_text()), reports, record.parent
-
-
-def test_the_quickstart_writes_a_plan_of_the_concepts_that_enough_clinics_record(tmp_path: Path) -> None:
-    """Twelve concepts, cholesterol by the three clinics that measured it."""
-    (study,) = studies_of(["federated-prior"])
-    hospitals = uci_hospitals(tmp_path)
-    sites = [{"name": hospital.name, "identity": "-".join(["aaa" + hospital.name[0]] * 8)} for hospital in hospitals]
-
-    plan = plan_from_json(json.dumps(plan_of(study, hospitals, latent=8, is_masked=True) | {"sites": sites}))
-
-    assert isinstance(plan, PriorPlan)
-    recorded = {concept.name: concept.recorded_by for concept in plan.concepts}
-    assert len(recorded) == 12
-    assert recorded["total-cholesterol"] == ("cleveland", "hungarian", "va")
 
 
 @pytest.mark.slow

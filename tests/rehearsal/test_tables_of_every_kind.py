@@ -210,14 +210,6 @@ async def test_nothing_that_a_coordinator_receives_has_a_code_or_a_word(tmp_path
     assert files
 
 
-@pytest.mark.slow
-async def test_hospitals_learn_from_images_that_they_never_see(tmp_path: Path, images: Images) -> None:
-    """After masked FedAvg four of five test images are recognised."""
-    _, studies = await trained(tmp_path, DIGITS, DIGITS.plan(30), images)
-    right = [study.conclude().test_outputs.argmax(axis=1) == study.own.test.targets for study in studies.values()]
-    assert np.concatenate(right).mean() > 0.8
-
-
 # Plans that do not fit a table
 
 OF_COLUMNS = Kind(

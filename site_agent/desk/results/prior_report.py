@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import structlog
 
-from site_agent.desk.comparison.evaluation import Scores, held_out_rows, scores_of
+from site_agent.desk.comparison.evaluation import Scores, scores_of
 from site_agent.desk.comparison.gain import FEDERATED, SILOED, Baselines
 from site_agent.desk.results.joined_model import MODELS, JoinedModel
 from site_agent.desk.results.joining_models import FittedJoin, OwnModels, fit_own_models, join_models
@@ -37,18 +37,15 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
     known, seeds = study.known_by_others(), Seeds.published(study.plan.seed, study.site)
     join = joined_with(study, known, preprocessing, fit_own_models(study.own, seeds.own("join")))
     concepts = ConceptEncoding.of(tuple(column.name for column in study.prior.columns), known.mapped, known.standard)
-    rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)
+    facts = facts_of(hospital, study, run)
     facts["prior"] = prior_facts(study, known, join)
     choice: Json = {"rule": "latest", "round": known.rounds, "loss": None, "validation_losses": []}
     joins = {FEDERATED: join.model, SILOED: join.alone}
     models = {name: _scores(study, known, preprocessing, model) for name, model in joins.items()}
-    metrics = rows.evaluate(models[FEDERATED])
-    reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": choice}}
     saved = SavedModel(
         plan=study.plan,
         preprocessing=preprocessing,
         values={},
-        report=facts | reached,
         joined=join.model,
         concepts=concepts,
         profile=profile_in(study.own),

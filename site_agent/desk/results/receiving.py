@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -78,8 +78,7 @@ def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: Float
     table = read_without_outcomes(hospital)
     facts = _facts(hospital, plan, run, table, found, mapped)
     if found.is_useful:
-        saved = _model(hospital, plan, table, found, mapped)
-        save_model(hospital.state_path, run, replace(saved, report=facts))
+        save_model(hospital.state_path, run, _model(hospital, plan, table, found, mapped))
     write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2, allow_nan=False).encode())
     structlog.get_logger().info("model_received", run=run, rows=table.rows)
 
@@ -122,7 +121,6 @@ def _model(hospital: Hospital, plan: Plan, table: Table, found: _Received, mappe
         plan=plan,
         preprocessing=preprocessing,
         values={},
-        report={},
         joined=JoinedModel(
             task=contract.target.task,
             own=Lines(slopes=np.zeros((outputs, columns)), starts=np.zeros(outputs)),

@@ -28,7 +28,7 @@ from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.disk import Json, write_whole
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.site_network import Seeds
-from site_agent.trainer.study import Outcome, Study
+from site_agent.trainer.study import Study
 
 
 def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, run: str) -> dict[str, Json]:
@@ -47,8 +47,14 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
         facts["privacy"] = promise_facts(study.plan.privacy, study.own)
     models, choices = {FEDERATED: scores_of(preprocessing, outcome.test_outputs)}, {FEDERATED: outcome.choice}
     metrics = rows.evaluate(models[FEDERATED])
-    reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": outcome.choice}}
-    save_model(hospital.state_path, run, _saved(study, preprocessing, outcome, facts | reached))
+    saved = SavedModel(
+        plan=study.plan,
+        preprocessing=preprocessing,
+        values=outcome.values,
+        concepts=None if study.inputs is None else study.inputs.encoding,
+        profile=profile_in(study.own),
+    )
+    save_model(hospital.state_path, run, saved)
     reason = "this site did not train alone"
     if hospital.training.siloed_baseline:
         reason = "the network trained alone diverged"
@@ -111,17 +117,6 @@ def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: 
     write_whole(hospital.state_path / "reports" / f"{run}.json", content)
     log_report(run, assessment.gain)
     return facts
-
-
-def _saved(study: Study, preprocessing: Preprocessing, outcome: Outcome, reached: Json) -> SavedModel:
-    return SavedModel(
-        plan=study.plan,
-        preprocessing=preprocessing,
-        values=outcome.values,
-        report=reached,
-        concepts=None if study.inputs is None else study.inputs.encoding,
-        profile=profile_in(study.own),
-    )
 
 
 def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[str, Json]:

@@ -40,7 +40,6 @@ class SavedModel:
         plan: names the architecture, and the columns if they are common to all sites.
         preprocessing: fitted on this site's training rows, with its contract.
         values: every parameter by name, float32.
-        report: the model's result on the site's own test rows.
         joined: the model of federated-prior, which has no network and no other values.
         concepts: the common columns that it reads, for federated-prior or a network on concepts.
         profile: of the training rows; None in a model that was saved before there were profiles.
@@ -49,7 +48,6 @@ class SavedModel:
     plan: Plan
     preprocessing: Preprocessing
     values: Mapping[str, npt.NDArray[np.generic]]
-    report: Json
     joined: JoinedModel | None = None
     concepts: ConceptEncoding | None = None
     profile: Profile | None = None
@@ -96,7 +94,6 @@ def save_model(state: Path, run: str, model: SavedModel) -> Path:
         "preprocessing": model.preprocessing.model_dump_json(indent=2),
         "columns": list(model.columns),
         "outputs": model.outputs,
-        "report": model.report,
         "profile": None if model.profile is None else model.profile.model_dump_json(),
         "concepts": None if model.concepts is None else model.concepts.model_dump_json(),
     }
@@ -124,7 +121,6 @@ def load_model(state: Path, run: str) -> SavedModel:
             plan=plan,
             preprocessing=preprocessing,
             values={name: one for name, one in tensors.items() if not name.startswith(_JOINED)},
-            report=facts["report"],
             joined=joined_model_of(task, joined) if isinstance(plan, PriorPlan) else None,
             concepts=None if concepts is None else ConceptEncoding.model_validate_json(str(concepts)),
             profile=None if profile is None else Profile.model_validate_json(str(profile)),

@@ -60,7 +60,7 @@ print(fingerprint(conclude(study, run_rounds(plan, [study]))))
 """
 
 
-@pytest.mark.slow  # two trainers' processes also give the same bits, in test_worker.py
+@pytest.mark.slow  # two processes
 def test_two_fresh_processes_give_the_same_bits(tmp_path: Path) -> None:
     """Nothing of a process's own, such as hash seeds, enters the result."""
     config = make_site(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from site_agent.trainer import before_rounds
 from site_agent.trainer import worker as worker_module
 from site_agent.trainer.training.flat_network import Vector
 from site_agent.trainer.worker import Worker
-from site_agent.trainer_socket import Agreed, Check, Failed, Message, Prepare, Prepared, Trained, TrainerGone
+from site_agent.trainer_socket import Agreed, Check, Failed, Message, Prepare, TrainerGone
 from tests.protos.privacy.private_plans import private_network_plan, private_plan
 from tests.site_agent.trainer.asked import NOTHING, ScriptedSocket, as_bytes, conclude, question, train, trainer
 from tests.site_agent.trainer.prior.prior_federation import SITES, make_hospital
@@ -32,45 +31,6 @@ CANARY = "Zebra4711"
 
 def _start(plan: Plan) -> Vector:
     return manifest_of(plan).initial_parameters(plan.seed)
-
-
-def _whole_study(config: Path, plan: Plan) -> list[Vector]:
-    """Check, prepare, train, conclude; every update."""
-    approve_plan(config, plan)
-    shared, updates = _start(plan), []
-    with trainer(config) as asked:
-        assert asked.ask(Check()) == Agreed(payload=memoryview(b""))
-        prepared = asked.ask(Prepare("law-1", plan.canonical))
-        assert isinstance(prepared, Prepared)
-        assert prepared.manifest_digest == manifest_of(plan).digest.hex()
-        for number in range(plan.schedule.rounds):
-            trained = asked.ask(train(number, as_bytes(shared)))
-            assert isinstance(trained, Trained)
-            assert (trained.round, trained.rows) == (number, 0)
-            updates.append(np.frombuffer(trained.payload, "<f4"))
-            shared = shared + updates[-1]
-        assert isinstance(asked.ask(conclude(plan.schedule.rounds, as_bytes(shared))), Agreed)
-        status, said = asked.end()
-    assert status == 0, said
-    return updates
-
-
-@pytest.mark.slow  # by default one trainer makes a whole study, below
-def test_a_whole_study_over_the_trainer_socket(tmp_path: Path) -> None:
-    """Two trainers answer with the same bits and keep the same files; a study in this process agrees."""
-    plan = make_plan(architecture=make_plan().architecture.model_dump() | {"dropout": 0.2})
-    study = make_study(make_site(tmp_path / "here"), plan)
-    alike = {"simple_models": False, "siloed_baseline": False}
-
-    one, other = (_whole_study(make_site(tmp_path / name, **alike), plan) for name in ("one", "other"))
-
-    np.testing.assert_array_equal(one, other)
-    for name in ("models/law-1/model.safetensors", "reports/law-1.json"):
-        files = [(tmp_path / which / "state" / name).read_bytes() for which in ("one", "other")]
-        without_date = [re.sub(rb'"date": "[^"]*"', b"", file) for file in files]
-        assert without_date[0] == without_date[1]
-    # Not to the bit: this process may have loaded its math library in another mode.
-    np.testing.assert_allclose(update_of(study, 0, _start(plan)), one[0], atol=1e-5)
 
 
 def _refused(config: Path, *questions: Message) -> Failed:

@@ -87,12 +87,10 @@ def model(network: str = "global-layers", task: str = "binary", **plan: Any) -> 
     outputs = {"outputs": 3 if task == "multi-class" else 1} if method == "chfl" else {}
     options = {"name": method}
     made = make_plan(method=options, architecture=NETWORKS[network], **agreed, **outputs, **plan)
-    saved = SavedModel(
-        plan=made, preprocessing=preprocessing, values={}, report={}, profile=profile_of(declared, table, rows)
-    )
+    saved = SavedModel(plan=made, preprocessing=preprocessing, values={}, profile=profile_of(declared, table, rows))
     tensors = network_tensors(made.architecture, columns=len(saved.columns), outputs=saved.outputs, common=saved.common)
     values = {one.name: generator.normal(0, 0.4, one.shape).astype(np.float32) for one in tensors}
-    return SavedModel(plan=made, preprocessing=preprocessing, values=values, report={}, profile=saved.profile)
+    return SavedModel(plan=made, preprocessing=preprocessing, values=values, profile=saved.profile)
 
 
 def applied(saved: SavedModel) -> AppliedModel:
@@ -168,7 +166,7 @@ def image_model(network: str, channels: int, window: list[int] | None) -> SavedM
     tensors = network_tensors(made.architecture, columns=35 * channels, outputs=3)
     values = {one.name: generator.normal(0, 0.4, one.shape).astype(np.float32) for one in tensors}
     profile = profile_of(declared, table, rows)
-    return SavedModel(plan=made, preprocessing=preprocessing, values=values, report={}, profile=profile)
+    return SavedModel(plan=made, preprocessing=preprocessing, values=values, profile=profile)
 
 
 @pytest.mark.parametrize("window", [None, [40, 200]])
@@ -249,7 +247,7 @@ def drawn_model(generator: np.random.Generator) -> SavedModel:
     plan = make_plan(method={"name": "local"}, architecture=NETWORKS["logistic"])
     tensors = network_tensors(plan.architecture, columns=len(preprocessing.columns), outputs=1, common=None)
     values = {one.name: generator.normal(0, 0.5, one.shape).astype(np.float32) for one in tensors}
-    return SavedModel(plan=plan, preprocessing=preprocessing, values=values, report={}, profile=profile)
+    return SavedModel(plan=plan, preprocessing=preprocessing, values=values, profile=profile)
 
 
 @for_each("seed", range(40))

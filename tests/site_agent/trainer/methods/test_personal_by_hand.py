@@ -109,33 +109,24 @@ def test_apfl_keeps_the_share_between_0_and_1() -> None:
         assert rate or share == 1.0
 
 
-def test_fedper() -> None:
-    """The head is the site's own and is trained in the same steps."""
-    federation, own = _begin({"name": "fedper"}, architecture=DEEP, outputs=None)
-    assert not torch.equal(own["ahus"]["head.layer3.weight"], own["berlin"]["head.layer3.weight"])
+@pytest.mark.parametrize(
+    ("method", "shared_parts", "private", "keys"),
+    [
+        ("fedper", ("input", "body"), "head.layer3.weight", {"outputs": None}),
+        ("lg-fedavg", ("body", "head"), "input.layer1.weight", {"columns": None}),
+    ],
+)
+def test_fedper_and_lg_fedavg(method: str, shared_parts: tuple[str, ...], private: str, keys: dict[str, None]) -> None:
+    """The head, or the first layer, is the site's own and is trained in the same steps; all else is shared."""
+    federation, own = _begin({"name": method}, architecture=DEEP, **keys)
+    assert not torch.equal(own["ahus"][private], own["berlin"][private])
 
     for number in range(3):
         federation.round(number)
         own = {site: descended(loss, own[site], STEPS) for site, loss in SITES.items()}
         for site in SITES:
             check(federation.own(site), own[site])
-        shared, own = _share(own, "input", "body")
-        check(federation.shared, shared)
-    federation.finish()
-
-    for site in SITES:
-        check(federation.used(site), own[site])
-
-
-def test_lg_fedavg() -> None:
-    """The first layer is the site's own, so that its columns may be; all above it is shared."""
-    federation, own = _begin({"name": "lg-fedavg"}, architecture=DEEP, columns=None)
-    assert not torch.equal(own["ahus"]["input.layer1.weight"], own["berlin"]["input.layer1.weight"])
-
-    for number in range(3):
-        federation.round(number)
-        own = {site: descended(loss, own[site], STEPS) for site, loss in SITES.items()}
-        shared, own = _share(own, "body", "head")
+        shared, own = _share(own, *shared_parts)
         check(federation.shared, shared)
     federation.finish()
 
