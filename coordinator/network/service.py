@@ -282,11 +282,6 @@ def refuse_hello(hello: Hello) -> str | None:
     return None
 
 
-def unread_bytes(sites: int) -> int:
-    """Return how many bytes each site may send before the coordinator reads them. More sites lower this limit."""
-    return min(_UNREAD_BYTES, _MOST_UNREAD_BYTES // max(1, sites))
-
-
 def federation_server(
     service: FederationService, fetch: Callable[[], Credentials], listen: str, *, sites: int = 1
 ) -> grpc.aio.Server:
@@ -300,7 +295,8 @@ def federation_server(
     """
     handler: Any = grpc.stream_stream_rpc_method_handler(service.participate)
     secrets = _secrets(fetch, asks_for_certificate=True)
-    server = grpc.aio.server(options=[*_OPTIONS, ("grpc.http2.lookahead_bytes", unread_bytes(sites))])
+    unread = min(_UNREAD_BYTES, _MOST_UNREAD_BYTES // max(1, sites))
+    server = grpc.aio.server(options=[*_OPTIONS, ("grpc.http2.lookahead_bytes", unread)])
     return _opened(server, {PARTICIPATE: handler}, listen, secrets)
 
 
