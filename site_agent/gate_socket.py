@@ -22,14 +22,13 @@ WINDOW: Final = 8
 CREDITS_AT_ONCE: Final = 4  # less than WINDOW, so that a sender never waits for confirmations that are not sent yet
 LARGEST_PEM_BYTES: Final = 64 << 10
 LARGEST_REQUEST_BYTES: Final = 8192
-# The ways in which a request or stream can end: gRPC's own status names, "ended" for a stream that the coordinator
-# closed as planned, and names for a certificate that this computer rejects, a proxy's refusal, and two usual causes.
+# How a request or stream can end: gRPC's own names, "ended" as planned, and names of usual causes.
 STATUSES: Final = (
     "ended", "ok", "cancelled", "unknown", "invalid_argument", "deadline_exceeded", "not_found", "already_exists",
     "permission_denied", "resource_exhausted", "failed_precondition", "aborted", "out_of_range", "unimplemented",
     "internal", "unavailable", "data_loss", "unauthenticated",
     "certificate_expired", "certificate_not_yet_valid", "certificate_unproven", "proxy_refuses", "connection_refused",
-    "name_unknown",
+    "name_unknown", "name_differs",
 )  # fmt: skip
 REFUSALS: Final = ("permission_denied", "unauthenticated")
 COORDINATOR_UNABLE: Final = "failed_precondition"  # the coordinator cannot write to its disk, for example

@@ -55,6 +55,7 @@ from site_agent.trainer_socket import Agreed, Check, Conclude, Failed, GateEnd, 
 from site_agent.trainer_socket import Message as TrainerMessage
 from tests.coordinator.in_memory import coordinator_log
 from tests.logged import facts_of
+from tests.plan_changes import POLICY
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.queued import QueuedStream
 from tests.rehearsal.study import plan_with
@@ -268,14 +269,7 @@ def _gone() -> UnavailableError:
 
 def hospital(site: str, state: Path, **policy: Any) -> Hospital:
     """A hospital that requires masking and allows what our plans say; `policy` replaces keys, also some beside it."""
-    allowed: dict[str, Any] = {
-        "methods": METHOD_NAMES,
-        "secure_aggregation": "required",
-        "smallest_sites": 3,
-        "largest_rounds": 10_000,
-        "largest_megabytes": 10_000.0,
-        "largest_clipping_range": 8.0,
-    }
+    allowed = POLICY | {"methods": METHOD_NAMES, "largest_rounds": 10_000, "largest_megabytes": 10_000.0}
     beside = {key: policy.pop(key) for key in [*policy] if key not in Policy.model_fields}
     rules = Policy.model_validate_json(json.dumps(allowed | policy))
     data = Data(table="table.csv", contract="contract.yaml", split=Split(seed=0))

@@ -11,6 +11,15 @@ import pytest
 from protos.plan import plan_head
 from protos.plan.plan_head import PlanHead
 
+POLICY: Final[dict[str, Any]] = {  # an ordinary hospital's
+    "methods": ["fedavg"],
+    "secure_aggregation": "required",
+    "smallest_sites": 3,
+    "largest_rounds": 10,
+    "largest_megabytes": 100.0,
+    "largest_clipping_range": 8.0,
+}
+WITHOUT_MASKS: Final[dict[str, Any]] = POLICY | {"secure_aggregation": "not-required"}
 _NAMES: Final = ("name", "aggregate")  # a record with such a key replaces the whole record
 
 

@@ -38,6 +38,7 @@ _OF_TEXTS: Final = {
     "HTTP proxy returned response code": "proxy_refuses",
     "Connection refused": "connection_refused",
     "errors resolving": "name_unknown",
+    "Hostname Verification Check failed": "name_differs",
 }
 _OPTIONS: Final = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),

@@ -16,8 +16,8 @@ from site_agent.trainer_socket import Failed
 _REMEDIES: Final = {
     "connection_refused": "Ask the federation office whether the coordinator runs, and whether the port is right.",
     "name_unknown": "Check the name in hospital.yaml and in the invitation, and the resolver of this computer.",
-    "proxy_refuses": "Check `proxy` in hospital.yaml and the file proxy-login, or ask the proxy's administrator to "
-    "allow CONNECT to the coordinator.",
+    "name_differs": "The coordinator's certificate has another name. Use the invitation's, or ask the office.",
+    "proxy_refuses": "Check `proxy` in hospital.yaml and proxy-login. The proxy must allow CONNECT to the coordinator.",
     "unavailable": "If this lasts, ask the network department whether this computer may connect to the coordinator.",
 }
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -16,6 +13,7 @@ import structlog
 import yaml
 
 from coordinator.commands.coordinator_cli import main
+from tests.entry_points import Terminal, assert_three_sentences
 from tests.protos.privacy.private_plans import private_network_plan
 from tests.rehearsal.federation import Office
 from tests.rehearsal.programs import called, finished
@@ -30,28 +28,10 @@ COORDINATOR: dict[str, Any] = {
 }
 
 
-class Terminal:
-    """The real entry point, as a shell would call it."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self._capsys, self._monkeypatch = capsys, monkeypatch
-        self.out = self.err = ""
-
-    def __call__(self, *words: object) -> int:
-        """Run a command; its exit status."""
-        self._monkeypatch.setattr(sys, "argv", ["coordinator", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        self.out, self.err = self._capsys.readouterr()
-        assert "Traceback" not in self.out + self.err
-        code = ended.value.code
-        return code if isinstance(code, int) else 0
-
-
 @pytest.fixture
 def coordinator(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     """The command; the log that it sets up writes to this test's terminal and ends with it."""
-    yield Terminal(capsys, monkeypatch)
+    yield Terminal("coordinator", main, capsys, monkeypatch)
     structlog.reset_defaults()
 
 
@@ -67,14 +47,6 @@ def write(folder: Path, configuration: object = COORDINATOR, plan: object = None
     document = plan or plan_document(made_up_identities())
     (folder / "coordinator.yaml").write_text(yaml.safe_dump(configuration, sort_keys=False, allow_unicode=True))
     (folder / "plan.yaml").write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
-
-
-def assert_three_sentences(text: str) -> None:
-    """Three sentences: the event, its meaning for the data, and the action to take."""
-    *_, consequence, remedy = text.rstrip("\n").splitlines()
-    assert text.startswith("coordinator: ")
-    assert re.fullmatch(r"  [A-Z`].*\.", consequence), text
-    assert re.fullmatch(r"  [A-Z`].*\.", remedy), text
 
 
 def test_check_shows_the_price_of_a_private_plan_and_what_privacy_changes(coordinator: Terminal, folder: Path) -> None:
@@ -116,25 +88,13 @@ def test_a_wrong_key_is_told_with_its_place(
     assert coordinator(command, "--config", path) == 78
     assert finding in coordinator.err
     assert "The command did nothing. A running coordinator keeps its settings." in coordinator.err
-    assert_three_sentences(coordinator.err)
+    assert_three_sentences(coordinator.err, "coordinator")
     assert not (folder / "state").exists()
 
 
-def test_a_coordinator_runs_with_pythons_collector(
-    coordinator: Terminal, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_coordinator_runs_with_pythons_collector(coordinator: Terminal, folder: Path) -> None:
     """Searches for unused objects stop only while modules are loaded."""
-    found = []
-
-    async def run(*_: object) -> bool:
-        found.append(gc.isenabled())
-        return True
-
-    monkeypatch.setattr("coordinator.commands.serve.serve", run)
-    status = coordinator("start", "--config", folder / "coordinator.yaml")
-    gc.unfreeze()  # the other tests' objects
-
-    assert (status, found) == (0, [True])
+    assert coordinator.collects("coordinator.commands.serve.serve", "start", "--config", folder / "coordinator.yaml")
 
 
 NO_PORT = ["--address", "no port", "--enrolment-address", "a:1", "--directory", "d"]
@@ -199,4 +159,4 @@ def test_check_compares_fingerprints_with_the_register(coordinator: Terminal, fo
         f"lists the site b with the fingerprint {made_up['b']}. The register of sites has the fingerprint {keys['b']}."
         in coordinator.err
     )
-    assert_three_sentences(coordinator.err)
+    assert_three_sentences(coordinator.err, "coordinator")

@@ -6,17 +6,24 @@ import asyncio
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
+from coordinator.network.service import FederationService
 from host.diagnosis import Finding, Severity
+from protos.errors import UnavailableError
+from site_agent.agent.connection import CallEnded, Connection
 from site_agent.agent.kept_certificates import PROXY_LOGIN
+from site_agent.gate.mishaps import remedy_of, stream_ended
 from site_agent.hospital import read_hospital
 from site_agent.service.site_doctor import examine_agent
 from site_agent.state_folders import agent_folder
 from tests.coordinator.test_serve import started
 from tests.doctor.conftest import Scene, scene_in
 from tests.doctor.network import ConnectProxy, intercepting, listening, passing_through
+from tests.rehearsal.federation import Office, serving
+from tests.rehearsal.study import plan_with
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +100,33 @@ def test_a_device_that_opens_tls_stops_the_site(scene: Scene, tmp_path: Path) ->
     scene.hospital.write_text(before)
 
     assert told.severity is Severity.FAILURE
+
+
+def test_a_name_that_the_certificate_lacks_is_no_outage(scene: Scene) -> None:
+    """gRPC calls both unavailable. The certificate is reported, because another name would do."""
+    before = scene.hospital.read_text()
+    scene.change(coordinator=f"127.0.0.1:{scene.place.port}")
+    told = connection(scene)
+    scene.hospital.write_text(before)
+
+    assert told.severity is Severity.FAILURE
+    assert told.remedy == remedy_of("name_differs") != remedy_of("unavailable")
+
+
+def test_a_stream_that_ends_like_a_success_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind haproxy in http mode: no acceptance, and an end after which the site connects again."""
+
+    async def scene() -> str:
+        monkeypatch.setattr(FederationService, "participate", AsyncMock())  # status OK
+        office = Office.found(tmp_path)
+        async with (
+            serving(office, plan_with(office.identities), tmp_path / "state") as running,
+            Connection(running.address, office.credentials("a"), accepted.append) as connection,
+        ):
+            with pytest.raises(CallEnded) as caught:
+                await connection.receive()
+        return caught.value.status
+
+    accepted = list[float | None]()
+    assert isinstance(stream_ended("", asyncio.run(scene())), UnavailableError)
+    assert not accepted

@@ -16,30 +16,14 @@ from pki.authority import Authority
 from pki.enrolment_decisions import Pending, enrolment_request, handle_request
 from pki.invitation import Invitation
 from pki.register import Register
+from tests.entry_points import Terminal
 from tests.pki.whole_site import SiteKeys
 
 
-class Terminal:
-    """Runs `pki` in this process and keeps its output."""
-
-    def __init__(self, capture: pytest.CaptureFixture[str]) -> None:
-        self._capture = capture
-        self.out = self.err = ""
-
-    def __call__(self, *words: object) -> int:
-        """The exit status; output and errors are kept."""
-        with pytest.raises(SystemExit) as ended:
-            pki_cli.main([str(word) for word in words])
-        self.out, self.err = self._capture.readouterr()
-        assert "Traceback" not in self.out + self.err
-        assert isinstance(ended.value.code, int)
-        return ended.value.code
-
-
 @pytest.fixture
-def pki(capsys: pytest.CaptureFixture[str]) -> Terminal:
+def pki(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """The command in this process."""
-    return Terminal(capsys)
+    return Terminal("pki", pki_cli.main, capsys, monkeypatch)
 
 
 @pytest.fixture

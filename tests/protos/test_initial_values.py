@@ -11,41 +11,13 @@ from protos.plan.architecture import GlobalLayersNetwork, Part, TensorSpec, Unif
 from protos.plan.initial_values import initial_values
 from tests.for_each import for_each
 
-# Committed numbers: computed once, and equal on every machine for ever.
-KNOWN_ANSWERS = {
-    (0, "body.layer3.linear.weight", 1.0): [
-        "-0x1.e058ec0000000p-1",
-        "-0x1.33435c0000000p-1",
-        "0x1.db7e300000000p-1",
-        "-0x1.07bf200000000p-4",
-    ],
-    (1, "body.layer3.linear.weight", 1.0): [
-        "-0x1.4b69580000000p-2",
-        "-0x1.75c9800000000p-1",
-        "0x1.27d9200000000p-3",
-        "0x1.2d72d40000000p-1",
-    ],
-    (2**64 - 1, "a", 0.3): [
-        "-0x1.f6b7fa0000000p-3",
-        "-0x1.d929820000000p-7",
-        "0x1.ae81c40000000p-3",
-        "-0x1.5c19120000000p-3",
-    ],
-}
+# Computed once, and equal on every machine for ever.
 KNOWN_DIGEST = "9d32fd72ca4046e64bf2d64fad58647f3c1e66eff32edb24e72281680baf1d02"
 
 
 def spec(name: str, shape: tuple[int, ...], bound: float) -> TensorSpec:
     """A tensor with a uniform start."""
     return TensorSpec(name, shape, Part.BODY, Uniform(bound))
-
-
-@pytest.mark.parametrize(("seed", "name", "bound"), list(KNOWN_ANSWERS))
-def test_known_answers(seed: int, name: str, bound: float) -> None:
-    """The first four values of a tensor are the committed ones, to the bit."""
-    values = initial_values(spec(name, (4,), bound), seed)
-
-    assert [value.hex() for value in values.tolist()] == KNOWN_ANSWERS[seed, name, bound]
 
 
 def test_the_heart_network_has_a_known_digest() -> None:

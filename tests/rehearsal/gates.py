@@ -24,6 +24,7 @@ from site_agent.gate.door import Gate
 from site_agent.gate.permission import Allowance
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.hospital import Policy
+from tests.plan_changes import WITHOUT_MASKS
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -39,15 +40,13 @@ def spawned(work: Coroutine[Any, Any, None], _: str) -> asyncio.Task[None]:
 
 def policy_with(**rules: Any) -> Policy:
     """A policy that allows what is not named here."""
-    anything: dict[str, Any] = {
+    anything = WITHOUT_MASKS | {
         "methods": METHOD_NAMES,
-        "secure_aggregation": "not-required",
         "smallest_sites": 1,
         "largest_rounds": 1000,
-        "largest_megabytes": 1000.0,
-        "largest_clipping_range": 1024.0,
         "smallest_cell": 1,
     }
+    anything |= {"largest_megabytes": 1000.0, "largest_clipping_range": 1024.0}
     return Policy.model_validate_json(json.dumps(anything | rules))
 
 

@@ -22,10 +22,10 @@ from site_agent.hospital import Hospital, read_hospital
 from site_agent.service.enrolling import enrol_where_needed
 from tests.logged import lines_of
 from tests.pki.whole_site import SiteKeys
+from tests.plan_changes import WITHOUT_MASKS
 from tests.rehearsal.federation import Office, eventually, utc_now
 from tests.rehearsal.relayed_stream import certificates_in_process
 from tests.rehearsal.test_upkeep import enrolling
-from tests.site_agent.test_approval_commands import RULES
 
 
 def hospital_of(office: Office, folder: Path) -> Hospital:
@@ -36,7 +36,7 @@ def hospital_of(office: Office, folder: Path) -> Hospital:
     (folder / "state" / "gate").mkdir(mode=0o700)
     shutil.copy(folder / "state" / "agent" / "identity.key", folder / "state" / "gate" / "identity.key")
     data = {"table": "t.csv", "contract": "c.yaml", "split": {"seed": 0}}
-    content = {"site": "a", "state": "state", "policy": RULES, "data": data}
+    content = {"site": "a", "state": "state", "policy": WITHOUT_MASKS, "data": data}
     (folder / "hospital.yaml").write_text(yaml.safe_dump(content))
     tell_port(folder, f"localhost:{free_port()}")
     return read_hospital(folder / "hospital.yaml")

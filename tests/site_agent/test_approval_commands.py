@@ -21,27 +21,19 @@ from host.record_store import StoreDamaged
 from protos.plan.plan import Plan
 from site_agent.approvals import find_approval, keep_plan, why_not
 from site_agent.site_cli import main
+from tests.entry_points import Terminal
 from tests.logged import lines_of
 from tests.pki.whole_site import SiteKeys
-from tests.plan_changes import changed
+from tests.plan_changes import WITHOUT_MASKS, changed
 from tests.rehearsal.study import made_up_identities, plan_document, plan_with
 
-RULES: dict[str, Any] = {
-    "methods": ["fedavg"],
-    "secure_aggregation": "not-required",
-    "smallest_sites": 3,
-    "largest_rounds": 10,
-    "largest_megabytes": 100.0,
-    "largest_clipping_range": 8.0,
-}
 
-
-class Site:
+class Site(Terminal):
     """One hospital's folder, and its terminal."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self._capsys, self._monkeypatch = folder, capsys, monkeypatch
-        self.out = self.err = ""
+        super().__init__("site-agent", main, capsys, monkeypatch)
+        self.folder = folder
         (folder / "state").mkdir()
         keys = SiteKeys.create(folder / "state" / "gate")
         self.identities = made_up_identities() | {"a": keys.identity_fingerprint()}
@@ -50,7 +42,7 @@ class Site:
     def allow(self, **rules: Any) -> None:
         """Write hospital.yaml with these rules."""
         data = {"table": "t.csv", "contract": "c.yaml", "split": {"seed": 0}}
-        content = {"site": "a", "state": "state", "policy": RULES | rules, "data": data}
+        content = {"site": "a", "state": "state", "policy": WITHOUT_MASKS | rules, "data": data}
         (self.folder / "hospital.yaml").write_text(yaml.safe_dump(content))
 
     def plan(self, **keys: Any) -> Plan:
@@ -59,16 +51,10 @@ class Site:
         (self.folder / "plan.yaml").write_text(yaml.safe_dump(document))
         return plan_with(self.identities, changes=document)
 
-    def __call__(self, command: str, *words: object, names_plan: bool = True) -> int:
+    def __call__(self, *words: object, names_plan: bool = True) -> int:
         """Type a command about the plan; its exit status."""
         plan = ["--plan", str(self.folder / "plan.yaml")] if names_plan else []
-        config = ["--config", str(self.folder / "hospital.yaml"), *plan]
-        self._monkeypatch.setattr(sys, "argv", ["site-agent", command, *config, *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        self.out, self.err = self._capsys.readouterr()
-        assert "Traceback" not in self.out + self.err
-        return ended.value.code if isinstance(ended.value.code, int) else 0
+        return super().__call__(words[0], "--config", self.folder / "hospital.yaml", *plan, *words[1:])
 
     def events(self) -> list[dict[str, Any]]:
         """What the audit log says."""

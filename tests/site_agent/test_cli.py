@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import sqlite3
 import subprocess
@@ -19,7 +18,9 @@ import yaml
 from host.record_store import StoreDamaged
 from protos.plan.plan import Plan
 from site_agent.site_cli import main
+from tests.entry_points import Terminal, assert_three_sentences
 from tests.logged import lines_of
+from tests.plan_changes import POLICY
 from tests.rehearsal.study import made_up_identities, plan_document, plan_with
 
 HOSPITAL: dict[str, Any] = {
@@ -27,14 +28,7 @@ HOSPITAL: dict[str, Any] = {
     "coordinator": "localhost:8443",
     "invitation": "invitation.json",
     "state": "state",
-    "policy": {
-        "methods": ["fedavg"],
-        "secure_aggregation": "required",
-        "smallest_sites": 3,
-        "largest_rounds": 10,
-        "largest_megabytes": 100.0,
-        "largest_clipping_range": 8.0,
-    },
+    "policy": POLICY,
     "data": {
         "table": "table.csv",
         "contract": "contract.yaml",
@@ -53,28 +47,10 @@ CONTRACT: dict[str, Any] = {
 }
 
 
-class Terminal:
-    """The real entry point, as a shell would call it."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self._capsys, self._monkeypatch = capsys, monkeypatch
-        self.out = self.err = ""
-
-    def __call__(self, *words: object) -> int:
-        """Run a command; its exit status."""
-        self._monkeypatch.setattr(sys, "argv", ["site-agent", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        self.out, self.err = self._capsys.readouterr()
-        assert "Traceback" not in self.out + self.err
-        code = ended.value.code
-        return code if isinstance(code, int) else 0
-
-
 @pytest.fixture
 def site_agent(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     """The command; the log that it sets up writes to this test's terminal and ends with it."""
-    yield Terminal(capsys, monkeypatch)
+    yield Terminal("site-agent", main, capsys, monkeypatch)
     structlog.reset_defaults()
 
 
@@ -86,14 +62,6 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "contract.yaml").write_text(yaml.safe_dump(CONTRACT, sort_keys=False))
     (tmp_path / "hospital.yaml").write_text(yaml.safe_dump(HOSPITAL, sort_keys=False))
     return tmp_path
-
-
-def assert_three_sentences(text: str, program: str = "site-agent") -> None:
-    """Three sentences: the event, its meaning for the data, and the action to take."""
-    assert text.startswith(f"{program}: ")
-    *_, consequence, remedy = text.rstrip("\n").splitlines()
-    assert re.fullmatch(r"  [A-Z`].*\.", consequence), text
-    assert re.fullmatch(r"  [A-Z`].*\.", remedy), text
 
 
 @pytest.mark.parametrize(
@@ -157,21 +125,9 @@ def test_a_site_with_neither_certificate_nor_invitation_is_told_what_to_ask_for(
     assert "no path of an invitation" in site_agent.err
 
 
-def test_a_gate_runs_with_pythons_collector(
-    site_agent: Terminal, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gate_runs_with_pythons_collector(site_agent: Terminal, folder: Path) -> None:
     """Searches for unused objects stop only while modules are loaded."""
-    found = []
-
-    async def run(*_: object) -> bool:
-        found.append(gc.isenabled())
-        return True
-
-    monkeypatch.setattr("site_agent.service.joining.join", run)
-    status = site_agent("join", "--config", folder / "hospital.yaml")
-    gc.unfreeze()  # the other tests' objects
-
-    assert (status, found) == (0, [True])
+    assert site_agent.collects("site_agent.service.joining.join", "join", "--config", folder / "hospital.yaml")
 
 
 def written_plan(folder: Path, **keys: Any) -> Plan:

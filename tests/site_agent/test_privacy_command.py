@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ from protos.plan.plan import Plan
 from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.site_cli import main
 from site_agent.state_folders import gate_store_path
+from tests.entry_points import Terminal
+from tests.plan_changes import WITHOUT_MASKS
 from tests.protos.privacy.private_plans import private_plan
-from tests.site_agent.test_approval_commands import RULES
 
 NOW = datetime.now(UTC)
 ASKED = private_plan(study="asked")
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     """A hospital with limits."""
     limits = {"largest_epsilon_per_study": 2.0, "largest_epsilon_per_year": 3.0, "delta": 1e-5}
     data = {"table": "t.csv", "contract": "c.yaml", "split": {"seed": 0}}
-    content = {"site": "a", "state": "state", "policy": RULES | {"privacy": limits}, "data": data}
+    content = {"site": "a", "state": "state", "policy": WITHOUT_MASKS | {"privacy": limits}, "data": data}
     (tmp_path / "hospital.yaml").write_text(yaml.safe_dump(content))
     return tmp_path
 
@@ -43,12 +43,10 @@ def spent(state: Path, plan: Plan) -> None:
 
 def shown(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
     """What the command prints on a wide terminal."""
-    monkeypatch.setattr(sys, "argv", ["site-agent", "privacy", "--config", str(folder / "hospital.yaml"), *words])
     monkeypatch.setenv("COLUMNS", "220")
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
-    return capsys.readouterr().out
+    terminal = Terminal("site-agent", main, capsys, monkeypatch)
+    assert terminal("privacy", "--config", folder / "hospital.yaml", *words) == 0
+    return terminal.out
 
 
 def test_a_person_reads_what_was_spent_on_which_study(

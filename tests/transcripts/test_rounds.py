@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from tests.transcripts.plays import play, terms
 
+BEGUN = """
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              = collecting 0.0 complete - until 50
+"""
+
 
 def test_a_run_begins_with_all_its_sites_however_long_that_takes() -> None:
     """A site that left, withdrew or was revoked before the run is waited for; one that can never take part ends it."""
@@ -34,10 +40,8 @@ def test_a_site_that_was_taken_out_is_waited_for_at_once() -> None:
     """Persons at the hospital or the office took it out: no grace period runs; it may return to the same round."""
     play(
         terms(),
-        """
-        0     > a, b, c joins
-              < offer 0.0 to a b c
-              = collecting 0.0 complete - until 50
+        BEGUN
+        + """
         1     > a revoked
               < void 0.0 missing -
               = interrupted 0.0 with b c
@@ -54,10 +58,8 @@ def test_what_a_site_sent_before_it_was_taken_out_counts_but_no_further_round_be
     """Its contribution has left and may complete the round."""
     play(
         terms(),
-        """
-        0     > a, b, c joins
-              < offer 0.0 to a b c
-              = collecting 0.0 complete - until 50
+        BEGUN
+        + """
         1     > a completes
               = collecting 0.0 complete a until 50
         2     > a withdraws
@@ -76,10 +78,8 @@ def test_sums_do_not_add_up_three_times() -> None:
     """A wrong sum is made again twice, and forgiven when it adds up."""
     play(
         terms(),
-        """
-        0     > a, b, c joins
-              < offer 0.0 to a b c
-              = collecting 0.0 complete - until 50
+        BEGUN
+        + """
         1     > sums do not add up
               < void 0.0 missing -
               < offer 0.1 to a b c
@@ -215,10 +215,8 @@ def test_a_site_without_its_memory_makes_everybody_go_back() -> None:
     """Nothing is offered before; a repeated round is a later attempt."""
     play(
         terms(rounds=5),
-        """
-        0     > a, b, c joins
-              < offer 0.0 to a b c
-              = collecting 0.0 complete - until 50
+        BEGUN
+        + """
         1     > a, b, c completes
               < close 0
               < offer 1.0 to a b c
@@ -247,10 +245,8 @@ def test_training_that_ends_early_makes_what_was_offered() -> None:
     """The round that was offered is made."""
     play(
         terms(rounds=6),
-        """
-        0     > a, b, c joins
-              < offer 0.0 to a b c
-              = collecting 0.0 complete - until 50
+        BEGUN
+        + """
         1     > a, b, c completes
               < close 0
               < offer 1.0 to a b c
@@ -269,10 +265,8 @@ def test_finishing_does_not_wait_for_ever() -> None:
     """A site that is back in time gets the result."""
     play(
         terms(rounds=1),
-        """
-        0     > a, b, c joins
-              < offer 0.0 to a b c
-              = collecting 0.0 complete - until 50
+        BEGUN
+        + """
         1     > b completes
               = collecting 0.0 complete b until 50
         2     > b leaves

@@ -33,7 +33,7 @@ from site_agent.trainer.data.labelled_files import FileNote
 
 _TEXT_MARKERS: Final = frozenset(
     {
-        *("?", "na", "n/a", "#n/a", "#null!", "nan", "null", "\\n", ".", "-", "--"),
+        *("?", "na", "n/a", "#n/a", "#null!", "nan", "null", "<na>", "nat", "\\n", ".", "-", "--"),
         *("unknown", "missing", "not known", "unk", "k.a."),
     }
 )

@@ -24,25 +24,18 @@ from site_agent.console import console_app
 from site_agent.console.console_app import Setting, application
 from site_agent.console.console_session import Done, Session
 from tests.pki.whole_site import SiteKeys
+from tests.plan_changes import WITHOUT_MASKS
 from tests.rehearsal.programs import called
 from tests.rehearsal.study import made_up_identities, plan_with
 
 SECONDS = 60.0
-POLICY: dict[str, Any] = {
-    "methods": ["fedavg"],
-    "secure_aggregation": "not-required",
-    "smallest_sites": 3,
-    "largest_rounds": 10,
-    "largest_megabytes": 100.0,
-    "largest_clipping_range": 8.0,
-}
 
 
 def make_hospital(folder: Path) -> Plan:
     """A hospital with an identity key, to which one plan was announced; the plan."""
     keys = SiteKeys.create(folder / "state" / "gate")
     data = {"table": "t.csv", "contract": "c.yaml", "split": {"seed": 0}}
-    content = {"site": "a", "state": "state", "policy": POLICY, "data": data}
+    content = {"site": "a", "state": "state", "policy": WITHOUT_MASKS, "data": data}
     (folder / "hospital.yaml").write_text(yaml.safe_dump(content))
     return announce(folder, keys)
 

@@ -21,7 +21,9 @@ from site_agent.desk.examination.examine import examined
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.site_cli import main
 from site_agent.trainer.data.run_table import TableCheck, find_check, keep_check, table_for_run
+from tests.entry_points import Terminal
 from tests.logged import lines_of
+from tests.plan_changes import POLICY
 
 PROGRAM = Path(sys.executable).parent / "site-agent"
 
@@ -43,14 +45,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     """The command in this process, which has to keep its network for the other tests."""
     monkeypatch.setattr("site_agent.commands.data_commands.give_up_network", lambda: True)
 
-    def call(*words: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["site-agent", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        code = ended.value.code
-        return Done(code if isinstance(code, int) else 0, *capsys.readouterr())
-
-    yield call
+    terminal = Terminal("site-agent", main, capsys, monkeypatch)
+    yield lambda *words: Done(terminal(*words), terminal.out, terminal.err)
     structlog.reset_defaults()
 
 
@@ -73,14 +69,7 @@ def write_hospital(folder: Path, **data: object) -> Path:
     document = {
         "site": "st-mary",
         "state": "state",
-        "policy": {
-            "methods": ["fedavg"],
-            "secure_aggregation": "required",
-            "smallest_sites": 3,
-            "largest_rounds": 10,
-            "largest_megabytes": 100.0,
-            "largest_clipping_range": 8.0,
-        },
+        "policy": POLICY,
         "data": {"table": "patients.csv", "contract": "contract.yaml", "split": {"seed": 0}, **data},
     }
     path = folder / "hospital.yaml"

@@ -10,18 +10,13 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from site_agent.gate.policy import refusals
 from site_agent.hospital import Policy
+from tests.plan_changes import WITHOUT_MASKS
 from tests.rehearsal.study import made_up_identities, plan_with
 from tests.site_agent.trainer.prior.prior_federation import prior_plan
 
 IDENTITIES = made_up_identities()
-ALLOWED: dict[str, Any] = {
-    "methods": ("fedavg", "fedprox", "moon"),
-    "secure_aggregation": "not-required",
-    "smallest_sites": 3,
-    "largest_rounds": 5,
-    "largest_megabytes": 1.0,
-    "largest_clipping_range": 8.0,
-}
+METHODS = ("fedavg", "fedprox", "moon")
+ALLOWED: dict[str, Any] = WITHOUT_MASKS | {"methods": METHODS, "largest_rounds": 5, "largest_megabytes": 1.0}
 METHODS = ", ".join(ALLOWED["methods"])
 MEASURING: dict[str, Any] = {"checkpoint": "global"}
 

@@ -26,16 +26,11 @@ from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.requests import Asked
 from site_agent.trainer.study import Outcome, Study
 from site_agent.trainer.training.flat_network import Vector
-from tests.plan_changes import changed
+from tests.plan_changes import WITHOUT_MASKS, changed
 
-LOOSE_POLICY: Final = {
-    "methods": list(METHOD_NAMES),
-    "secure_aggregation": "not-required",
-    "smallest_sites": 1,
-    "largest_rounds": 1000,
-    "largest_megabytes": 1000.0,
-    "largest_clipping_range": 8.0,
-}
+LOOSE_POLICY: Final = WITHOUT_MASKS | {
+    "methods": list(METHOD_NAMES), "smallest_sites": 1, "largest_rounds": 1000, "largest_megabytes": 1000.0,
+}  # fmt: skip
 
 SMALL: Final = {
     "name": "global-layers-network",

@@ -9,20 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.plan_changes import POLICY
+
 
 def hospital_yaml(folder: Path, **changes: object) -> Path:
     """A configuration in a folder; YAML reads JSON."""
     document = {
         "site": "a",
         "state": "state",
-        "policy": {
-            "methods": ["global-layers"],
-            "secure_aggregation": "required",
-            "smallest_sites": 3,
-            "largest_rounds": 10,
-            "largest_megabytes": 10.0,
-            "largest_clipping_range": 8.0,
-        },
+        "policy": POLICY | {"methods": ["global-layers"]},
         "data": {"table": "patients.csv", "contract": "contract.yaml", "split": {"seed": 0}},
     }
     path = folder / "hospital.yaml"

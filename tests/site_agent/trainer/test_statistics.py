@@ -19,6 +19,7 @@ from site_agent.trainer.before_rounds import begin_statistics
 from site_agent.trainer.disk import recording
 from site_agent.trainer.requests import Asked
 from tests.for_each import for_each
+from tests.plan_changes import WITHOUT_MASKS
 from tests.protos.examples import table_one_of
 from tests.site_agent.trainer.sites import make_plan
 
@@ -43,10 +44,7 @@ def site(folder: Path, ages: list[float | None] = AGES, smallest_cell: int = 1, 
     folder.mkdir(exist_ok=True)
     (folder / "table.csv").write_text("\n".join(["age,sex,ill", *rows]) + "\n")
     (folder / "contract.yaml").write_text(yaml.safe_dump(CONTRACT))
-    policy = {
-        "methods": ["local"], "secure_aggregation": "not-required", "smallest_sites": 1, "largest_rounds": 9,
-        "largest_megabytes": 1.0, "largest_clipping_range": 8.0, "smallest_cell": smallest_cell,
-    }  # fmt: skip
+    policy = WITHOUT_MASKS | {"methods": ["local"], "smallest_sites": 1, "smallest_cell": smallest_cell}
     data = {"table": "table.csv", "contract": "contract.yaml", "split": {"seed": 0}, "unaccepted_warnings": unaccepted}
     (folder / "hospital.yaml").write_text(
         yaml.safe_dump({"site": "ahus", "state": "s", "policy": policy, "data": data})

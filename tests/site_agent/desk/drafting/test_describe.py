@@ -128,6 +128,7 @@ def test_every_heart_study_meets_its_own_draft(file: str) -> None:
     ("content", "words"),
     [
         (b"", "no rows"),
+        (b"a,b\n", "no rows"),
         (b"a,,b\n1,2,3\n", "no first row"),
         (b"a,A\n1,2\n", "1 and 2"),
         (b"a,b\n1,\x00\n", "is not a text file"),

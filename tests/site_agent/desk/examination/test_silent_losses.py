@@ -68,13 +68,15 @@ def test_a_word_that_can_be_an_answer_is_a_marker_only_among_numbers(tmp_path: P
     """No complication is an answer, and no value is none."""
     path = tmp_path / "table.csv"
     severity = ("none", "mild", "severe")
-    lines = [f"p{row},{severity[row % 3]},{row if row % 5 else 'none'},{row % 2}" for row in range(60)]
-    path.write_text("\n".join(["patient,severity,crp,sick", *lines]))
+    arm = ("x", "y", "<NA>", "NaT")  # as pandas writes missing values in columns of other kinds
+    lines = [f"p{row},{severity[row % 3]},{row if row % 5 else 'none'},{arm[row % 4]},{row % 2}" for row in range(60)]
+    path.write_text("\n".join(["patient,severity,crp,arm,sick", *lines]))
 
     draft = describe(path).text
 
     (line,) = (one for one in draft.splitlines() if "name: severity" in one)
     assert "none" in line
+    assert '{name: arm, role: feature, type: binary, codes: ["x", "y"]}' in draft
     assert '"none"' in next(one for one in draft.splitlines() if one.startswith("missing_markers"))
 
 

@@ -34,14 +34,16 @@ def _texts(path: Path, query: str) -> list[list[object]]:
 
 
 def test_types_of_duckdb_are_read_without_a_loss(tmp_path: Path) -> None:
-    """Its Python library would read a day without end as the last day of the year 9999."""
+    """Its Python library would read a day without end as the last day of the year 9999, and a year as 360 days."""
     path = tmp_path / "table.duckdb"
     with duckdb.connect(str(path)) as connection:
         connection.execute(
             "CREATE TABLE visits AS SELECT date 'infinity' AS a, 1.50::DECIMAL(9, 2) AS b, 2::HUGEINT ** 100 AS c, "
-            "timestamp '2020-02-29' AS d, NULL AS e, 0.1 AS f, true AS g, timestamptz '2020-01-01 00:00:00+01' AS h"
+            "timestamp '2020-02-29' AS d, NULL AS e, 0.1 AS f, true AS g, timestamptz '2020-01-01 00:00:00+01' AS h, "
+            "age(date '2005-02-28', date '2004-02-29') AS i, date '0044-03-15 (BC)' AS j"
         )
     wanted = ["infinity", "1.50", str(2.0**100), "2020-02-29", "", "0.1", "true", "2019-12-31 23:00:00+00"]
+    wanted += ["11 months 28 days", "0044-03-15 (BC)"]
 
     assert _texts(path, "WITH a AS (SELECT * FROM visits) SELECT * FROM a ORDER BY 1;") == [wanted]
     for query in ("SELECT * FROM nowhere", "SELECT nothing FROM visits", "SELECT FROM", "SELECT CAST('x' AS INT)"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -50,15 +51,14 @@ def _rows(site: str) -> Tensor:
     return torch.tensor(TABLES[site][0], dtype=torch.float64)
 
 
-def test_fenda_fl() -> None:
-    """One loss moves both extractors and the head; the mean is of the common extractor alone."""
-    federation, own = _begin("fenda-fl", architecture=PARALLEL, columns=["a"], outputs=None)
-    assert own["ahus"]["unique.layer1.weight"].shape == (3, 2)
-    assert torch.equal(own["ahus"]["common.layer1.weight"], own["berlin"]["common.layer1.weight"])
-
+def _compare(
+    federation: Federation, own: dict[str, Values], loss_of: Callable[[str, Values], Loss], last: dict[str, Values]
+) -> None:
+    """Three rounds, after which the common extractor is the mean. `last` gets each site's values before that."""
     for number in range(3):
         federation.round(number)
-        own = {site: descended(risk(table, _parallel), own[site], STEPS) for site, table in TABLES.items()}
+        own = {site: descended(loss_of(site, own[site]), own[site], STEPS) for site in TABLES}
+        last.update(own)
         shared = part(mean(own.values()), "common")
         own = {site: values | shared for site, values in own.items()}
         check(federation.shared, shared)
@@ -66,6 +66,15 @@ def test_fenda_fl() -> None:
 
     for site in TABLES:
         check(federation.used(site), own[site])
+
+
+def test_fenda_fl() -> None:
+    """One loss moves both extractors and the head; the mean is of the common extractor alone."""
+    federation, own = _begin("fenda-fl", architecture=PARALLEL, columns=["a"], outputs=None)
+    assert own["ahus"]["unique.layer1.weight"].shape == (3, 2)
+    assert torch.equal(own["ahus"]["common.layer1.weight"], own["berlin"]["common.layer1.weight"])
+
+    _compare(federation, own, lambda site, _: risk(TABLES[site], _parallel), {})
 
 
 def test_perfcl() -> None:
@@ -87,17 +96,7 @@ def test_perfcl() -> None:
 
         return loss
 
-    for number in range(3):
-        federation.round(number)
-        own = {site: descended(loss_of(site, own[site]), own[site], STEPS) for site in TABLES}
-        last = dict(own)
-        shared = part(mean(own.values()), "common")
-        own = {site: values | shared for site, values in own.items()}
-        check(federation.shared, shared)
-    federation.finish()
-
-    for site in TABLES:
-        check(federation.used(site), own[site])
+    _compare(federation, own, loss_of, last)
 
 
 def _common_column(values: Values, rows: Tensor) -> list[Tensor]:

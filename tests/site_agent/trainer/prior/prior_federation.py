@@ -21,6 +21,7 @@ from site_agent.trainer.before_rounds import begin_prior
 from site_agent.trainer.data.dataset import prepare_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.prior.prior_study import PriorStudy
+from tests.plan_changes import WITHOUT_MASKS
 from tests.site_agent.trainer.sites import Table, dealt
 
 SITES = ("ahus", "berlin", "cluj", "delft")
@@ -70,14 +71,7 @@ def make_hospital(
     if change is not None:
         change(contract)
     (folder / "contract.yaml").write_text(yaml.safe_dump(contract))
-    policy = {
-        "methods": ["federated-prior"],
-        "secure_aggregation": "not-required",
-        "smallest_sites": 4,
-        "largest_rounds": 100,
-        "largest_megabytes": 10.0,
-        "largest_clipping_range": 8.0,
-    }
+    policy = WITHOUT_MASKS | {"methods": ["federated-prior"], "smallest_sites": 4, "largest_rounds": 100}
     data = {"table": "table.csv", "contract": "contract.yaml", "split": {"seed": 3}, "unaccepted_warnings": "tell"}
     training = {"simple_models": False}
     hospital = {"site": site, "state": "state", "policy": policy, "data": data, "training": training}
