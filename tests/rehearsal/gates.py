@@ -40,13 +40,8 @@ def spawned(work: Coroutine[Any, Any, None], _: str) -> asyncio.Task[None]:
 
 def policy_with(**rules: Any) -> Policy:
     """A policy that allows what is not named here."""
-    anything = WITHOUT_MASKS | {
-        "methods": METHOD_NAMES,
-        "smallest_sites": 1,
-        "largest_rounds": 1000,
-        "smallest_cell": 1,
-    }
-    anything |= {"largest_megabytes": 1000.0, "largest_clipping_range": 1024.0}
+    limits = {"largest_rounds": 1000, "largest_megabytes": 1000.0, "largest_clipping_range": 1024.0}
+    anything = WITHOUT_MASKS | {"methods": METHOD_NAMES, "smallest_sites": 1, "smallest_cell": 1} | limits
     return Policy.model_validate_json(json.dumps(anything | rules))
 
 
