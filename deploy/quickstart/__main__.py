@@ -21,7 +21,7 @@ from rich.console import Console
 
 from protos.errors import OperatorError, UnavailableError, UsageError
 from quickstart.federation import Rehearsal, prepare
-from quickstart.figures import collect, sentences_of, table_of
+from quickstart.figures import collect, odds_ratios, odds_table, sentences_of, table_of
 from quickstart.hospitals import (
     BREAST_CANCER,
     HEART,
@@ -114,6 +114,16 @@ def rehearse(
     console.print(table_of(figures))
     for sentence in sentences_of(figures):
         _say(console, sentence)
+    if has_concepts and masked:
+        # With states of its own: its sums have all rows, and those of the studies above only the rows for training.
+        question = Rehearsal(
+            folder=folder / "odds-ratios", hospitals=hospitals, methods=(), rounds=8, seed=seed, is_masked=True
+        )
+        question.folder.mkdir()
+        prepare(question)
+        run_to_the_end(question, console)
+        figures["odds_ratios"] = odds_ratios(question, "va")
+        console.print(odds_table(figures["odds_ratios"], "va"))
     for file in filter(None, (folder / "figures.json", json_file)):
         file.write_text(json.dumps(figures, indent=2) + "\n")
     _say(console, f"Models, reports, logs and audit logs are in {folder}")

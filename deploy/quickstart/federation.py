@@ -14,7 +14,7 @@ import yaml
 from protos.plan.methods import METHOD_NAMES
 from protos.plan.plan import plan_from_yaml
 from quickstart.hospitals import HospitalData
-from quickstart.plans import Study, plan_of, studies_of
+from quickstart.plans import Question, Study, plan_of, studies_of
 from quickstart.ports import free_port
 
 PROGRAMS = Path(sys.executable).parent
@@ -24,7 +24,8 @@ PROGRAMS = Path(sys.executable).parent
 class Rehearsal:
     """The settings of a rehearsal.
 
-    `methods` are as people write them and run one after another. Networks have the latent size.
+    `methods` are as people write them and run one after another; without any, the hospitals answer the question of odds
+    ratios. Networks have the latent size.
     """
 
     folder: Path
@@ -44,7 +45,8 @@ class Rehearsal:
         Raises:
             ConfigurationError: there is no such method.
         """
-        return studies_of(self.methods)
+        question = Study(label="odds ratios", name="quickstart-odds-ratios", choice=Question())
+        return studies_of(self.methods) if self.methods else (question,)
 
 
 def prepare(rehearsal: Rehearsal) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -108,6 +109,37 @@ def sentences_of(figures: dict[str, Any]) -> Iterator[str]:
         else:
             few = f"{site}: no clear gain on these few test patients ({interval})"
             yield f"{few}. More patients could show if there is one."
+
+
+def odds_ratios(rehearsal: Rehearsal, site: str) -> dict[str, dict[str, list[float]]]:
+    """Return for each term the odds ratio with its 95% interval, of all hospitals together and of one alone."""
+    (folder,) = (rehearsal.folder / site / "state/statistics").iterdir()
+    (result,) = json.loads((folder / "results.json").read_text())["analyses"]
+    alone = json.loads((folder / "own.json").read_text())["estimates"][result["name"]]
+    return {
+        term["term"]: {
+            kind: [math.exp(one[end]) for end in ("estimate", "low", "high")]
+            for kind, one in (("all", term), (site, alone[term["term"]]))
+        }
+        for term in result["terms"]
+    }
+
+
+def odds_table(found: dict[str, dict[str, list[float]]], site: str) -> Table:
+    """Return a table of these odds ratios, and by which factor the interval of all is narrower (of its logarithm)."""
+    names = ("odds of heart disease", "four hospitals", f"{site} alone", "narrower")
+    table = Table(
+        *(Column(name, no_wrap=True) for name in names),
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        title="What no hospital could know alone",
+    )
+    for term, one in found.items():
+        widths = [math.log(high / low) for _, low, high in (one["all"], one[site])]
+        cells = ["{:.2f} [{:.2f}, {:.2f}]".format(*one[kind]) for kind in ("all", site)]
+        table.add_row(term, *cells, f"{widths[1] / widths[0]:.1f} times")
+    return table
 
 
 def _number(metrics: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ from quickstart.hospitals import HospitalData
 from site_agent.trainer.data.contract import read_contract
 
 CONCEPTS = Path(__file__).parent.parent / "data" / "uci-heart" / "concepts.yaml"
+QUESTION_TERMS = ("age", "sex", "exercise-angina", "st-depression")
 _FEWEST_SITES = 3
 
 
@@ -33,6 +34,12 @@ class Prior(Document):
     """The choice of a prior plan in the place of a method of networks."""
 
     name: Literal["federated-prior"]
+
+
+class Question(Document):
+    """The odds ratios of a statistics plan in the place of a method. No option of the command names it."""
+
+    name: Literal["odds-ratios"] = "odds-ratios"
 
 
 Choice: TypeAlias = Annotated[MethodChoice | Prior, Field(discriminator="name")]
@@ -48,7 +55,7 @@ class Study:
 
     label: str
     name: str
-    choice: Choice
+    choice: Choice | Question
 
 
 def choice_of(words: str) -> Choice:
@@ -84,6 +91,8 @@ def plan_of(
     """
     if isinstance(study.choice, Prior):
         return _prior_plan(study, hospitals)
+    if isinstance(study.choice, Question):
+        return _question_plan(study)
     method = study.choice.method()
     contract = read_contract(hospitals[0].contract)
     image, target = contract.image, contract.target
@@ -125,6 +134,18 @@ def _prior_plan(study: Study, hospitals: Sequence[HospitalData]) -> dict[str, An
             concepts.append(concept | {"recorded_by": sites})
     return {
         "kind": "prior", "study": study.name, "version": 1, "concepts": concepts, "fewest_sites": _FEWEST_SITES,
+    }  # fmt: skip
+
+
+def _question_plan(study: Study) -> dict[str, Any]:
+    """Return a plan for the odds ratios of heart disease, of four columns that all four clinics record."""
+    known = {concept["name"]: concept for concept in yaml.safe_load(CONCEPTS.read_text())["concepts"]}
+    disease = {"kind": "codes", "name": "heart-disease", "definition": "A narrowed artery.", "codes": ["no", "yes"]}
+    regression = {"family": "binomial", "outcome": "heart-disease", "terms": list(QUESTION_TERMS)}
+    return {
+        "kind": "statistics", "study": study.name, "version": 1, "fewest_sites": 4, "smallest_cell": 10,
+        "concepts": [*(known[name] for name in QUESTION_TERMS), disease],
+        "analyses": [{"name": "odds-ratios", "regression": regression}],
     }  # fmt: skip
 
 

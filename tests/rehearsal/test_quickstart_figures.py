@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
+import statsmodels.api as statsmodels
 from rich.console import Console
 
 from quickstart.federation import Rehearsal
-from quickstart.figures import collect, sentences_of, table_of
-from quickstart.hospitals import HospitalData
+from quickstart.figures import collect, odds_ratios, odds_table, sentences_of, table_of
+from quickstart.hospitals import UCI_HOSPITALS, HospitalData
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,6 +59,48 @@ def test_the_figures_name_the_best_local_model_and_what_the_others_brought(tmp_p
     Console(width=80, file=screen).print(table_of(figures))
     (line,) = (each for each in screen.getvalue().splitlines() if each.startswith(" va"))
     assert line.split() == ["va", "0.700", "0.680", "0.750", "+5.0", "[+1.0,", "+9.0]", "+4.0"]
+
+
+def test_readme_shows_the_odds_ratios_of_the_pooled_table(tmp_path: Path) -> None:
+    """The screen in README is what statsmodels gives: all rows with an intercept for each clinic, and VA alone."""
+    names = "age sex=male 3 4 5 6 7 8 exercise-angina=1 st-depression 11 12 13 ill".split()
+    tables = {
+        site: pd.read_csv(ROOT / f"deploy/data/uci-heart/{site}.data", names=names, na_values="?").assign(site=site)
+        for site in UCI_HOSPITALS
+    }
+    terms = ["age", "sex=male", "exercise-angina=1", "st-depression"]
+    fits = {}
+    for kind, rows in (("all", pd.concat(tables.values())), ("va", tables["va"])):
+        rows = rows[[*terms, "ill", "site"]].dropna()
+        design = pd.concat([rows[terms], pd.get_dummies(rows["site"], dtype=float)], axis=1)
+        fits[kind] = statsmodels.Logit((rows["ill"] > 0).astype(float), design).fit(disp=0)
+    found = {
+        term: {kind: [math.exp(fit.params[term]), *np.exp(fit.conf_int().loc[term])] for kind, fit in fits.items()}
+        for term in terms
+    }
+    screen = StringIO()
+    Console(width=80, file=screen).print(odds_table(found, "va"))
+    shown = [line.strip() for line in (ROOT / "README.md").read_text().splitlines()]
+
+    assert all(line.strip() in shown for line in screen.getvalue().splitlines()[3:])
+
+    folder = tmp_path / "va/state/statistics/run"
+    folder.mkdir(parents=True)
+    logs = {
+        term: {
+            kind: dict(zip(("estimate", "low", "high"), map(math.log, one), strict=True)) for kind, one in of.items()
+        }
+        for term, of in found.items()
+    }
+    result = {"name": "odds-ratios", "terms": [{"term": term, **of["all"]} for term, of in logs.items()]}
+    (folder / "results.json").write_text(json.dumps({"analyses": [result]}))
+    (folder / "own.json").write_text(
+        json.dumps({"estimates": {"odds-ratios": {term: of["va"] for term, of in logs.items()}}})
+    )
+    rehearsal = Rehearsal(folder=tmp_path, hospitals=[], methods=(), rounds=2, seed=0, is_masked=True)
+    read = odds_ratios(rehearsal, "va")
+    assert [*read] == terms
+    np.testing.assert_allclose([read[term]["va"] for term in terms], [found[term]["va"] for term in terms], rtol=1e-12)
 
 
 @pytest.mark.parametrize(
