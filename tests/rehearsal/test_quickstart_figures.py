@@ -63,7 +63,22 @@ def test_the_figures_name_the_best_local_model_and_what_the_others_brought(tmp_p
 
 def test_readme_shows_the_odds_ratios_of_the_pooled_table(tmp_path: Path) -> None:
     """The screen in README is what statsmodels gives: all rows with an intercept for each clinic, and VA alone."""
-    names = "age sex=male 3 4 5 6 7 8 exercise-angina=1 st-depression 11 12 13 ill".split()
+    names = [
+        "age",
+        "sex=male",
+        "3",
+        "4",
+        "5",
+        "6",
+        "7",
+        "8",
+        "exercise-angina=1",
+        "st-depression",
+        "11",
+        "12",
+        "13",
+        "ill",
+    ]
     tables = {
         site: pd.read_csv(ROOT / f"deploy/data/uci-heart/{site}.data", names=names, na_values="?").assign(site=site)
         for site in UCI_HOSPITALS
