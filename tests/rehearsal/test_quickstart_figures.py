@@ -63,30 +63,13 @@ def test_the_figures_name_the_best_local_model_and_what_the_others_brought(tmp_p
 
 def test_readme_shows_the_odds_ratios_of_the_pooled_table(tmp_path: Path) -> None:
     """The screen in README is what statsmodels gives: all rows with an intercept for each clinic, and VA alone."""
-    names = [
-        "age",
-        "sex=male",
-        "3",
-        "4",
-        "5",
-        "6",
-        "7",
-        "8",
-        "exercise-angina=1",
-        "st-depression",
-        "11",
-        "12",
-        "13",
-        "ill",
-    ]
-    tables = {
-        site: pd.read_csv(ROOT / f"deploy/data/uci-heart/{site}.data", names=names, na_values="?").assign(site=site)
-        for site in UCI_HOSPITALS
-    }
+    places = {0: "age", 1: "sex=male", 8: "exercise-angina=1", 9: "st-depression", 13: "ill"}
+    files = {site: ROOT / f"deploy/data/uci-heart/{site}.data" for site in UCI_HOSPITALS}
+    tables = {site: pd.read_csv(file, header=None, na_values="?").assign(site=site) for site, file in files.items()}
     terms = ["age", "sex=male", "exercise-angina=1", "st-depression"]
     fits = {}
-    for kind, rows in (("all", pd.concat(tables.values())), ("va", tables["va"])):
-        rows = rows[[*terms, "ill", "site"]].dropna()
+    for kind, table in (("all", pd.concat(tables.values())), ("va", tables["va"])):
+        rows = table.rename(columns=places)[[*terms, "ill", "site"]].dropna()
         design = pd.concat([rows[terms], pd.get_dummies(rows["site"], dtype=float)], axis=1)
         fits[kind] = statsmodels.Logit((rows["ill"] > 0).astype(float), design).fit(disp=0)
     found = {
