@@ -98,7 +98,7 @@ def test_the_module_on_the_page_trains_a_federation(tmp_path: Path) -> None:
     assert all(np.isfinite(outcome.test_outputs).all() for outcome in outcomes.values())
 
 
-@pytest.mark.parametrize("method", ["fedper", "lg-fedavg", "player-fl", "fedbn"])
+@pytest.mark.parametrize("method", ["fedper", "lg-fedavg", "fedbn"])
 def test_a_module_with_the_declared_parts_fits_the_methods_of_the_table(method: str, tmp_path: Path) -> None:
     """Every method that the page names for a key of the example trains with the example's tensors."""
     training = TRAINING | {"schedule": {"aggregate": "every-epoch", "epochs": 11, "batches_per_epoch": 2}}
