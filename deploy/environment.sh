@@ -2,7 +2,8 @@
 #
 # An environment is made once and kept while pyproject.toml, constraints.txt, the locks, the interpreter
 # and the place of the checkout stay as they are. It is an editable installation, so it always runs the
-# sources beside it. Each library has a SHA-256 of the lock files, except PyTorch (see lock.py). A directory that these scripts did not make is never touched.
+# sources beside it. Each library has a SHA-256 of the lock files, except PyTorch (see lock.py). A directory that these
+# scripts did not make is never touched.
 
 readonly MARK=made-by-global-layers
 
