@@ -265,7 +265,7 @@ class Run:
         """Return the parameters of these tensors as one vector: a copy only if some of the manifest's are absent."""
         count = self.manifest.parameters
         if isinstance(self.plan, AnnouncingPlan):
-            return self.values
+            return self.values[: sum(tensor.number_count for tensor in tensors)]
         if len(tensors) == len(self.manifest.tensors):
             return self.values if has_controls else self.values[:count]
         places = [place for place, _ in spans(self.manifest, tensors)]

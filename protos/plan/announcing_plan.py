@@ -1,7 +1,8 @@
-"""Defines plans whose coordinator announces every sum so far, as one vector of fixed length.
+"""Defines plans whose coordinator announces every sum so far, as the beginning of one vector of fixed length.
 
 The vector has the sums of the first round, then those of each Newton round, then those of the last round. Sums of later
-rounds are 0. So every program computes the same coefficients from the same sums, and a restart needs no other state.
+rounds are 0 and are not sent before the result. So every program computes the same coefficients from the same sums, and
+a restart needs no other state.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field, StrictInt
 
 from protos.plan.networks.network_tensors import Constant, Part, TensorSpec
 from protos.plan.plan_head import PlanHead
+from protos.wire.messages import MalformedMessage
 
 
 class AnnouncingPlan(PlanHead):
@@ -50,8 +54,28 @@ class AnnouncingPlan(PlanHead):
 
     @cached_property
     def tensor(self) -> TensorSpec:
-        """Return the tensor of sums, four numbers each, that sites receive in each round and with the result."""
-        return TensorSpec("announced.sums", (self.words, 4), Part.COMMON, Constant(0.0))
+        """Return the tensor of all sums, four numbers each, that sites receive with the result."""
+        return self._tensor_of(self.words)
+
+    def _tensor_of(self, words: int) -> TensorSpec:
+        return TensorSpec("announced.sums", (words, 4), Part.COMMON, Constant(0.0))
+
+    def tensors_before(self, round_number: int) -> tuple[TensorSpec, ...]:
+        """Return the tensor of the sums of the rounds before this one, which sites receive with its offer."""
+        if not round_number:
+            return ()
+        return (self._tensor_of(self.place(min(round_number - 1, self.training_rounds), self.training_rounds).stop),)
+
+    def whole(self, received: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return a received vector with zeros for the sums that follow: float32 of shape (numbers of `tensor`,).
+
+        Raises:
+            MalformedMessage: it is longer than that.
+        """
+        missing = self.tensor.number_count - received.size
+        if missing < 0:
+            raise MalformedMessage("another number of announced sums")
+        return np.pad(received, (0, missing))
 
     def place(self, round_number: int, made: int) -> slice:
         """Return the slice that contains one round's sums in the vector of all sums of the run.

@@ -161,7 +161,7 @@ class Exchanges:
 
     def __init__(self, plan: Plan, manifest: Manifest) -> None:
         self._plan, self._manifest = plan, manifest
-        self._made: dict[tuple[Stage, bytes, frozenset[Occasion]], Exchange] = {}
+        self._made: dict[tuple[Stage, bytes, frozenset[Occasion], int], Exchange] = {}
 
     def start_digest(self, exchange: Exchange) -> bytes:
         """Return the BLAKE3 digest of the values that sites receive first: the plan's first values and zero controls.
@@ -209,9 +209,13 @@ class Exchanges:
         is_whole = stage in (Stage.PROBE, Stage.STATISTICS, Stage.NEWTON, Stage.GUARD)
         if not (all(chosen) if is_whole else self._may_be_shared(chosen)):
             raise MalformedMessage("layers that the method does not choose")
-        key = (stage, layers, self._occasions(round_number, stage))
+        if isinstance(self._plan, AnnouncingPlan):
+            offered, rounds = self._plan.tensors_before(round_number), round_number
+        else:
+            offered, rounds = self._tensors(chosen), 0
+        key = (stage, layers, self._occasions(round_number, stage), rounds)
         if key not in self._made:
-            self._made[key] = self._make(stage, layers, self._tensors(chosen), key[2])
+            self._made[key] = self._make(stage, layers, offered, key[2])
         return self._made[key]
 
     def _is_due(self, round_number: int, stage: Stage) -> bool:
@@ -252,7 +256,7 @@ class Exchanges:
         return Exchange(
             stage=stage,
             layers=layers,
-            down=(self._plan.tensor,) if isinstance(self._plan, AnnouncingPlan) else down,
+            down=down,
             has_controls=is_training and self._plan.ingredients.has_controls,
             up=offered if sends_changes else (),
             scalars=tuple(scalar for scalar in manifest.scalars if scalar.occasion in occasions),

@@ -237,9 +237,9 @@ def newton_round_after_the_guard(weakened: bool) -> bool:
     plan = receiving_plan("abcd", "", newton_rounds=4)
     assert isinstance(plan, PriorPlan)
     itinerary = Itinerary(plan.run_name, plan, manifest_of(plan), ())
-    zeros = parameters_digest(np.zeros(plan.tensor.number_count, np.float32))
+    nothing = parameters_digest(np.zeros(0, np.float32))
     stages = (Stage.STATISTICS, Stage.NEWTON, Stage.GUARD, Stage.NEWTON)
-    *honest, last = [Offer(number, 0, zeros, stage) for number, stage in enumerate(stages)]
+    *honest, last = [Offer(number, 0, nothing, stage) for number, stage in enumerate(stages)]
     with in_copy(weakened, lambda: patched(Itinerary, _check_stage=_nothing)):
         for offer in honest:
             itinerary.accept(offer)

@@ -217,8 +217,9 @@ def announced_rows(plan: PriorPlan, rows: int) -> Vector:
     sizes = {"sites": 4, "sum": rows << 29, "squares": rows << 28}  # a mean of 1/2 in each column
     numbers = [sizes.get(name.partition(" ")[0], rows) for name in plan.statistics_names]
     numbers[plan.statistics_names.index("sum outcome")] = rows // 2
-    vector = np.zeros(plan.tensor.number_count, np.float32)
-    place_sums(vector, plan.place(0, plan.training_rounds), numbers)
+    place = plan.place(0, plan.training_rounds)
+    vector = np.zeros(4 * place.stop, np.float32)
+    place_sums(vector, place, numbers)
     return vector
 
 
@@ -239,7 +240,7 @@ def rows_from_refusals(weakened: bool) -> bool:
             sites.append(Site(name, plan, configuration.with_name("state"), trainer=Working(name, configuration)))
         await enter(sites)
         await agree(sites)
-        vector = np.zeros(plan.tensor.number_count, np.float32)
+        vector = np.zeros(0, np.float32)
         for number, stage in enumerate((Stage.STATISTICS, Stage.NEWTON)):
             first, *chunks = offer(vector, number)
             assert isinstance(first, Offer)

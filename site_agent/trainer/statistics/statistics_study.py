@@ -65,7 +65,7 @@ class StatisticsStudy:
             MalformedMessage: the received values are not sums, or differ from those of an earlier round.
         """
         self.exchange(asked)
-        self._require_final(asked.round, received)
+        received = self._whole(asked.round, received)
         if self.plan.private_tables is not None:
             return Answer(updates=np.empty(0, np.float32), scalars=self._private(self.plan.private_tables))
         scalars: list[int] = []
@@ -78,7 +78,7 @@ class StatisticsStudy:
 
     def close(self, asked: Asked, received: Vector) -> None:
         """Store the sums that were received last. `asked.round` is the number of finished rounds."""
-        self._require_final(asked.round, received)
+        received = self._whole(asked.round, received)
         self._made, self._final = max(0, asked.round - 2), received.astype("<f4").tobytes()
 
     def results(self) -> list[dict[str, Any]]:
@@ -108,11 +108,9 @@ class StatisticsStudy:
         assert isinstance(reasons, dict)
         self._known, self.reasons = (length, digest), {name: str(why) for name, why in reasons.items()}
 
-    def _require_final(self, round_number: int, received: Vector) -> None:
-        """Refuse sums that differ from those of an earlier round, and remember the sums of the rounds so far."""
-        plan = self.plan
-        if received.shape != (plan.tensor.number_count,):
-            raise MalformedMessage("another number of announced sums")
+    def _whole(self, round_number: int, received: Vector) -> Vector:
+        """Refuse sums that differ from those of an earlier round. Remember and return the sums of the rounds so far."""
+        plan, received = self.plan, self.plan.whole(received)
         made = min(round_number - 1, plan.training_rounds)
         size = 16 * plan.place(made, plan.training_rounds).stop if round_number else 0
         raw = received.astype("<f4").tobytes()
@@ -121,6 +119,7 @@ class StatisticsStudy:
             raise MalformedMessage("other sums than were announced before")
         if size > shorter:
             self._known = size, _digest(raw[:size])
+        return received
 
     def _private(self, tables: PrivateTables) -> tuple[int, ...]:
         """Return the sums over patients, each with limited influence (clipped). The gate adds noise to them."""
