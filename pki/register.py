@@ -17,7 +17,7 @@ coordinator's store, because the office invites and revokes sites also where no 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -116,12 +116,14 @@ class Register:
         with secret_files.explained(path, "opened"):
             secret_files.check_secret(path, path.stat())
             self._store = Store(path, consequence=_CONSEQUENCE, exists=True)
-        self._store.define(_SCHEMA)
+        self._store.read("SELECT 1 FROM sites LIMIT 1")  # an empty file is no register
 
     @classmethod
     def create(cls, path: Path) -> Register:
         """Create and open an empty register, mode 0600. An existing file is an error."""
         secret_files.write_secret(path, b"", replace=False)
+        with closing(Store(path, consequence=_CONSEQUENCE, exists=True)) as store:
+            store.define(_SCHEMA)
         return cls(path)
 
     def close(self) -> None:

@@ -197,7 +197,7 @@ async def _watch(parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
 
 def _stop_on_signals() -> asyncio.Task[bool]:
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return asyncio.create_task(stop.wait())
 

@@ -212,6 +212,7 @@ def _factors(concept: NumberConcept | CodedConcept, model: Model) -> tuple[_Fact
 
 
 def _beside_commonest(values: Float64, patients: Integers) -> int:
-    """Count the patients with a value that differs from the most frequent one."""
-    different, counts = np.unique(values, return_counts=True)
-    return len(np.unique(patients[values != different[counts.argmax()]])) if len(values) else 0
+    """Count the patients with a value that differs from the one that most patients have."""
+    places = np.unique(values, return_inverse=True)[1]
+    by_patient = np.unique(np.column_stack([places, patients]), axis=0)[:, 0]
+    return len(np.unique(patients[places != np.bincount(by_patient).argmax()])) if len(values) else 0

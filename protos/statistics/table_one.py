@@ -117,6 +117,9 @@ class TableOneArithmetic(OneRound):
 
         def is_small(places: Sequence[int]) -> bool:
             values, patients = (np.concatenate([each[place] for place in places]) for each in (parts, owners))
+            most = int(np.bincount(patients, minlength=1).max())
+            if self._bins and most > 1 and 4 * smallest * most > np.count_nonzero(~np.isnan(values)) > 0:
+                return isinstance(concept, NumberConcept)  # a quarter of the rows may be of too few patients
             return any(0 < len(np.unique(patients[cell])) < smallest for cell in self._shown(concept, values))
 
         void = void_groups([int((~np.isnan(part)).sum()) for part in parts], is_small)

@@ -167,7 +167,7 @@ def remember(
     is_known, again, compared = False, dict[str, None](), list[dict[str, str]]()
     with recording(folder) as store:
         for other, before in _answers(store):
-            common = {name: before[name] for name in now if name in before}
+            common = {name: before[name] for name in (*columns, _PATIENTS) if name in before}
             changed = [name for name in columns if before.get(name, contents[name]) != contents[name]]
             if other == run:
                 is_known = is_known or before == contents
@@ -175,7 +175,7 @@ def remember(
             elif changed and common not in compared:  # otherwise all rows of all columns are equal
                 compared.append(common)
                 then = {name: _read(store, folder, content) for name, content in common.items()}
-                mine = {name: now[name] for name in now if name in common or name == _PATIENTS}
+                mine = {name: now[name] for name in (*common, _PATIENTS) if name in now}
                 again |= dict.fromkeys(_too_few(mine, then, codes, smallest_cell))
         if again:
             raise ReleasedBefore(list(again), smallest_cell)
@@ -266,14 +266,17 @@ def _too_few(
     names = [name for name in now if name != _PATIENTS]
     new, old = (np.stack([each[name] for name in names], axis=1) for each in (now, then))
     owners = [each.get(_PATIENTS, np.arange(len(each[names[0]]), dtype=np.uint64)) for each in (now, then)]
-    is_more, is_less = _beyond(new, old), _beyond(old, new)
+    if (_PATIENTS in now) != (_PATIENTS in then):
+        yield from names  # nobody knows whose rows changed
+        return
+    is_more, is_less = _changed(new, old, *owners), _changed(old, new, *reversed(owners))
     more, fewer, owners = new[is_more], old[is_less], [owners[0][is_more], owners[1][is_less]]
     for place, name in enumerate(names):
         if not _are_enough(more[:, [place]], fewer[:, [place]], owners, smallest_cell):
             yield name
     is_code = np.array([name in codes for name in names])
-    most = max(int(np.unique(each, return_counts=True)[1].max(initial=1)) for each in owners)  # rows of one patient
-    open_pairs = np.triu(~_surely_enough(more, fewer, most * smallest_cell) & ~np.outer(is_code, is_code), 1)
+    fewest_rows = max(map(_most, owners)) * smallest_cell
+    open_pairs = np.triu(~_surely_enough(more, fewer, fewest_rows) & ~np.outer(is_code, is_code), 1)
     for one, other in zip(*np.nonzero(open_pairs), strict=True):
         if not _are_enough(more[:, [one, other]], fewer[:, [one, other]], owners, smallest_cell):
             yield f"{names[one]} with {names[other]}"
@@ -305,21 +308,42 @@ def _are_enough(new: Digests, old: Digests, owners: Sequence[Digests], smallest_
     """Return whether no row changed, or rows of enough patients, without missing values. Shapes (rows, columns)."""
     is_new, is_old = ((each != 0).all(axis=1) for each in (new, old))
     new, old, is_changed, patients = new[is_new], old[is_old], False, 0
-    for mine, others, of in ((new, old, owners[0][is_new]), (old, new, owners[1][is_old])):
-        changed = _beyond(mine, others)
+    whose = owners[0][is_new], owners[1][is_old]
+    for mine, others, of, of_others in ((new, old, *whose), (old, new, *reversed(whose))):
+        changed = _changed(mine, others, of, of_others)
         hides = changed & (mine % np.uint64(2) == 1).all(axis=1)
         is_changed, patients = is_changed or bool(changed.any()), max(patients, len(np.unique(of[hides])))
     return not is_changed or patients >= smallest_cell
 
 
-def _beyond(rows: Digests, others: Digests) -> Bools:
-    """Return which rows are not among the others, where each of the others stands for one row: (rows,)."""
+def _most(owners: Digests) -> int:
+    """Return how many rows the patient with most rows has."""
+    return int(np.unique(owners, return_counts=True)[1].max(initial=1))
+
+
+def _changed(rows: Digests, others: Digests, of: Digests, of_others: Digests) -> Bools:
+    """Return which rows of which patients are not among the others: (rows,).
+
+    If patients have the same identifiers in both tables, these rows are known. Otherwise those of equal rows count as
+    changed that few patients have, so that nobody hides behind equal rows of others.
+    """
+    known = _beyond(np.column_stack([rows, of]), np.column_stack([others, of_others]), of)
+    found = _beyond(rows, others, of)
+    return known if known.sum() == found.sum() else found
+
+
+def _beyond(rows: Digests, others: Digests, of: Digests) -> Bools:
+    """Return which rows are not among the others, where each of the others stands for one row: (rows,).
+
+    Of equal rows those of patients with most rows remain.
+    """
     # Digests are random, so two different rows have the same weighted sum with a probability of 2**-64.
     weights = np.array([2 * int(place) ** 2 + 0x9E3779B97F4A7C15 for place in range(rows.shape[1])], np.uint64)
     sums = np.concatenate([rows @ weights, others @ weights])
     kinds = np.unique(sums, return_inverse=True)[1].reshape(-1)
     mine, theirs = kinds[: len(rows)], kinds[len(rows) :]
-    order = np.argsort(mine, kind="stable")
+    _, whose, counts = np.unique(of, return_inverse=True, return_counts=True)
+    order = np.lexsort((whose, counts[whose], mine))
     place = np.empty(len(rows), np.int64)  # of each row among its equals
     place[order] = np.arange(len(rows)) - np.searchsorted(mine[order], mine[order])
     return place >= np.bincount(theirs, minlength=int(kinds.max(initial=-1)) + 1)[mine]

@@ -171,6 +171,19 @@ def cell_in_two_analyses(weakened: bool) -> bool:
         return _first(curves, frames)["sites sex=male"] == len(frames)
 
 
+def commonest_code_of_one_patient(weakened: bool) -> bool:
+    """Ask for a code that one patient has in most rows of a hospital, and for its product with age."""
+    rows = _patients()
+    rows = rows[rows.site == rows.site[0]]
+    rows = pd.concat([rows.assign(stage="I"), *[rows.head(1).assign(stage="III")] * 3 * len(rows)], ignore_index=True)
+    (model,), frames = _begun(rows, {"name": "model", "regression": MODEL | {"terms": ["age", "stage", "age:stage"]}})
+    people = np.minimum(np.arange(len(rows)), len(rows) // 4)
+    frame = frames[0] if weakened else replace(frames[0], patients=people)
+    with suppress(Unanswerable):
+        return bool(_first(model, [frame])["sum stage=III"] == 3 * len(rows) // 4)
+    return False
+
+
 def cells_of_one_patient(weakened: bool) -> bool:
     """Count a code, and the events of a model, that one patient has in all visits: as many as the smallest cell."""
     table = {"name": "t", "table_one": {"columns": ["sex"]}}
@@ -196,6 +209,9 @@ ATTACKS = (
     _attack("firth-at-one-patient", firth_at_one_patient, "the least number of rows with a leverage"),
     _attack("regression-product-with-a-rare-code", product_with_a_rare_code, "the rows beside a column's usual value"),
     _attack("statistics-group-as-the-rest", group_as_the_rest_of_a_total, "the further groups of a void"),
+    _attack(
+        "regression-commonest-code-of-one-patient", commonest_code_of_one_patient, "patients behind the usual value"
+    ),
     _attack("statistics-cells-of-one-patient", cells_of_one_patient, "the patients behind the rows of a cell"),
     _attack("statistics-cell-twice", cell_in_two_analyses, "the check that concepts are counted together once"),
 )

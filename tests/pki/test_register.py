@@ -47,6 +47,15 @@ def accepted(register: Register) -> list[int]:
     return [number for number in (1, 2) if register.is_accepted(MARY, f"certificate-{number}")]
 
 
+def test_a_file_that_was_cut_is_no_new_register(tmp_path: Path) -> None:
+    """Its revocations would be forgotten."""
+    Register.create(tmp_path / "register.sqlite").close()
+    (tmp_path / "register.sqlite").write_bytes(b"")
+
+    with pytest.raises(OperatorError):
+        Register(tmp_path / "register.sqlite")
+
+
 def test_a_site_walks_from_invited_to_active(register: Register, now: datetime) -> None:
     """Each step leads to the next state, and only the last step makes the certificate accepted."""
     token = invited(register, now)
