@@ -18,7 +18,7 @@ from tests.laws.catalogue import COLUMNS, SITES, rows_at
 from tests.plan_changes import few_sites_are_enough
 
 PAGE = ROOT / "docs" / "researcher.md"
-# A module with the tensors that the page declares under "Parts, order and frozen layers".
+# A module with the tensors that the page declares under "Parts and frozen layers".
 MODULE_WITH_PARTS = """
 import torch
 from torch import nn
