@@ -193,8 +193,7 @@ def _ask(hospital: Hospital, plan: Plan, by: str, ends: datetime | None) -> None
 @plan_option
 @by_option
 def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
-    """End this site's part in a plan at once, even during training. The plan sets whether the other sites continue or
-    wait.
+    """End this site's part in a plan at once, even during training. The other sites wait.
 
     Example: site-agent withdraw --config hospital.yaml --plan plan.yaml --by "Anna Jones"
     """
