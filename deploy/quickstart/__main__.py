@@ -67,8 +67,7 @@ _folder = click.Path(path_type=Path)
     type=click.IntRange(1, 10_000),
     default=10,
     show_default=True,
-    help="Number of rounds of methods that train a network. federated-prior has its own number of rounds: at most 17, "
-    "unless its plan's `method` sets another limit.",
+    help="Number of rounds of methods that train a network. federated-prior has its own number of rounds: at most 17.",
 )
 @click.option(
     "--sites",
