@@ -162,7 +162,7 @@ class Hospital(Document):
             agent itself.
         trainer_socket: the socket of a trainer that runs as a service; without it `site-agent join` starts the
             trainer itself.
-        starting_files: the folder of the files that plans name as starting_file.
+        starting_files: the folder of the files that plans name under start.
     """
 
     site: Name

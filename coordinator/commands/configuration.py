@@ -30,7 +30,7 @@ class CoordinatorConfiguration(Document):
         authority: the directory that `pki init` made.
         state: the directory for runs; created with mode 0700.
         plans: the studies to run, one after another. Without plans, sites can only enrol.
-        starting_files: the folder of the files that plans name as starting_file.
+        starting_files: the folder of the files that plans name under start.
         stay_seconds: the longest time to wait, after all studies, until every site is informed of the end.
     """
 
