@@ -29,8 +29,8 @@ POLICIES: Final[dict[str, tuple[str, dict[str, object]]]] = {
          "smallest_sites": 3, "largest_rounds": 1000, "largest_megabytes": 2000.0, "largest_clipping_range": 8.0},
     ),
     "open": (
-        "For rehearsals without real patients: every method, masked or not, two hospitals or more.",
-        {"methods": list(METHOD_NAMES), "secure_aggregation": "not-required", "smallest_sites": 2,
+        "For rehearsals without real patients: every method, masked or not, three hospitals or more.",
+        {"methods": list(METHOD_NAMES), "secure_aggregation": "not-required", "smallest_sites": 3,
          "largest_rounds": 20000, "largest_megabytes": 20000.0, "largest_clipping_range": 64.0},
     ),
 }  # fmt: skip
