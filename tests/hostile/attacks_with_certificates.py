@@ -2,7 +2,7 @@
 
 What the coordinator answers is asked of its own code (`Membership`), with a register, an authority and enrolled
 sites as in production. The attacker wants to be taken for a site, or to enrol twice.
-`test_certificates.py` shows that TLS refuses most of these callers before this code sees them.
+`tests/coordinator/test_service.py` shows that TLS refuses most of these callers before this code sees them.
 """
 
 from __future__ import annotations

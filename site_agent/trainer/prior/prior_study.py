@@ -7,9 +7,9 @@ announced sums, and nobody sends any. The rules:
 * announced sums that no sites can have are refused. What depends on this site's own rows ends in a void (MayNotSend):
   announced sums minus its own are no possible sums of the others; few of its rows would determine H; or the others
   have too few rows for the number of announced sums;
-* only training rows take part, and rare values do not (see concept_mapping.py);
+* only training rows take part, and rare values do not (see concept_columns.py);
 * under the plan's key `privacy`, each patient's clipped term depends on this patient alone. So rare values take part,
-  and no statistics, no check of possible sums and no guard depend on rows (private_terms.py).
+  and no statistics, no check of possible sums and no guard depend on rows (site_sums.py).
 """
 
 from __future__ import annotations
