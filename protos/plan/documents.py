@@ -48,7 +48,7 @@ Model: TypeAlias = type[Record] | TypeAdapter[Record]  # an adapter reads a unio
 
 
 def _with_a_real_port(address: str) -> str:
-    if not address.startswith("unix:") and not 0 < int(address.rpartition(":")[2]) < 1 << 16:
+    if not 0 < int(address.rpartition(":")[2]) < 1 << 16:
         raise ValueError("a port must be between 1 and 65535")
     return address
 
@@ -64,12 +64,10 @@ Address: TypeAlias = Annotated[
     StringConstraints(pattern=r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$", max_length=260),
     AfterValidator(_with_a_real_port),
 ]
-# An address for programs of this computer only: loopback, or a Unix socket as unix:/path.
+# An address for programs of this computer only.
 LocalAddress: TypeAlias = Annotated[
     str,
-    StringConstraints(
-        pattern=r"^((127\.0\.0\.1|\[::1\]|localhost):[0-9]{1,5}|unix:/[^\x00-\x1f\x7f]+)$", max_length=108
-    ),
+    StringConstraints(pattern=r"^(127\.0\.0\.1|\[::1\]|localhost):[0-9]{1,5}$"),
     AfterValidator(_with_a_real_port),
 ]
 

@@ -81,9 +81,7 @@ def console(path: Path, listen: str) -> None:
 def _opened(listen: str) -> socket.socket:
     try:
         TypeAdapter(LocalAddress).validate_python(listen)
-        if listen.startswith("unix:"):
-            raise ValueError("a browser cannot open a Unix socket")
-    except (ValidationError, ValueError) as cause:
+    except ValidationError as cause:
         raise UsageError(
             what=f"--listen {listen} is not a local address that a browser can open.",
             consequence=_NOTHING,
