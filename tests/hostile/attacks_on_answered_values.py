@@ -7,7 +7,8 @@ of two sums is the difference of this hospital's numbers.
 from __future__ import annotations
 
 import shutil
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from site_agent.hospital import read_hospital
 from site_agent.trainer import answered_values
 from site_agent.trainer.before_rounds import begin_prior
 from site_agent.trainer.disk import site_secret
+from site_agent.trainer.prior import prior_study
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Failed, Prepare, Trained
 from tests.hostile.attack import Attack, in_copy, patched, scratch
@@ -76,9 +78,14 @@ def without_the_memory() -> AbstractContextManager[None]:
     return patched(answered_values, remember=lambda *used: None)
 
 
-def without_patients() -> AbstractContextManager[None]:
-    """A site counts the rows that changed, and not their patients."""
-    return patched(answered_values, patients_of=lambda table, rows: None)
+@contextmanager
+def without_patients() -> Iterator[None]:
+    """A site counts rows, and not their patients."""
+    with (
+        patched(answered_values, patients_of=lambda table, rows: None),
+        patched(prior_study, patients_of=lambda table, rows: None),
+    ):
+        yield
 
 
 def without_the_witness() -> AbstractContextManager[None]:

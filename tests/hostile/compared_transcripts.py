@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from protos.plan.manifest import manifest_of
 from protos.plan.plan import plan_from_json
 from protos.plan.prior_plan import PriorPlan
 from protos.wire.messages import Bind, Chunk, Offer, SiteMessage, Stage
@@ -70,8 +69,8 @@ def transcript(folder: Path, *, comes: bool, rounds: int) -> list[tuple[str, int
         ]  # fmt: skip
         await enter(sites)
         await agree(sites)
-        zeros = np.zeros(manifest_of(plan).parameters or plan.tensor.number_count, np.float32)
         for number in range(rounds):
+            zeros = np.zeros(sum(tensor.number_count for tensor in plan.tensors_before(number)), np.float32)
             stage = Stage.STATISTICS if number == 0 else Stage.NEWTON
             if sites[0].error is None:
                 await sites[0].tell(Offer(number, 0, parameters_digest(zeros), stage), *parameter_chunks(zeros, number))
