@@ -203,14 +203,14 @@ def besiege(folder: Path, calls: int, seed: int, seconds: float = float("inf")) 
         log = folder / "coordinator.log"
         coordinator = stack.enter_context(running(coordinator_command(setting, "run"), log))
         wait_until(says(log, "coordinator_listening"))
-        sites = [stack.enter_context(running(light_command(setting, "agents", honest), folder / "honest.log"))]
+        sites = [stack.enter_context(running(light_command(setting, honest), folder / "honest.log"))]
         attacker = Attacker(setting.address, connecting(setting), plan, seed)
         asyncio.run(attacker.attack(calls, seconds, coordinator.pid))
         told = attacker.told
         told.last_mib = memory_mib(coordinator.pid, "VmRSS")
         told.peak_mib = memory_mib(coordinator.pid, "VmHWM")
         told.descriptors = len(list(Path(f"/proc/{coordinator.pid}/fd").iterdir()))
-        sites.append(stack.enter_context(running(light_command(setting, "agents", [third]), folder / "third.log")))
+        sites.append(stack.enter_context(running(light_command(setting, [third]), folder / "third.log")))
         # A site that ends with an error is noticed first, because the coordinator would wait for it.
         is_over = all(program.wait(300) == 0 for program in (*sites, coordinator))
         told.is_exact = is_over and Federation(setting, {}).arrays_are(ROUNDS)

@@ -10,7 +10,7 @@ import pytest
 
 from host.plots import Axis, Row, Series, intervals, plot
 from site_agent.desk.comparison.evaluation import HeldOutRows
-from site_agent.desk.findings.drawings import calibration_plots, ranking_plots, title_of
+from site_agent.desk.findings.drawings import calibration_plots, ranking_plot, title_of
 from site_agent.desk.findings.subgroups import subgroups
 
 UNIT = Axis(label="<x>", low=0.0, high=1.0)
@@ -38,15 +38,10 @@ def test_every_model_has_a_line_or_is_named() -> None:
     """Seven models and a guess: seven plots of calibration, and a sentence for the guess."""
     names = ["federated", "siloed", "placebo", "expert", "logistic_regression", "random_forest", "gradient_boosting"]
     line = {"xs": [0.0, 1.0], "ys": [0.0, 1.0]}
-    of_one = {
-        "roc": line,
-        "decision": line,
-        "calibration": line,
-    }
-    curves = {name: {"yes": of_one} for name in [*names, "majority_guess"]}
-    facts = {"task": "binary", "curves": curves, "treat_all": {"yes": line}}
+    curves = {name: {"roc": line, "calibration": line} for name in [*names, "majority_guess"]}
+    facts = {"task": "binary", "curves": curves}
 
-    ranking, left_out = ranking_plots(facts)
+    ranking, left_out = ranking_plot(facts)
     calibrated, others = calibration_plots(facts)
 
     assert captions(ranking) == ["ROC curve"]

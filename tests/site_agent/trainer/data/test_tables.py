@@ -83,7 +83,7 @@ def test_a_german_export_is_read(tmp_path: Path) -> None:
         ),
         (SMALL_ROWS[:9], "too few rows: at least 10 are needed, 9 are there"),
         ([[*row[:5], "0"] for row in SMALL_ROWS], "column sick: no row is of the class positive"),
-        ([[*row[:5], "1"] for row in SMALL_ROWS], "column sick: all rows are of one class"),
+        ([[*row[:5], "1"] for row in SMALL_ROWS], "column sick: no row is of the class negative"),
         ([], "too few rows"),
         (_changed(0, 4, "Zebra\0"), "line 2: it has a NUL byte"),
         (_changed(0, 4, "Zebra\n" * 40_000), "far too long"),
