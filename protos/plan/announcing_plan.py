@@ -66,16 +66,16 @@ class AnnouncingPlan(PlanHead):
             return ()
         return (self._tensor_of(self.place(min(round_number - 1, self.training_rounds), self.training_rounds).stop),)
 
-    def whole(self, received: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def whole(self, round_number: int, received: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return a received vector with zeros for the sums that follow: float32 of shape (numbers of `tensor`,).
 
         Raises:
-            MalformedMessage: it is longer than that.
+            MalformedMessage: it has neither the sums before this round nor all of the run.
         """
-        missing = self.tensor.number_count - received.size
-        if missing < 0:
+        every, before = self.tensor.number_count, sum(one.number_count for one in self.tensors_before(round_number))
+        if received.shape not in ((before,), (every,)):
             raise MalformedMessage("another number of announced sums")
-        return np.pad(received, (0, missing))
+        return np.pad(received, (0, every - received.size))
 
     def place(self, round_number: int, made: int) -> slice:
         """Return the slice that contains one round's sums in the vector of all sums of the run.

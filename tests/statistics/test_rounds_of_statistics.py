@@ -37,8 +37,11 @@ def test_announced_sums_are_final_also_after_a_restart() -> None:
     changed = vector.copy()
     changed[4] += 1
 
-    with pytest.raises(MalformedMessage):
-        study.train(NEWTON, changed)
+    size = 4 * plan.place(0, 1).stop
+    assert study.train(NEWTON, vector[:size]).scalars == first.scalars  # zeros follow
+    for other in (changed, vector[: size - 4], vector[: size + 4], np.append(vector, vector[:4])):
+        with pytest.raises(MalformedMessage):
+            study.train(NEWTON, other)
     later = StatisticsStudy(plan, frames[study.site], site=study.site, secret=study.site.encode())
     later.restore(study.saved())
     with pytest.raises(MalformedMessage):

@@ -180,7 +180,7 @@ class PriorStudy:
 
     def _received_sums(self, round_number: int, received: Vector) -> AnnouncedSums:
         """Return the sums received before a round. Raise an error if an earlier sum has changed."""
-        prior, received = self.prior, self.prior.whole(received)
+        prior, received = self.prior, self.prior.whole(round_number, received)
         made = min(round_number - 1, prior.training_rounds)
         words = prior.place(made, prior.training_rounds).stop if round_number else 0
         known = received[: 4 * words]

@@ -110,7 +110,7 @@ class StatisticsStudy:
 
     def _whole(self, round_number: int, received: Vector) -> Vector:
         """Refuse sums that differ from those of an earlier round. Remember and return the sums of the rounds so far."""
-        plan, received = self.plan, self.plan.whole(received)
+        plan, received = self.plan, self.plan.whole(round_number, received)
         made = min(round_number - 1, plan.training_rounds)
         size = 16 * plan.place(made, plan.training_rounds).stop if round_number else 0
         raw = received.astype("<f4").tobytes()
