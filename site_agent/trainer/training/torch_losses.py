@@ -127,6 +127,6 @@ def _balanced_weights(task: Task, classes: int, targets: Tensor) -> Tensor:
         ones = targets.double().sum()
         rows = torch.stack((len(targets) - ones, ones))
     else:
-        rows = torch.bincount(targets, minlength=classes).double()
+        rows = functional.one_hot(targets, classes).double().sum(0)
     weights = rows.sum() / (classes * rows)
     return torch.where(rows > 0, weights, 0.0).float()
