@@ -23,8 +23,7 @@ from site_agent.desk.results.joining_models import fit_own_models
 from site_agent.desk.results.prior_report import joined_with
 from site_agent.desk.results.simple_models import best_simple_model, simple_scores
 from site_agent.hospital import Split
-from site_agent.trainer.data.dataset import Dataset, SplitRows, prepare_rows, split_rows
-from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.data.dataset import SplitRows, prepare_rows, split_rows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
 from site_agent.trainer.site_network import Seeds
@@ -41,8 +40,7 @@ class _Member:
     def __init__(self, table: Table, seed: int) -> None:
         self.table = table
         self.rows: SplitRows = split_rows(table, Split(seed=seed, stratified=True))
-        prepared: tuple[Dataset, Preprocessing] = prepare_rows(table, self.rows)
-        self.dataset, self.preprocessing = prepared
+        self.dataset, self.preprocessing = prepare_rows(table, self.rows)
 
     def auroc(self, scores: Any) -> float:  # Any: any array of shape (test rows,)
         """Return the AUROC of these scores on the site's test rows."""

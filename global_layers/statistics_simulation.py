@@ -12,6 +12,7 @@ from global_layers.one_process import run_rounds
 from protos.plan.analyses import Frame
 from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.statistics_plan import StatisticsPlan
+from site_agent.trainer.statistics.concept_frame import times_of
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
 
@@ -35,6 +36,8 @@ def simulate_statistics(
         there = [one for one in plan.concepts if one.recorded_by is None or name in one.recorded_by]
         owners = np.arange(len(table)) if patient is None else pd.factorize(table[patient])[0]
         columns = {concept.name: _values(concept, table, name) for concept in there}
+        if any((table[time] < 0).any() for time in times_of(plan)):
+            raise ValueError(f"the frame of {name} has times below 0")
         frame = Frame(columns=columns, patients=owners.astype(np.int64), smallest_cell=plan.smallest_cell)
         studies[name] = StatisticsStudy(plan, frame, site=name, secret=b"simulated")
     return run_rounds(plan, studies).run.analyses()

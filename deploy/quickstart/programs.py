@@ -36,7 +36,7 @@ def run_to_the_end(rehearsal: Rehearsal, console: Console) -> None:
                 _show(_status(rehearsal), tasks, progress)
                 _raise_for_failed(rehearsal, programs)
                 time.sleep(_LOOK_SECONDS)
-            _wait_for_all(programs)
+            _wait_for_all(rehearsal, programs)
             _raise_for_failed(rehearsal, programs)
             for task in tasks.values():
                 progress.update(task, completed=rehearsal.rounds)
@@ -85,17 +85,17 @@ def _show(status: dict[str, Any] | None, tasks: dict[str, TaskID], progress: Pro
             progress.update(task, completed=run["rounds"])
 
 
-def _wait_for_all(programs: dict[str, subprocess.Popen[bytes]]) -> None:
+def _wait_for_all(rehearsal: Rehearsal, programs: dict[str, subprocess.Popen[bytes]]) -> None:
     deadline = time.monotonic() + _FAREWELL_SECONDS
-    for name, program in programs.items():
-        try:
-            program.wait(timeout=max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired as cause:
+    while running := [name for name, program in programs.items() if program.poll() is None]:
+        _raise_for_failed(rehearsal, programs)
+        if time.monotonic() > deadline:
             raise OperatorError(
-                what=f"{name} was still running {_FAREWELL_SECONDS:g} seconds after the coordinator ended.",
+                what=f"{running[0]} was still running {_FAREWELL_SECONDS:g} seconds after the coordinator ended.",
                 consequence="The rehearsal was ended. No data left this computer.",
                 remedy="Report this to the project, with the logs in the rehearsal's folder.",
-            ) from cause
+            )
+        time.sleep(_LOOK_SECONDS)
 
 
 def _raise_for_failed(rehearsal: Rehearsal, programs: dict[str, subprocess.Popen[bytes]]) -> None:

@@ -152,7 +152,7 @@ def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> S
     table, _ = table_for_run(hospital, hospital.scratch_path)
     require_answer(plan, table.contract, hospital.site)
     cell = max(plan.smallest_cell, hospital.policy.smallest_cell)
-    frame = concept_frame(plan.concepts, table, hospital.site, cell)
+    frame = concept_frame(plan, table, hospital.site, cell)
     used = used_values(plan.concepts, table, frame)
     secret = site_secret(state / "models")
     study = StatisticsStudy(plan, frame, site=hospital.site, secret=secret, digest=table_digest(table))

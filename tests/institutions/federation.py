@@ -123,7 +123,10 @@ class Federation:
         with tempfile.TemporaryDirectory() as folder:
             for name, data in zip(HOSPITALS, dealt_hospitals(len(HOSPITALS), Path(folder), seed=0), strict=True):
                 self.safe[f"{name}: patients.csv"] = data.table.read_bytes()
-                self.safe[f"{name}: contract.yaml"] = data.contract.read_bytes()
+                # Their columns differ; the outcome is the concept that a statistics plan asks for.
+                contract = yaml.safe_load(data.contract.read_bytes())
+                contract["columns"][-1] |= {"concept": "diagnosis"}
+                self.safe[f"{name}: contract.yaml"] = yaml.safe_dump(contract, sort_keys=False).encode()
                 self.bring(name, "patients.csv", "contract.yaml")
 
     def bring(self, name: str, *files: str) -> None:
@@ -139,28 +142,26 @@ class Federation:
 
     def begin_long_study(self, name: str) -> None:
         """A further study that goes on for as long as the tests disturb it."""
-        self.begin_study(name, approved_at=HOSPITALS)
-        self.goes_on(by=1)
-
-    def begin_study(self, name: str, *, approved_at: Sequence[str]) -> None:
-        """Announce a further long study, which these hospitals have approved."""
-        self.study = name
-        self.office.place(f"/etc/global-layers/{name}.yaml", self._further_plan(name))
-        together(lambda hospital: self.approve(hospital, name), [self.machines[each] for each in approved_at])
-        self.office.run("sed", "-i", f"s/^plans: .*/plans: [{name}.yaml]/", COORDINATOR_FILE)
-        self.follow("Another study")
-
-    def approve(self, hospital: Machine, name: str) -> None:
-        """A person at a hospital approves a further long study; nobody has announced it yet."""
-        hospital.place(f"/srv/{name}.yaml", self._further_plan(name))
-        words = ("--plan", f"/srv/{name}.yaml", "--by", "A. Jones", "--beside", "all", "--yes")
-        hospital.run("site-agent", "approve", "--config", HOSPITAL_FILE, *words)
-
-    def _further_plan(self, name: str) -> bytes:
         plan = yaml.safe_load(self.office.run("cat", "/etc/global-layers/plan.yaml"))
         plan |= {"study": name, "timing": {"save_every_rounds": 5, "save_every_seconds": None}}
         plan["schedule"] |= {"epochs": 20_000}
-        return yaml.safe_dump(plan, sort_keys=False).encode()
+        self.begin_study(plan)
+        self.goes_on(by=1)
+
+    def begin_study(self, plan: dict[str, Any]) -> None:
+        """Announce a further study, which a person at each hospital has approved before."""
+        self.study, content = plan["study"], yaml.safe_dump(plan, sort_keys=False).encode()
+        path = f"/srv/{self.study}.yaml"
+
+        def approve(hospital: Machine) -> None:
+            hospital.place(path, content)
+            words = ("--plan", path, "--by", "A. Jones", "--beside", "all", "--yes")
+            hospital.run("site-agent", "approve", "--config", HOSPITAL_FILE, *words)
+
+        self.office.place(f"/etc/global-layers/{self.study}.yaml", content)
+        together(approve, self.hospitals)
+        self.office.run("sed", "-i", f"s/^plans: .*/plans: [{self.study}.yaml]/", COORDINATOR_FILE)
+        self.follow("Another study")
 
     def _at(self, where: str, *, everywhere: bool) -> list[Machine]:
         if where == "the office":

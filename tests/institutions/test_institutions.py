@@ -10,6 +10,7 @@ import json
 import re
 
 import pytest
+import yaml
 
 from tests.institutions.federation import (
     COORDINATOR_FILE,
@@ -373,6 +374,25 @@ def test_a_hospital_that_lost_everything_takes_part_again(under_way: Federation)
     for hospital in under_way.hospitals:
         wait_until(lambda: hospital.property("site-gate", "ActiveState") == "inactive", "it ends")  # noqa: B023
         assert hospital.property("site-gate", "ExecMainStatus") == "0"
+
+
+def test_a_clinical_question_is_answered_at_every_hospital(under_way: Federation) -> None:
+    """A statistics plan: the trainer's unit may write its results, and they are the same everywhere."""
+    office = under_way.office
+    plan = yaml.safe_load(office.run("cat", "/etc/global-layers/plan.yaml"))
+    concept = {"kind": "codes", "name": "diagnosis", "definition": "Of the tumour.", "codes": ["no", "yes"]}
+    analysis = {"name": "patients", "table_one": {"columns": ["diagnosis"]}}
+    common = {"fewest_sites": 3, "smallest_cell": 10, **{key: plan[key] for key in ("version", "sites")}}
+
+    under_way.begin_study(
+        {"kind": "statistics", "study": "answers", "concepts": [concept], "analyses": [analysis], **common}
+    )
+
+    wait_until(lambda: office.property("coordinator", "ActiveState") == "inactive", "the question is answered")
+    found = {office.run("sh", "-c", f"cat {RUNS}/answers-*/results.json")}
+    found |= {each.run("sh", "-c", f"cat {SITE}/statistics/*/results.json") for each in under_way.hospitals}
+    assert len(found) == 1
+    assert "refused" not in json.loads(found.pop())["analyses"][0]
 
 
 def _is_another(machine: Machine, before: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,11 @@ import yaml
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from quickstart.federation import PROGRAMS, Rehearsal, command, prepare
+from quickstart.federation import Rehearsal, command, prepare
 from quickstart.hospitals import uci_hospitals
 from quickstart.programs import run_to_the_end
 from tests.logged import lines_of
+from tests.rehearsal.programs import finished
 
 LIMITS = {"largest_epsilon_per_study": 1.0, "largest_epsilon_per_year": 1.2, "delta": 1e-5}
 PROMISE = {"unit": "patient", "epsilon": 1.0, "delta": 1e-5, "clip": 2.0}
@@ -65,23 +65,8 @@ def test_a_private_run_from_plan_to_report(tmp_path: Path) -> None:
         _check_site(home)
         again = plan.with_name("again.yaml")
         again.write_text(yaml.safe_dump(yaml.safe_load(plan.read_text()) | {"version": 2}))
-        refused = subprocess.run(
-            [
-                PROGRAMS / "site-agent",
-                "approve",
-                "--config",
-                home / "hospital.yaml",
-                "--plan",
-                again,
-                "--by",
-                "B. Lee",
-                "--beside",
-                "all",
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words = ("--config", home / "hospital.yaml", "--plan", again, "--by", "B. Lee", "--beside", "all")
+        refused = finished("site-agent", "approve", *words)
         assert refused.returncode == 77
 
 

@@ -83,7 +83,7 @@ def test_rows_that_a_contract_leaves_out_are_counted(tmp_path: Path) -> None:
     plan = statistics_plan(table_one("age"), concepts=[CONCEPTS[0]])
     table = read_table(tmp_path / "table.csv", contract)
 
-    (found,) = results_of(plan, {name: concept_frame(plan.concepts, table, name, 10) for name in plan.site_names})
+    (found,) = results_of(plan, {name: concept_frame(plan, table, name, 10) for name in plan.site_names})
 
     assert (found["columns"]["age"]["all"]["rows"], found["rows left out"]) == (160, 80)
     head = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
@@ -122,3 +122,6 @@ def test_a_notebook_has_the_same_numbers() -> None:
     assert found == results_of(plan, frames_of(plan, table))
     with pytest.raises(ValueError, match="no codes"):
         simulate_statistics(plan, dict.fromkeys(plan.site_names, table.assign(sex="unknown")))
+    curve = {"name": "survival", "curve": {"time": "days", "event": "died", "grid": 50.0, "to": 900.0}}
+    with pytest.raises(ValueError, match="below 0"):
+        simulate_statistics(statistics_plan(curve), dict.fromkeys(plan.site_names, table.assign(days=-1.0)))

@@ -133,7 +133,7 @@ def test_no_library_for_training_is_loaded_for_statistics(tmp_path: Path) -> Non
         "import site_agent.trainer.worker, site_agent.trainer.before_rounds, site_agent.trainer.data.run_table;"
         "plan = plan_from_json(Path('plan.json').read_bytes());"
         "table = read_table(Path('ahus.csv'), read_contract(Path('ahus.yaml')));"
-        "study = StatisticsStudy(plan, concept_frame(plan.concepts, table, 'ahus', 10), site='ahus', secret=b'secret');"
+        "study = StatisticsStudy(plan, concept_frame(plan, table, 'ahus', 10), site='ahus', secret=b'secret');"
         "zeros = np.zeros(plan.tensor.number_count, np.float32);"
         "assert any(study.train(Asked(round=0, stage=Stage.STATISTICS), zeros).scalars);"
         "study.close(Asked(round=3, stage=None), zeros); assert len(study.results()) == 5;"

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
 import numpy as np
 
-from protos.plan.analyses import Float64, Frame
+from protos.errors import DataError
+from protos.plan.analyses import CoxAnalysis, CurveAnalysis, Float64, Frame, concepts_used
 from protos.plan.concepts import Concept, NumberConcept
+from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.trainer.answered_values import Values, codes_of, numbers_of
-from site_agent.trainer.data.columns import CategoricalFeature
+from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, FollowUpColumn, NumericFeature
 from site_agent.trainer.data.contract import (
     BinaryTarget,
     Contract,
@@ -51,19 +52,33 @@ class Recorded:
         return found.astype(np.float64)
 
 
-def concept_frame(concepts: Sequence[Concept], table: Table, site: str, smallest_cell: int) -> Frame:
+def concept_frame(plan: StatisticsPlan, table: Table, site: str, smallest_cell: int) -> Frame:
     """Return the rows of a table as the plan's concepts describe them.
 
     Raises:
         ConfigurationError: the contract does not fit the concepts, see `mapped_concepts`.
+        DataError: a time to an event is below 0.
     """
-    columns = {}
-    for concept, one in mapped_concepts(concepts, table.contract, site):
-        columns[concept.name] = _values(concept, one, one.own(table))
+    columns, times = {}, times_of(plan)
+    for concept, one in mapped_concepts(plan.concepts, table.contract, site):
+        own = one.own(table)
+        if concept.name in times and (own < 0.0).any():
+            raise DataError(
+                what=f"The column {one.name} is a time to an event, and {(own < 0.0).sum()} of its values are below 0.",
+                consequence="Nothing was sent.",
+                remedy=f"Correct the table, or give {one.name} a `range` in the contract that begins at 0: "
+                "`site-agent data check` then lists the rows.",
+            )
+        columns[concept.name] = _values(concept, one, own)
     patients = np.arange(table.rows)
     if table.patients is not None:
         patients = np.unique(np.array(table.patients), return_inverse=True)[1].astype(np.int64)
     return Frame(columns=columns, patients=patients, smallest_cell=smallest_cell, left_out=len(table.dropped))
+
+
+def times_of(plan: StatisticsPlan) -> set[str]:
+    """Return the concepts that are times to an event."""
+    return {concepts_used(one)[0][0] for one in plan.analyses if isinstance(one, CoxAnalysis | CurveAnalysis)}
 
 
 def mapped_concepts(concepts: Sequence[Concept], contract: Contract, site: str) -> list[tuple[Concept, Recorded]]:
@@ -96,7 +111,7 @@ def mapped_concepts(concepts: Sequence[Concept], contract: Contract, site: str) 
 def recorded_concepts(contract: Contract) -> dict[str, Recorded]:
     """Return the columns that record a concept, by the concept's name. Raises ConfigurationError if two record one."""
     found: dict[str, Recorded] = {}
-    for one in (*_features(contract), *_target(contract), *_follow_up(contract)):
+    for one in _columns(contract):
         if one.concept in found:
             raise wrong_mapping(f"The contract maps {found[one.concept].name} and {one.name} to {one.concept}.")
         found[one.concept] = one
@@ -119,38 +134,17 @@ def used_values(concepts: Sequence[Concept], table: Table, frame: Frame) -> dict
     return found
 
 
-def _features(contract: Contract) -> Iterator[Recorded]:
-    for feature in contract.features:
-        concept, name = feature.concept, feature.name
-        if concept is None:
-            continue
-        if isinstance(feature, CategoricalFeature):
-            codes, means = feature.codes, feature.concept_codes
-            yield Recorded(name=name, concept=concept, codes=codes, concept_codes=means)
-        else:
-            yield Recorded(name=name, concept=concept, unit=feature.unit)
-
-
-def _follow_up(contract: Contract) -> Iterator[Recorded]:
-    column = contract.follow_up
-    if column is not None and column.concept is not None:
-        yield Recorded(name=column.name, concept=column.concept, unit=column.unit)
-
-
-def _target(contract: Contract) -> Iterator[Recorded]:
-    target = contract.target
-    if target.concept is None:
-        return
-    name, concept = target.name, target.concept
-    match target:
-        case BinaryTarget(classes=classes, concept_codes=means):
-            yield Recorded(name=name, concept=concept, codes=classes, concept_codes=means)
-        case MultiClassTarget(codes=codes):
-            yield Recorded(name=name, concept=concept, codes=codes)
-        case RegressionTarget(unit=unit):
-            yield Recorded(name=name, concept=concept, unit=unit)
-        case _:
-            assert_never(target)
+def _columns(contract: Contract) -> Iterator[Recorded]:
+    for one in (*contract.features, contract.target, contract.follow_up):
+        match one:
+            case CategoricalFeature(concept=str(concept), codes=codes, concept_codes=means):
+                yield Recorded(name=one.name, concept=concept, codes=codes, concept_codes=means)
+            case BinaryTarget(concept=str(concept), classes=codes, concept_codes=means):
+                yield Recorded(name=one.name, concept=concept, codes=codes, concept_codes=means)
+            case MultiClassTarget(concept=str(concept), codes=codes):
+                yield Recorded(name=one.name, concept=concept, codes=codes)
+            case NumericFeature() | DateFeature() | RegressionTarget() | FollowUpColumn() if one.concept is not None:
+                yield Recorded(name=one.name, concept=one.concept, unit=one.unit)
 
 
 def _values(concept: Concept, one: Recorded, own: Float64) -> Float64:

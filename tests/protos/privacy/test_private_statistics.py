@@ -44,7 +44,7 @@ def private_statistics_plan(
 def private_numbers(plan: StatisticsPlan, table: Table) -> tuple[int, ...]:
     """What a site's trainer gives its gate, before noise."""
     name = plan.site_names[0]
-    study = StatisticsStudy(plan, concept_frame(plan.concepts, table, name, 1), site=name, secret=b"secret")
+    study = StatisticsStudy(plan, concept_frame(plan, table, name, 1), site=name, secret=b"secret")
     asked = Asked(round=0, stage=Stage.STATISTICS)
     return study.train(asked, np.zeros(plan.tensor.number_count, np.float32)).scalars
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protos.errors import ConfigurationError
+from protos.errors import ConfigurationError, DataError
 from protos.plan.concepts import CodedConcept, Conversion, NumberConcept
+from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.desk.drafting.describe import describe
 from site_agent.desk.examination.examine import examine
 from site_agent.hospital import Split
@@ -20,8 +21,10 @@ from site_agent.trainer.data.run_table import table_digest
 from site_agent.trainer.data.tables import Survey, survey_new_rows, survey_table
 from site_agent.trainer.statistics.concept_frame import concept_frame, used_values
 from tests.site_agent.trainer.data.conftest import contract_from
+from tests.statistics.federations import statistics_plan
 
 NUMBER = "{name: days, role: follow-up, unit: days%s}"
+FEATURE = "{name: days, role: feature, type: numeric, concept: time%s}"
 DATES = "{name: last, role: follow-up, unit: days, pattern: '%%d.%%m.%%Y', since: start%s}"
 TARGET = "{name: died, role: target, task: binary, positive: [2], negative: [1%s]}"
 
@@ -30,6 +33,11 @@ def _contract(follow_up: str, more: str = "", codes: str = "") -> Contract:
     start = "  - {name: start, role: date}\n" if "since" in follow_up else ""
     columns = f"  - {{name: age, role: feature, type: numeric}}\n{start}  - {follow_up % more}\n  - {TARGET % codes}\n"
     return contract_from(f"format: {{header: true}}\ncolumns:\n{columns}")
+
+
+def _plan(concepts: tuple[NumberConcept | CodedConcept, ...]) -> StatisticsPlan:
+    curve = {"name": "survival", "curve": {"time": "time", "event": "event", "grid": 5.0, "to": 15.0}}
+    return statistics_plan(curve, concepts=[one.model_dump(mode="json") for one in concepts])
 
 
 def _read(tmp_path: Path, contract: Contract, cells: list[str], codes: tuple[str, ...] = ("1", "2")) -> Survey:
@@ -143,11 +151,22 @@ def test_a_statistics_plan_gets_time_and_event(tmp_path: Path) -> None:
     )  # fmt: skip
     table = _read(tmp_path, contract, _ordinary("7")).table
 
-    frame = concept_frame(concepts, table, "site", 5)
+    frame = concept_frame(_plan(concepts), table, "site", 5)
 
     np.testing.assert_allclose(frame.columns["time"][:2], [1.0, 30 / 7])
     np.testing.assert_array_equal(frame.columns["event"][:2], [0.0, 1.0])
     assert "days" in used_values(concepts, table, frame)
+
+
+def test_a_feature_below_0_is_no_time(tmp_path: Path) -> None:
+    """A plan can take its time from a feature; below 0 it would have become the lower limit."""
+    contract = _contract(FEATURE, codes="], concept: event, concept_codes: [alive, dead")
+    time = NumberConcept(kind="number", name="time", definition="Time.", low=0, high=20)
+    plan = _plan((time, CodedConcept(kind="codes", name="event", definition="Death.", codes=("alive", "dead"))))
+
+    concept_frame(plan, _read(tmp_path, contract, _ordinary("0")).table, "site", 5)
+    with pytest.raises(DataError):
+        concept_frame(plan, _read(tmp_path, contract, _ordinary("-1")).table, "site", 5)
 
 
 def test_new_rows_need_no_time(tmp_path: Path) -> None:
