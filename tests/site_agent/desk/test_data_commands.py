@@ -5,49 +5,31 @@ from __future__ import annotations
 import asyncio
 import re
 import subprocess
-import sys
-from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-import structlog
 import yaml
 
 from protos.errors import DataError
 from site_agent.desk.examination.examine import examined
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.site_cli import main
 from site_agent.trainer.data.run_table import TableCheck, find_check, keep_check, table_for_run
-from tests.entry_points import Terminal
 from tests.logged import lines_of
 from tests.plan_changes import POLICY
+from tests.rehearsal.programs import called, finished
 
-PROGRAM = Path(sys.executable).parent / "site-agent"
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a command came to."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Run = Callable[..., Done]
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """The command in this process, which has to keep its network for the other tests."""
     monkeypatch.setattr("site_agent.commands.data_commands.give_up_network", lambda: True)
-
-    terminal = Terminal("site-agent", main, capsys, monkeypatch)
-    yield lambda *words: Done(terminal(*words), terminal.out, terminal.err)
-    structlog.reset_defaults()
+    return partial(called, "site-agent")
 
 
 def write_patients(folder: Path, rows: int = 200) -> Path:
@@ -133,9 +115,7 @@ def test_rows_without_an_outcome_are_refused_or_left_out(run: Run, tmp_path: Pat
 
 def test_the_program_itself_describes_without_a_network(tmp_path: Path) -> None:
     """As it is started by a person, it gives the network up and writes the draft to the terminal."""
-    done = subprocess.run(
-        [PROGRAM, "data", "describe", write_patients(tmp_path)], capture_output=True, text=True, check=False
-    )
+    done = finished("site-agent", "data", "describe", write_patients(tmp_path))
 
     assert done.returncode == 0, done.stderr
     assert "role: target" in done.stdout
