@@ -86,13 +86,14 @@ def apply_rule(plan: NetworkPlan, manifest: Manifest, sums: Sums, parameters: Fl
         np.add(parameters, step, out=parameters, casting="same_kind")
         return
 
+    # In float64 sums are exact, so adding 1 for n rounds gives n. In float32 short integers are.
+    kind = np.float32 if isinstance(rule, Mean) and sums.exponents else np.float64
+
     def move(blocks: list[_Stretch]) -> None:
         for block in blocks:
-            # In float64 the sum is exact, so adding 1 for n rounds gives n.
-            mean = np.divide(sums.updates[block.part], block.divisor, dtype=np.float64)
-            moving = parameters[block.place]
+            mean = np.divide(sums.updates[block.part], block.divisor, dtype=kind)
             step = _step(rule, mean, {name: array[block.place] for name, array in state.items()}, pace)
-            moving[...] = np.add(moving, step, out=step)
+            np.add(parameters[block.place], step, out=parameters[block.place], casting="same_kind")
 
     blocks = [block for stretch in _stretches(plan, manifest, sums) for block in stretch.blocks()]
     if len(blocks) < _FEWEST_FOR_THREADS:

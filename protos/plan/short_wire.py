@@ -77,8 +77,7 @@ def why_not_scales(plan: Plan, manifest: Manifest, scales: bytes, before: bytes 
     if before is None:
         return None if unpack_exponents(scales) == first else "first scales that are not the plan's"
     known = unpack_exponents(before) if before else (_UNKNOWN,) * len(first)
-    pairs = zip(unpack_exponents(scales), known, strict=True)
-    may = _scales(plan)
+    may, pairs = _scales(plan), zip(unpack_exponents(scales), known, strict=True)
     is_fit = all(may.coarsest <= scale <= may.most_after(earlier) for scale, earlier in pairs)
     return None if is_fit else "scales that grow faster than they may"
 
