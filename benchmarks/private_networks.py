@@ -80,7 +80,6 @@ def network_plan_of(
     hidden: tuple[int, ...] = (),
     clip: float = CLIP,
     rate: float | None = None,
-    bits: int = 64,
 ) -> Plan:
     """Return a plan that trains a network on these tables' concepts and promises `epsilon`, by default at `rate_of`."""
     content: dict[str, Any] = json.loads(plan_of_tables(tables, 3).canonical)
@@ -101,7 +100,6 @@ def network_plan_of(
                 "checkpoint": "latest",
                 "privacy": {
                     "unit": "patient", "epsilon": epsilon, "delta": DELTA, "clip": clip, "patients": PATIENTS,
-                    "bits": bits,
                 },
             }
         )
@@ -152,14 +150,14 @@ def noise_of(plan: Plan, kind: Kind, sites: int, numbers: int) -> Float64:
     """Return the noise in one round's sum, as whole numbers, float64 of shape (numbers,)."""
     training = plan.private_training
     assert training is not None
-    alone = share_variance(training.promise.ratio, 1, training.rounds, training.scale)
+    alone = share_variance(training.promise.ratio, 1, training.rounds)
     match kind:
         case "none":
             return np.zeros(numbers)
         case "curator":
             return discrete_gaussian(numbers, alone, np.random.bytes).astype(np.float64)
         case "shared":
-            share = share_variance(training.promise.ratio, sites - 1, training.rounds, training.scale)
+            share = share_variance(training.promise.ratio, sites - 1, training.rounds)
             drawn = discrete_gaussian(numbers * sites, share, np.random.bytes)
         case "each":
             drawn = discrete_gaussian(numbers * sites, alone, np.random.bytes)
@@ -176,8 +174,7 @@ def trained_area(plan: Plan, rows: PooledRows, kind: Kind, sites: int) -> float:
     exchange = Exchanges(plan, manifest).of(0, Stage.TRAINING, b"")
     known = PrivateRows.of(*rows.training, None)
     for _ in range(plan.schedule.rounds):
-        layers, room = layers_of(plan, parameters), training.ring.room
-        terms = training.rounded(clipped_gradients(layers, training.promise.clip, known, room=room))
+        terms = clipped_gradients(layers_of(plan, parameters), training.promise.clip, known)
         noisy = terms + noise_of(plan, kind, sites, len(terms))
         scalars = dict(zip(training.names, (int(number) for number in noisy), strict=True))
         sums = Sums(exchange=exchange, contributors=sites, updates=np.empty(0, np.int32), scalars=scalars)
@@ -223,11 +220,9 @@ def print_networks(tables: Mapping[str, Table], epsilons: Sequence[float], split
                   f"{found[3]:.4f}  {found[4]:.4f}", flush=True)  # fmt: skip
 
 
-def network_step_ratio(
-    tables: Mapping[str, Table], hidden: tuple[int, ...], repeats: int = 40, bits: int = 64
-) -> float:
+def network_step_ratio(tables: Mapping[str, Table], hidden: tuple[int, ...], repeats: int = 40) -> float:
     """Return the ratio of processor seconds: a private round of all clinics to a plain full-batch round of the plan."""
-    private = network_plan_of(tables, 1.0, hidden=hidden, rounds=repeats, bits=bits)
+    private = network_plan_of(tables, 1.0, hidden=hidden, rounds=repeats)
     content = json.loads(private.canonical) | {"privacy": None}
     plans = private, plan_from_json(json.dumps(content))
     federations = [(Collection(plan), network_studies(plan, tables, 0)) for plan in plans]
@@ -239,7 +234,7 @@ def network_step_ratio(
         return one, other
 
     seconds, without = _median_seconds(both, repeats)
-    print(f"one round, hidden {list(hidden)}, {bits} bits: {seconds:.5f} s private, {without:.5f} s plain, "
+    print(f"one round, hidden {list(hidden)}: {seconds:.5f} s private, {without:.5f} s plain, "
           f"network_step_ratio={seconds / without:.2f}")  # fmt: skip
     return seconds / without
 

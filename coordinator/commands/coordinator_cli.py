@@ -33,7 +33,7 @@ from pki.register import Register, SiteState
 from protos.errors import ConfigurationError
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.plan.privacy_in_words import bits_in_words, how_private, price_in_words
+from protos.plan.privacy_in_words import how_private, price_in_words
 
 
 @click.group()
@@ -81,8 +81,6 @@ def check(path: Path) -> None:
             click.echo(f"  privacy   {price_in_words(plan.privacy, plan.private_sums)}")
             for sentence in how_private(plan):
                 click.echo(f"            {sentence}")
-            if (trained := plan.private_training) is not None:
-                click.echo(f"            {bits_in_words(trained)}")
         click.echo(
             f"  manifest  {manifest.digest.hex()} ({len(manifest.tensors)} tensors, {manifest.parameters} numbers)"
         )

@@ -252,12 +252,11 @@ class Run:
 
     def _sums(self, exchange: Exchange) -> Sums:
         found = self.running_sum
-        scalars = found.updates.tolist() if exchange.is_narrow else found.scalars
         return Sums(
             exchange=exchange,
             contributors=self._training_contributors,
             updates=found.updates[: exchange.updates],
-            scalars=dict(zip(exchange.scalar_names, scalars, strict=True)),
+            scalars=dict(zip(exchange.scalar_names, found.scalars, strict=True)),
             exponents=self.course.exponents,
         )
 

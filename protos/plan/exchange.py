@@ -81,14 +81,9 @@ class Exchange:
         return sum(tensor.number_count for tensor in self.up)
 
     @cached_property
-    def is_narrow(self) -> bool:
-        """Return whether all scalars have 32 bits. A site then sends these scalars instead of updates."""
-        return bool(self.scalars) and all(scalar.bits == 32 for scalar in self.scalars)
-
-    @cached_property
     def layout(self) -> Layout:
         """Return how the vector that sites send is divided into chunks."""
-        return Layout(len(self.scalars), 0) if self.is_narrow else Layout(self.updates, len(self.scalars), self.bits)
+        return Layout(self.updates, len(self.scalars), self.bits)
 
     @cached_property
     def scalar_names(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 The gate refuses everything that the manifest does not list, and a hospital approves its digest. exchange.py decides
 which parts are sent in a single round. Sites send updates in the manifest's order as one vector, followed by scalars as
-64-bit integers. Scalars of 32 bits are sent in the place of updates.
+64-bit integers.
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ class Occasion(StrEnum):
 class Scalar(NamedTuple):  # a plan can have a hundred thousand
     """A number that sites send as an integer. The number is the integer divided by `scale`, a power of two.
 
-    `bound` is the integer's largest magnitude at one site, and only a signed integer can be negative. Integers of 32
-    bits are sent in the place of updates.
+    `bound` is the integer's largest magnitude at one site, and only a signed integer can be negative.
     """
 
     name: str
@@ -70,7 +69,6 @@ class Scalar(NamedTuple):  # a plan can have a hundred thousand
     occasion: Occasion = Occasion.TRAINING
     scale: int = 1
     is_signed: bool = False
-    bits: int = 64
 
     @property
     def lowest(self) -> int:
@@ -260,7 +258,7 @@ def _statistics_scalars(plan: StatisticsPlan) -> Iterator[Scalar]:
 def _private_gradients(training: PrivateTraining | None) -> Iterator[Scalar]:
     if training is not None:
         for name in training.names:
-            yield Scalar(name, training.bound, scale=training.scale, is_signed=True, bits=training.ring.bits)
+            yield Scalar(name, training.bound, scale=PRIVATE_SCALE, is_signed=True)
 
 
 def _prior_scalars(prior: PriorPlan) -> Iterator[Scalar]:
@@ -300,5 +298,5 @@ def most_bytes(plan: Plan, manifest: Manifest) -> int:
     """Return the largest number of bytes that a site sends in the run. Repeated transmissions are not counted."""
     trained, updates = plan.training_rounds, 0 if plan.privacy is not None else manifest.parameters
     layouts = trained * Layout(updates, 0, plan.bits).total_bytes + (plan.rounds - trained) * Layout(0, 0).total_bytes
-    alike = Counter((scalar.bits, scalar.occasion) for scalar in manifest.scalars)
-    return layouts + sum(bits // 8 * rounds_with(plan, occasion) * count for (bits, occasion), count in alike.items())
+    alike = Counter(scalar.occasion for scalar in manifest.scalars)
+    return layouts + sum(8 * rounds_with(plan, occasion) * count for occasion, count in alike.items())

@@ -156,8 +156,6 @@ class NetworkPlan(PlanHead):
                 *(UNPAID[key] for key, is_there in unpaid.items() if is_there),
             ]
         yield from reasons
-        if not reasons and self.private_training is not None:
-            yield from self.private_training.why_not_narrow()
 
     def _of_start(self) -> Iterator[str]:
         if self.start.name == "own" and self.ingredients != Method(federated=self.ingredients.federated):

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from protos.plan.private_prior import PrivateSums
 from protos.plan.private_training import PrivateTraining
+from protos.privacy.accounting import PRIVATE_SCALE
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 
@@ -58,7 +59,7 @@ def mean_change(training: PrivateTraining, sums: Float64) -> Float64:
         sums: integers over all sites, float64 of shape (numbers,).
     """
     taking_part = training.promise.patients * (training.promise.sampling or 1.0)
-    return sums * (-training.learning_rate * training.promise.clip / (taking_part * training.scale))
+    return sums * (-training.learning_rate * training.promise.clip / (taking_part * PRIVATE_SCALE))
 
 
 def local_change(training: PrivateTraining, sums: Float64) -> Float64:

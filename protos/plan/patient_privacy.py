@@ -94,13 +94,11 @@ class TrainingPrivacy(Privacy):
             randomness and keeps it secret. Without it all patients take part in all rounds.
         noise: `shared` or `local`. With `shared` the sites' shares add up to the noise of a round, so a round is one
             sum. With `local` each site adds the whole noise in each of its steps, of which a round may have several.
-        bits: the size of each number that a site sends. With 32 a patient's term has fewer steps.
     """
 
     patients: StrictInt = Field(ge=1, le=1 << 30)
     sampling: float | None = Field(default=None, ge=SMALLEST_SAMPLING, le=LARGEST_SAMPLING)
     noise: Literal["shared", "local"] = "shared"
-    bits: Literal[32, 64] = 64
 
 
 def sampling_of(privacy: object) -> float | None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from protos.plan.ingredients import Adaptive, FederatedOnly, InnerProblem, Mixture, PersonalCopy
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.patient_privacy import Privacy, TrainingPrivacy, has_own_steps, noise_multiplier, sampling_of
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
-from protos.plan.private_training import PrivateTraining
 
 
 def price_in_words(privacy: Privacy, sums: int = 1) -> str:
@@ -61,19 +59,3 @@ def how_private(plan: Plan) -> Iterator[str]:
         yield "The personal model is trained on patients without noise. It stays at the site and influences no sum."
     if made.fine_tuning_epochs:
         yield "The fine-tuning after the last round is without noise. The fine-tuned model stays at the site."
-
-
-def bits_in_words(training: PrivateTraining) -> str:
-    """Describe in one or two sentences how the number of bits affects accuracy or the bytes sent."""
-    if training.promise.bits == 32:
-        return (
-            f"Each number has 32 bits, enough for {training.patients_that_fit} patients at one site. With more "
-            "patients the site may have to clip its sums. Clipping the sums reduces accuracy, but not privacy."
-        )
-    narrow = replace(training, promise=training.promise.model_copy(update={"bits": 32}))
-    halved = (
-        ""
-        if any(narrow.why_not_narrow())
-        else (" With bits: 32 under privacy, a site sends half as many bytes in each round.")
-    )
-    return f"Each number has 64 bits.{halved}"

@@ -33,7 +33,6 @@ from protos.plan.patient_privacy import TrainingPrivacy, noise_multiplier
 from protos.plan.schedules import EpochSchedule, Schedule
 from protos.privacy.accounting import PRIVATE_SCALE, share_variance
 from protos.privacy.discrete_gaussian import LARGEST_VARIANCE
-from protos.privacy.private_ring import LARGEST_NARROW, Ring
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 
@@ -100,22 +99,12 @@ class PrivateTraining:
     @cached_property
     def own_variance(self) -> int:
         """Return the variance of the noise in each number of a private layer's sum. One site adds this whole noise."""
-        return _variance_of(self.promise, 1, self.sums, self.scale)
+        return _variance_of(self.promise, 1, self.sums)
 
     @cached_property
     def own_bound(self) -> int:
         """Return the largest absolute value of one number in a round's sum for a private layer, including the noise."""
-        return LARGEST_PATIENTS * self.scale + _DEVIATIONS * (isqrt(self.steps * self.own_variance) + 1)
-
-    @cached_property
-    def ring(self) -> Ring:
-        """Return the format of the integers in sums. A patient's term has at most one number for each parameter."""
-        return Ring(self.promise.bits, sum(tensor.number_count for tensor in self.network))
-
-    @property
-    def scale(self) -> int:
-        """Return the integer that represents norm 1 of the term that a patient adds."""
-        return self.ring.scale
+        return self.largest_sum + _DEVIATIONS * (isqrt(self.steps * self.own_variance) + 1)
 
     @property
     def is_local(self) -> bool:
@@ -125,7 +114,7 @@ class PrivateTraining:
     @cached_property
     def share_variance(self) -> int:
         """Return the variance of a site's noise in each integer of a round, or of a step if the noise is local."""
-        return _variance_of(self.promise, self.honest, self.sums, self.scale)
+        return _variance_of(self.promise, self.honest, self.sums)
 
     @property
     def sums(self) -> int:
@@ -135,47 +124,25 @@ class PrivateTraining:
     @cached_property
     def bound(self) -> int:
         """Return the largest absolute value of an integer that one site sends, including the noise of this site."""
-        if self.ring.bits == 32:
-            return LARGEST_NARROW // self.sites  # so that no sum of all sites is beyond 31 bits
-        return LARGEST_PATIENTS * self.scale + self._largest_noise
+        noise = isqrt(self.steps * self.inner * self.share_variance)
+        return self.largest_sum + _DEVIATIONS * (noise + 1)
 
     @property
-    def _largest_noise(self) -> int:
-        return _DEVIATIONS * (isqrt(self.steps * self.inner * self.share_variance) + 1)
-
-    @cached_property
     def largest_sum(self) -> int:
         """Return the largest absolute value of a number in one step's sum at one site. Larger numbers are clipped."""
-        return (self.bound - self._largest_noise) // (self.steps * self.inner)
-
-    @property
-    def patients_that_fit(self) -> int:
-        """Return the largest number of patients at one site with which no 32-bit number is ever clipped."""
-        return max(0, self.largest_sum // self.scale)
-
-    def why_not_narrow(self) -> Iterator[str]:
-        """Yield one clause with the reason why numbers of 32 bits are impossible, or nothing if they are possible."""
-        if self.promise.bits == 32 and self.honest > 0 and self.patients_that_fit < self.promise.patients:
-            yield (
-                f"with bits: 32 and {self.sites} sites, one site can have at most {self.patients_that_fit} patients, "
-                f"but patients under privacy is {self.promise.patients}. Remove the key bits"
-            )
-
-    def rounded(self, exact: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Round a step's sum of patients' terms, int64 of any shape, to the integers to send. Clip a larger sum."""
-        return self.ring.rounded(exact, LARGEST_PATIENTS * self.scale if self.ring.bits == 64 else self.largest_sum)
+        return LARGEST_PATIENTS * PRIVATE_SCALE
 
     @property
     def deviation(self) -> float:
         """Return the standard deviation of the honest sites' noise in a round's or step's sum, for terms of norm 1."""
-        return sqrt(self.honest * self.share_variance) / self.scale
+        return sqrt(self.honest * self.share_variance) / PRIVATE_SCALE
 
 
-def _variance_of(promise: TrainingPrivacy, honest: int, sums: int, scale: int = PRIVATE_SCALE) -> int:
+def _variance_of(promise: TrainingPrivacy, honest: int, sums: int) -> int:
     """Return the variance of the noise that one site adds to each integer, for a run with `sums` noisy sums."""
     if promise.sampling is None:
-        return share_variance(promise.ratio, honest, sums, scale)
-    return share_variance(1 / noise_multiplier(promise, sums), honest, scale=scale)
+        return share_variance(promise.ratio, honest, sums)
+    return share_variance(1 / noise_multiplier(promise, sums), honest)
 
 
 # Keys of a plan that make a site send further numbers, or make patients decide about the sums, each with the reason.

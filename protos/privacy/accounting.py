@@ -78,15 +78,14 @@ LARGEST_NOISE: Final = 1 << 50
 _LOST_TO_ROUNDING: Final = 4
 
 
-def share_variance(ratio: float, honest: int, sums: int = 1, scale: int = PRIVATE_SCALE) -> int:
+def share_variance(ratio: float, honest: int, sums: int = 1) -> int:
     """Return the variance of one site's noise in each integer.
 
     Args:
         ratio: the largest mu that all sums together may have.
         honest: the number of sites whose shares are in every sum, at least 1.
         sums: of the same patients, in the whole run.
-        scale: the integer that stands for the norm 1 of a patient's term.
     """
     # The ratio is a float64, which is one exact fraction, so every program computes the same integer.
-    whole = (Fraction(scale) / Fraction(ratio)) ** 2 * sums
+    whole = (Fraction(PRIVATE_SCALE) / Fraction(ratio)) ** 2 * sums
     return ceil(whole / honest) + _LOST_TO_ROUNDING

@@ -21,7 +21,6 @@ from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.prior_sums import FEWEST_ROWS, FEWEST_THERE
-from protos.plan.privacy_in_words import bits_in_words
 from protos.plan.private_training import PrivateTraining
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
@@ -332,7 +331,6 @@ def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]
         f"Each sum is divided by {training.promise.patients}, the number of patients that the plan declares. A site "
         "sends no other number: no count of patients, no loss and no gain."
     )
-    yield bits_in_words(training)
 
 
 def _of_columns(plan: NetworkPlan) -> Iterator[str]:

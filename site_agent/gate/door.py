@@ -244,10 +244,7 @@ class Builder:
             words[0] = 1
             words[1:] = scalars[: len(words) - 1]
             part = layout.updates_slice(index)
-            if exchange.is_narrow:
-                layout.updates(body, index)[...] = np.array(scalars[part], np.int64)  # wraps on purpose: modulo 2**32
-            else:
-                clipped += self._encode(values[part], weight, layout.updates(body, index))
+            clipped += self._encode(values[part], weight, layout.updates(body, index))
             digest.update(body)  # while it is in the processor's cache
         self._require_few(clipped, values.size)
         return Contribution(position, exchange, clipped, buffer.toreadonly(), digest.digest(), noisy)

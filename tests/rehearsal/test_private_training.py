@@ -65,7 +65,7 @@ def test_a_private_network_from_plan_to_report(tmp_path: Path) -> None:
         folder=tmp_path, hospitals=uci_hospitals(tables), methods=("fedavg",), rounds=2, seed=0, is_masked=True
     )
     prepare(rehearsal)
-    privately(rehearsal, promise=PROMISE | {"bits": 64})
+    privately(rehearsal)
     checked = command("coordinator", "check", "--config", tmp_path / "coordinator.yaml")
 
     run_to_the_end(rehearsal, Console(quiet=True))

@@ -181,14 +181,13 @@ def _terms_of(private: PrivateSums, site: str, design: Float64, outcomes: Float6
     return np.asarray(np.concatenate([hessian, gradient], axis=1) / private.units)
 
 
-def rounded_sum(terms: Float64, unit: float, room: float = 1.0) -> Integers:
+def rounded_sum(terms: Float64, unit: float) -> Integers:
     """Round each term to integers, limit its norm, and return the sum of all terms: int64 of shape (numbers,).
 
-    Terms are float64 (patients, numbers), and changed in place. `unit` is the size of the norm 1 in the terms, and
-    `room` the largest norm of the integers, as a part of PRIVATE_SCALE.
+    Terms are float64 (patients, numbers), and changed in place. `unit` is the size of the norm 1 in the terms.
     """
     # Rounding moves a term by at most half the root of its length. The 1 allows for float64's own rounding.
-    largest = unit * (room - (sqrt(terms.shape[1]) / 2 + 1) / PRIVATE_SCALE)
+    largest = unit * (1.0 - (sqrt(terms.shape[1]) / 2 + 1) / PRIVATE_SCALE)
     norms = np.sqrt((terms * terms).sum(axis=1))
     terms *= (np.minimum(1.0, largest / np.maximum(norms, largest)) * (PRIVATE_SCALE / unit))[:, None]
     np.rint(terms, out=terms)
