@@ -82,7 +82,6 @@ class Masker:
         self._keystream = _aligned(_BLOCK_BYTES)
         self._layout = layout
         self._is_pending = [True] * layout.chunks
-        self._first_masks: memoryview | None = None  # of the first chunk, computed in advance
 
     def __repr__(self) -> str:
         return "Masker(hidden)"
@@ -103,21 +102,8 @@ class Masker:
             raise ValueError("a chunk has its own length and is masked once")
         self._is_pending[index] = False
         out = np.empty(len(body), np.uint8).data
-        masks, self._first_masks = self._first_masks, None
-        if masks is not None and index == 0:
-            for plain, mask, sums in zip(*(self._views(each, 0) for each in (body, masks, out)), strict=True):
-                np.add(plain, mask, out=sums)  # wraps on purpose, as in _add_block
-        else:
-            self._add_masks(self._views(body, index), self._views(out, index), counter_block(index))
+        self._add_masks(self._views(body, index), self._views(out, index), counter_block(index))
         return out
-
-    def compute_ahead(self) -> None:
-        """Compute the masks of the first chunk before the chunk is known. `masked` then only adds them."""
-        masks = np.empty(self._layout.chunk_bytes(0), np.uint8).data
-        words, updates = out = self._views(masks, 0)
-        zeros = np.broadcast_to(np.uint64(0), words.shape), np.broadcast_to(updates.dtype.type(0), updates.shape)
-        self._add_masks(zeros, out, counter_block(0))
-        self._first_masks = masks
 
     def _views(self, body: memoryview, index: int) -> Numbers:
         """Return a chunk's words and updates as unsigned integers, without a copy."""

@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Final
 
 from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -46,8 +45,6 @@ from protos.wire.messages import (
 )
 from site_agent.gate.masked_steps import MaskedSteps
 from site_agent.hospital import Policy
-
-_WORTH_BYTES: Final = 64 << 10  # the masks of a smaller chunk cost less than a pause of the gate
 
 
 class SiteMasking:
@@ -84,8 +81,6 @@ class SiteMasking:
         self._advert: KeyAdvert | None = None
         self._roster: tuple[KeyAdvert, ...] = ()
         self._transcript = b""
-        self._made: tuple[tuple[object, ...], bytes] = ((), b"")  # the newest context, after the values behind it
-        self._prepared: tuple[bytes, Layout, Masker] | None = None  # for a context, and not used yet
         self._highest_key_session = 0
         self.key_session = 0
 
@@ -147,31 +142,7 @@ class SiteMasking:
         if self._secret is not None:
             self._secret.forget()
         self._secret, self._terms, self._advert, self._roster, self.key_session = None, None, None, (), 0
-        self._prepared = None
         self._sent = None
-
-    def prepare(self, position: bytes, bind: Bind, layout: Layout) -> None:
-        """Compute the masks of the first chunk while the site waits for parameters or for its trainer.
-
-        Nothing is masked yet, so this may be a guess. Masks for other contributors are computed again.
-        """
-        if self.key_session and self._secret is not None and set(bind.sites) <= {self._site, *self._secret.pair_keys}:
-            context = self._context(position, bind, layout)
-            if self._prepared is None or self._prepared[:2] != (context, layout):
-                masker = self._masker(bind, layout, context)
-                if layout.chunk_bytes(0) >= _WORTH_BYTES:
-                    masker.compute_ahead()
-                self._prepared = (context, layout, masker)
-
-    def check_step(self, position: bytes, bind: Bind, layout: Layout) -> None:
-        """Check that this site may mask a round for these contributors. This is called before a contribution is built.
-
-        Raises:
-            MaskingRefused: the round may not be masked.
-        """
-        self._check_bind(bind)
-        if self._sent is None or self._sent[0] != self._context(position, bind, layout):
-            self._steps.permit(bind.round, bind.attempt, position)
 
     def freeze(self, position: bytes, bind: Bind, layout: Layout, vector: bytes) -> None:
         """Record which vector will be masked. Nothing may be sent before the transaction of the store is on disk.
@@ -200,18 +171,11 @@ class SiteMasking:
 
     def masked(self, position: bytes, bind: Bind, layout: Layout, buffer: memoryview) -> Iterator[memoryview]:
         """Yield those masked chunks of a recorded vector that the coordinator does not have."""
-        context, (prepared, self._prepared) = self._context(position, bind, layout), (self._prepared, None)
-        if prepared is not None and prepared[:2] == (context, layout):
-            masker = prepared[2]
-        else:
-            masker = self._masker(bind, layout, context)
+        assert self._secret is not None
+        keys, context = self._secret.pair_keys, self._context(position, bind, layout)
+        masker = Masker(own=self._site, contributors=bind.sites, pair_keys=keys, context=context, layout=layout)
         for index in range(bind.first_chunk, layout.chunks):
             yield masker.masked(layout.body(buffer, index), index)
-
-    def _masker(self, bind: Bind, layout: Layout, context: bytes) -> Masker:
-        assert self._secret is not None
-        keys = self._secret.pair_keys
-        return Masker(own=self._site, contributors=bind.sites, pair_keys=keys, context=context, layout=layout)
 
     def _opened(self, key_session: int) -> tuple[KeySessionTerms, KeyAdvert]:
         if self._terms is None or self._advert is None or self._terms.key_session != key_session or self.key_session:
@@ -226,7 +190,4 @@ class SiteMasking:
 
     def _context(self, position: bytes, bind: Bind, layout: Layout) -> bytes:
         asked = (self._transcript, position, bind.attempt, bind.sites)
-        of = (*asked, self._manifest.digest, layout.total_bytes, self._encoding)
-        if self._made[0] != of:
-            self._made = (of, round_context(*of))
-        return self._made[1]
+        return round_context(*asked, self._manifest.digest, layout.total_bytes, self._encoding)

@@ -240,7 +240,7 @@ class Rounds:
                 await self._take_chunk(message)
             case Bind():
                 self._accept_bind(message)
-                await self._contribute(message)
+                self._contribute(message)
             case KeySessionOpen():
                 self._check_key_session_sites(message)
                 await self._around.send(self._masked().open(message))
@@ -257,7 +257,7 @@ class Rounds:
             return  # of an earlier run or round
         self._contribution = contribution
         if self._bind is not None:
-            await self._contribute(self._bind)
+            self._contribute(self._bind)
 
     def concluded(self, rounds: int) -> None:
         """Record that the trainer has loaded the final shared parameters of the run."""
@@ -289,16 +289,7 @@ class Rounds:
             size = sum_bytes(self._before(message).exchange)
         self._download = newest if message.first_chunk and newest else Download(message, here, size)
         self._download.announced = message
-        if isinstance(message, Offer) and down_chunks(size) > 1:
-            self._prepare_masks(message)
         await self._end_download(self._download)
-
-    def _prepare_masks(self, offer: Offer) -> None:
-        """Compute masks while the parameters arrive."""
-        assert self._exchange is not None
-        if self._masking is not None:
-            likely = Bind(offer.round, offer.attempt, self.plan.site_names, 0)
-            self._masking.prepare(position(self.run, offer), likely, self._exchange.layout)
 
     async def _take_chunk(self, chunk: Chunk) -> None:
         if self._download is None:
@@ -372,16 +363,11 @@ class Rounds:
     def _are_the_plans(self, sites: tuple[str, ...]) -> bool:
         return sites == self.plan.site_names
 
-    async def _contribute(self, bind: Bind) -> None:
-        """Send the contribution, or check that it may be masked while the trainer makes it."""
-        assert self._offer is not None
-        assert self._exchange is not None
+    def _contribute(self, bind: Bind) -> None:
+        """Send the contribution if the trainer has made it."""
         if self._contribution is not None:
             self._stop_upload()
             self._upload = self._around.spawn(self._send_chunks(self._contribution, bind), self.run)
-        elif self._masking is not None:
-            self._masking.check_step(self._position, bind, self._exchange.layout)
-            self._masking.prepare(self._position, bind, self._exchange.layout)
 
     def _train(self, offer: Offer, vector: npt.NDArray[np.float32]) -> None:
         assert self._exchange is not None

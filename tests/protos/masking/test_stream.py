@@ -91,24 +91,6 @@ def test_masks_cancel_and_the_sum_is_exact(parameters: int, scalars: int, count:
     assert all(one != two for one, two in zip(masked, plain, strict=True))
 
 
-@pytest.mark.parametrize("scalars", [0, 3, 8192])
-@pytest.mark.parametrize("parameters", EDGES)
-def test_masks_that_were_computed_ahead_change_no_bit(parameters: int, scalars: int) -> None:
-    """A vector whose first masks were ready before it was known is masked as any other, also from a later chunk on."""
-    layout = Layout(parameters, scalars)
-    plain = _random_vector(layout, np.random.default_rng(parameters + scalars))
-    usual, ahead, later = (_masker(SITES[1], SITES[:4], layout) for _ in range(3))
-    ahead.compute_ahead()
-    later.compute_ahead()
-
-    expected = [bytes(usual.masked(layout.body(plain, index), index)) for index in range(layout.chunks)]
-    assert [bytes(ahead.masked(layout.body(plain, index), index)) for index in range(layout.chunks)] == expected
-    last = layout.chunks - 1
-    assert bytes(later.masked(layout.body(plain, last), last)) == expected[last]
-    with pytest.raises(ValueError, match="masked once"):
-        ahead.masked(layout.body(plain, 0), 0)
-
-
 def _excess(counts: npt.NDArray[np.int64]) -> float:
     """Chi-square against the uniform distribution, in standard deviations of chi-square itself."""
     expected, freedom = counts.sum() / counts.size, counts.size - 1

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -84,18 +83,16 @@ def test_a_trainer_receives_the_total_of_its_private_layers_with_the_result(tmp_
 
 @pytest.mark.parametrize("plan", [private_network_plan(), private_plan()])
 def test_a_private_round_has_all_sites_whatever_the_policy_allows(plan: Plan, tmp_path: Path, audit: AuditLog) -> None:
-    """With fewer shares the sum would have too little noise. Masks refuse too, but here nothing of them is left."""
+    """With fewer shares the sum would have too little noise."""
     asked: list[Conclude] = []
     stage = Stage.TRAINING if plan.private_training else Stage.STATISTICS
     everybody, fewer = plan.site_names, plan.site_names[:-1]
 
     async def scene(of: Bind) -> None:
         rounds = rounds_of(plan, "ahus", tmp_path, audit, asked)
-        rounds._masking = SimpleNamespace(check_step=nothing_to_check, prepare=nothing_to_check)  # type: ignore[assignment]
         rounds._offer, rounds._position = Offer(0, 1, bytes(32), stage), bytes(32)
         rounds._exchange = Exchanges(plan, rounds.manifest).of(0, stage, b"")
         rounds._accept_bind(of)
-        await rounds._contribute(of)
 
     asyncio.run(scene(Bind(0, 1, everybody, 0)))
     with pytest.raises(MalformedMessage, match="contributors"):
@@ -115,10 +112,6 @@ def test_an_answer_to_another_question_builds_nothing(tmp_path: Path, audit: Aud
     with pytest.raises(GateRefusal):
         asyncio.run(rounds_of(plan, "a", tmp_path, audit, [], answer)._train_and_build(question, exchange, bytes(32)))
     assert audit.head.count == 0
-
-
-def nothing_to_check(*_: object) -> None:
-    """Masks without rules."""
 
 
 def test_whoever_asks_at_the_same_moment_gets_the_same_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
