@@ -39,8 +39,9 @@ from protos.plan.short_wire import layer_parts
 from protos.plan.weighting import EqualWeights, RowWeights
 from protos.wire.messages import Bind, Chunk, MalformedMessage, SiteReason
 from site_agent.gate.consent import Consent
-from site_agent.gate.permission import Allowance, GateRefusal, Permission
+from site_agent.gate.permission import GateRefusal, Permission
 from site_agent.gate.site_masking import SiteMasking
+from site_agent.hospital import Policy
 
 _MOST_LISTED: Final = 50
 
@@ -81,9 +82,10 @@ class Gate:
         plan: Plan,
         manifest: Manifest,
         *,
+        site: str,
+        policy: Policy,
         audit: AuditLog,
         masking: SiteMasking | None,
-        allowance: Allowance,
         consent: Consent,
     ) -> None:
         """Prepare the gate. `masking` is None only if the plan has secure aggregation off."""
@@ -91,8 +93,9 @@ class Gate:
             raise ValueError("a plan is masked or it is not")
         self._masking = masking
         self._run, self._plan, self._manifest, self._audit = run, plan, manifest, audit
-        self._permission = Permission(run, plan, allowance=allowance, consent=consent, audit=audit)
-        self._builder = Builder(plan, trains=allowance.trains, smallest_rows=allowance.policy.smallest_training_rows)
+        self._permission = Permission(run, plan, manifest, site=site, policy=policy, consent=consent, audit=audit)
+        trains = plan.tier_of(site) == "training"  # otherwise no update differs from zero
+        self._builder = Builder(plan, trains=trains, smallest_rows=policy.smallest_training_rows)
 
     def build(
         self,
@@ -141,7 +144,7 @@ class Gate:
         exchange = contribution.exchange
         if bind.first_chunk >= exchange.layout.chunks:
             raise MalformedMessage("a first chunk that the vector does not have")
-        decision = self._permission.decide(exchange, bind, contribution.position, masked=self._masking is not None)
+        decision = self._permission.decide(bind, contribution.position)
         self._permission.require(decision, bind)
         with self._audit.store.transaction():
             if self._masking is not None:
@@ -167,7 +170,6 @@ class Gate:
                 masked=self._masking is not None,
                 memory=contribution.memory,
             )
-        self._permission.take(exchange, bind)
         return self._hand_out(contribution, bind)
 
     def _hand_out(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:

@@ -3,29 +3,28 @@
 The decision never relies on the coordinator. It has every reason against the release:
 
 * the persons here (consent.py), and whether an approved plan is too old to be repeated;
-* the hospital's policy: rules for a whole plan (policy.py), and the limits of a run (`Allowance`);
+* the hospital's policy (policy.py). Plan and policy do not change in a run, so neither do these reasons;
 * the patients' budget under a plan with privacy (privacy_ledger.py).
 
-A plan is decided when it is announced. Each contribution is decided again before it leaves, from the exchange, its
-contributors, and the earlier releases in this run. A refusal is one record in the audit log, with all reasons, which is
-written before the error is raised. itinerary.py decides which round can come next.
+A plan is decided when it is announced, and again by the door of its run. A round sends only parts of the plan's
+manifest. A refusal is one record in the audit log, with all reasons, which is written before the error is raised.
+itinerary.py decides which round can come next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from host.audit_log import AuditLog
 from protos.errors import OperatorError, RefusedError
-from protos.plan.exchange import Exchange
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
 from protos.wire.messages import Bind, SiteReason
 from site_agent.gate.consent import Consent, ConsentEnded, refuse_replay
-from site_agent.gate.policy import forbidden_scalars, forbidden_tensors, refusals
+from site_agent.gate.policy import refusals
 from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.hospital import Hospital, Policy
 
@@ -105,13 +104,15 @@ def decide_plan(
 class Permission:
     """Decides about every release of one run."""
 
-    def __init__(self, run: str, plan: Plan, *, allowance: Allowance, consent: Consent, audit: AuditLog) -> None:
-        """Prepare the decisions.
-
-        `allowance` has the policy's limits and their use; `consent` is that of the persons here.
-        """
+    def __init__(
+        self, run: str, plan: Plan, manifest: Manifest, *, site: str, policy: Policy, consent: Consent, audit: AuditLog
+    ) -> None:
+        """Compare the plan with the policy. `consent` is that of the persons here."""
         self._run, self._plan, self._audit = run, plan, audit
-        self._allowance, self._consent = allowance, consent
+        self._policy, self._consent = policy, consent
+        self._refused = refusals(policy, plan, manifest, site=site, identity=None)
+        if plan.tier_of(site) == "receiving":
+            self._refused += ("this site only receives under the plan, so it may not send a contribution",)
         self._spending = None if plan.privacy is None else PrivacyLedger(audit)
 
     @property
@@ -123,10 +124,15 @@ class Permission:
         """Decide whether the next chunk of an allowed contribution may still be sent. This check is fast."""
         return Decision(withdrawn=self._consent.why_not())
 
-    def decide(self, exchange: Exchange, bind: Bind, position: bytes, *, masked: bool) -> Decision:
+    def decide(self, bind: Bind, position: bytes) -> Decision:
         """Decide whether this site's contribution may be sent to a sum with these other sites."""
-        forbidden = (*self._allowance.reasons(exchange, bind, masked=masked), *_clauses(self._overspends(position)))
+        forbidden = (*self.forbidden(bind), *_clauses(self._overspends(position)))
         return Decision(withdrawn=self._consent.why_not(), forbidden=forbidden)
+
+    def forbidden(self, bind: Bind) -> tuple[str, ...]:
+        """Return a short text about every rule of the policy that a contribution breaks."""
+        is_whole = bind.sites == self._plan.site_names
+        return self._refused if is_whole else (*self._refused, "its contributors are not exactly the sites of the plan")
 
     def _overspends(self, position: bytes) -> str | None:
         """Return why no noise may be sent for a step: the run has ended here, or no budget remains for one more."""
@@ -135,7 +141,7 @@ class Permission:
             return None
         if self._audit.records("run_finished", run=run):
             return _ENDED
-        return None if spending.is_paid(self._plan) else spending.refuse(self._allowance.policy.privacy, self._plan)
+        return None if spending.is_paid(self._plan) else spending.refuse(self._policy.privacy, self._plan)
 
     def require(self, decision: Decision, bind: Bind | None = None) -> None:
         """Check that there is no reason against sending. Otherwise record all reasons in the audit log and raise.
@@ -168,70 +174,10 @@ class Permission:
         """Return the noisy sums of the private layers, added up over all steps before a step. See PrivacyLedger."""
         return b"" if self._spending is None else self._spending.own_sums(self._plan, position).tobytes()
 
-    def take(self, exchange: Exchange, bind: Bind) -> None:
-        """Count a contribution that is recorded and will be sent."""
-        self._allowance.take(exchange, bind)
-
     def finish(self) -> None:
         """Delete the noisy numbers of a run that is finished. Raises StoreError."""
         if self._spending is not None:
             self._spending.forget_numbers(self._plan)
-
-
-class Allowance:
-    """The policy's limits for one run, and how much of them is used."""
-
-    def __init__(
-        self,
-        policy: Policy,
-        plan: Plan,
-        *,
-        site: str,
-        released: Iterable[Mapping[str, Any]],  # Any: every type that JSON has
-    ) -> None:
-        """Count what has already left in this run. `released` are the audit log's records of its contributions."""
-        self.policy, self._plan, self._site = policy, plan, site
-        self._bytes: dict[int, int] = {}
-        for facts in released:
-            self._bytes[facts["round"]] = max(self._bytes.get(facts["round"], 0), facts["bytes"])
-        self._total = sum(self._bytes.values())  # stored, because a run can have many thousand rounds
-
-    @property
-    def trains(self) -> bool:
-        """Return whether this site trains under this plan, so that its updates can differ from zero."""
-        return self._plan.tier_of(self._site) == "training"
-
-    def take(self, exchange: Exchange, bind: Bind) -> None:
-        """Count a contribution. A round is counted once, even if its bytes are sent several times."""
-        before = self._bytes.get(bind.round, 0)
-        self._bytes[bind.round] = max(before, exchange.layout.total_bytes)
-        self._total += self._bytes[bind.round] - before
-
-    def reasons(self, exchange: Exchange, bind: Bind, *, masked: bool) -> Iterator[str]:
-        """Yield a short text about every rule of the policy that a contribution breaks."""
-        policy, plan = self.policy, self._plan
-        if plan.tier_of(self._site) == "receiving":
-            yield "this site only receives under the plan, so it may not send a contribution"
-        if not masked and policy.secure_aggregation == "required":
-            yield "the policy requires masks, and this contribution has none"
-        if bind.sites != plan.site_names:
-            yield "its contributors are not exactly the sites of the plan"
-        if plan.training_count < policy.smallest_sites:
-            yield (
-                f"{plan.training_count} sites contribute to the sum, and the policy requires at least "
-                f"{policy.smallest_sites}"
-            )
-        if len(self._bytes) + (bind.round not in self._bytes) > policy.largest_rounds:
-            yield "more rounds than the policy allows"
-        total = self._total - self._bytes.get(bind.round, 0) + exchange.layout.total_bytes
-        if total > policy.largest_megabytes * 1e6:
-            yield f"{total / 1e6:.1f} MB would have been sent in this run, more than the policy allows"
-        if plan.masking.clipping_range > policy.largest_clipping_range:
-            yield "its clipping range is wider than the policy allows"
-        yield from forbidden_tensors(policy, (tensor.name for tensor in exchange.up))
-        yield from forbidden_scalars(policy, (scalar.name for scalar in exchange.scalars))
-        if exchange.up and (policy.tier != "training" and plan.tier_of(self._site) == "training"):
-            yield "this site's policy does not allow training, and the contribution has updates of parameters"
 
 
 def _clauses(reason: str | None) -> tuple[str, ...]:

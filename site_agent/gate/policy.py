@@ -1,12 +1,12 @@
 """Decides from the policy in hospital.yaml which announced plans are allowed.
 
-The policy overrides any plan, approved or not, and every broken rule is reported. permission.py decides again about
-each contribution before it leaves.
+The policy overrides any plan, approved or not, and every broken rule is reported. permission.py asks when a plan is
+announced, and again for the door of its run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -80,7 +80,10 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
     if isinstance(plan, NetworkPlan):
         yield from _of_tensors(policy, plan, manifest)
     yield from _of_numbers(policy, plan)
-    yield from forbidden_scalars(policy, (scalar.name for scalar in manifest.scalars))
+    if policy.scalars is not None:
+        for scalar in manifest.scalars:
+            if not any(fnmatchcase(scalar.name, pattern) for pattern in policy.scalars):
+                yield f"the policy does not allow sending the number {scalar.name}"
 
 
 def _of_numbers(policy: Policy, plan: Plan) -> Iterator[str]:
@@ -119,24 +122,6 @@ def _of_tensors(policy: Policy, plan: NetworkPlan, manifest: Manifest) -> Iterat
     others = [tensor.name for tensor in manifest.tensors if _is_not_allowed(policy, tensor.name)]
     if others:
         yield f"the policy does not allow sending {_some(others)}"
-
-
-def forbidden_tensors(policy: Policy, names: Iterable[str]) -> Iterator[str]:
-    """Yield a short text for each tensor (number array) whose update the policy does not allow to be sent."""
-    for name in names:
-        if _is_private(policy, name):
-            yield f"the policy keeps {name} private"
-        elif _is_not_allowed(policy, name):
-            yield f"the policy does not allow sending {name}"
-
-
-def forbidden_scalars(policy: Policy, names: Iterable[str]) -> Iterator[str]:
-    """Yield a short text for each scalar (single number) that the policy does not allow to be sent."""
-    if policy.scalars is None:
-        return
-    for name in names:
-        if not any(fnmatchcase(name, pattern) for pattern in policy.scalars):
-            yield f"the policy does not allow sending the number {name}"
 
 
 def _is_private(policy: Policy, tensor: str) -> bool:

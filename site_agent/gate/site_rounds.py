@@ -42,7 +42,6 @@ from protos.wire.positions import down_chunks, down_slice, parameters_digest, po
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Contribution, Gate, payload_bytes, unexpected_answer
 from site_agent.gate.itinerary import Itinerary
-from site_agent.gate.permission import Allowance
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.hospital import Policy
 from site_agent.trainer_socket import Agreed, Conclude, Prepare, Train, Trained
@@ -161,13 +160,12 @@ class Rounds:
         self.run, self.plan, self.manifest, self.consent = run, plan, manifest, consent
         self._site, self._audit, self._masking, self._around = site, audit, masking, around
         released = audit.records("contribution_released", run=run)
-        allowance = Allowance(policy, plan, site=site, released=released)
         # From the first void of a run on, this site sends only voids. An earlier step is repeated with its numbers.
         voids = ((facts["round"], SiteReason[facts["void"].upper()]) for facts in released if facts["void"] != "no")
         self.void: tuple[int, SiteReason] | None = min(voids, default=None)
         # A site that only receives has no gate object, so nothing in this process can build a contribution.
-        door = partial(Gate, run, plan, manifest, audit=audit, masking=masking)
-        self._gate = None if self._receives else door(allowance=allowance, consent=consent)
+        door = partial(Gate, run, plan, manifest, site=site, policy=policy, audit=audit, masking=masking)
+        self._gate = None if self._receives else door(consent=consent)
         self._download: Download | None = None
         self._interrupted: Download | None = None  # of an earlier stream
         self._received = (b"", 0)  # the position of the newest complete download, and the number of its chunks

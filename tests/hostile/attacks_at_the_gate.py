@@ -6,7 +6,7 @@ must not leave.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +28,7 @@ from protos.wire.messages import Bind, Chunk, SiteReason, Stage
 from site_agent.approving import withdraw
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Builder
-from site_agent.gate.permission import Allowance, GateRefusal
+from site_agent.gate.permission import GateRefusal, Permission
 from tests.hostile.attack import Attack, in_copy, patched, scratch
 from tests.logged import lines_of
 from tests.rehearsal.gates import NOON, gate_for, policy_with
@@ -46,7 +46,6 @@ class Contribution:
     plan: Plan = field(default_factory=lambda: plan_with(NAMES))
     bind: Bind = BIND
     policy: Mapping[str, Any] = field(default_factory=dict)
-    released: Sequence[Mapping[str, Any]] = ()
     value: float = 1.0
     number: int = 0
     rows: int = 16
@@ -57,7 +56,7 @@ def contributed(folder: Path, made: Contribution, between: Callable[[int], None]
     plan, bind = made.plan, made.bind
     log = AuditLog(folder / "audit.log", site="a", now=lambda: NOON)
     try:
-        gate = gate_for(plan, log, folder, policy=policy_with(**made.policy), released=made.released)
+        gate = gate_for(plan, log, folder, policy=policy_with(**made.policy))
         exchange = Exchanges(plan, manifest_of(plan)).of(bind.round, Stage.TRAINING, b"")
         scalars = sum(scalar.name != "rows" for scalar in exchange.scalars)
         updates = np.full(exchange.layout.parameters, made.value, "<f4").tobytes()
@@ -76,31 +75,23 @@ def contributed(folder: Path, made: Contribution, between: Callable[[int], None]
 
 def without_limits_at_the_gate() -> AbstractContextManager[None]:
     """The gate does not compare a contribution with the policy."""
-    return patched(Allowance, reasons=lambda *facts, **more: ())
+    return patched(Permission, forbidden=lambda *facts: ())
 
 
 BEYOND: Mapping[str, tuple[Contribution, str]] = {
-    "no masks": (Contribution(policy={"secure_aggregation": "required"}), "has none"),
+    "no masks": (Contribution(policy={"secure_aggregation": "required"}), "turns it off"),
     "fewer sites": (
         Contribution(policy={"smallest_sites": 3}, bind=Bind(0, 0, ("a", "b"), 0)),
         "not exactly the sites of the plan",
     ),
     "without this site": (Contribution(bind=Bind(0, 0, ("b", "c"), 0)), "not exactly the sites of the plan"),
     "an unlisted site": (Contribution(bind=Bind(0, 0, ("a", "b", "c", "d"), 0)), "not exactly the sites of the plan"),
-    "more rounds": (
-        Contribution(policy={"largest_rounds": 1}, bind=Bind(1, 0, ALL, 0), released=({"round": 0, "bytes": 48},)),
-        "more rounds",
-    ),
-    "more bytes": (
-        Contribution(
-            policy={"largest_megabytes": 90e-6}, bind=Bind(1, 0, ALL, 0), released=({"round": 0, "bytes": 48},)
-        ),
-        "MB would have",
-    ),
+    "more rounds": (Contribution(policy={"largest_rounds": 1}), "the policy allows 1"),
+    "more bytes": (Contribution(policy={"largest_megabytes": 90e-6}), "MB would be sent"),
     "a wider range": (Contribution(policy={"largest_clipping_range": 4.0}), "clipping range"),
     "more tensors": (Contribution(policy={"federated": ["first"]}), "does not allow sending second"),
     "a private tensor": (Contribution(policy={"private": ["sec*"]}), "keeps second private"),
-    "no training here": (Contribution(policy={"tier": "evaluation"}), "policy does not allow training"),
+    "no training here": (Contribution(policy={"tier": "evaluation"}), "the policy allows at most evaluation"),
 }
 
 
@@ -166,7 +157,12 @@ def without_fewest_rows() -> AbstractContextManager[None]:
 
 def without_the_tier() -> AbstractContextManager[None]:
     """The gate lets a site that only evaluates train."""
-    return patched(Allowance, trains=property(lambda self: True))
+    honest = Builder.__init__
+
+    def of_a_trainer(self: Builder, plan: Plan, *, trains: bool, smallest_rows: int) -> None:
+        honest(self, plan, trains=True, smallest_rows=smallest_rows)
+
+    return patched(Builder, __init__=of_a_trainer)
 
 
 def _evaluating() -> Plan:

@@ -22,7 +22,6 @@ from protos.plan.plan import Plan, plan_from_json
 from protos.wire.messages import Announcement, Join, Refusal, SiteReason
 from site_agent.approving import approve, withdraw
 from site_agent.gate.consent import Consent
-from site_agent.gate.permission import Allowance
 from tests.federation import Site, masked_plan, of_kind, settle, sites_of
 from tests.hostile.attack import Attack, patched, played
 from tests.hostile.masking_coordinator import agree, ask_for
@@ -105,7 +104,6 @@ def without_the_policy() -> Iterator[None]:
     """A site compares no plan and no contribution with its policy."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(site_agent.gate.permission, "refusals", lambda *facts, **more: ())
-        patch.setattr(Allowance, "reasons", lambda *facts, **more: ())  # the gate looks again by itself
         yield
 
 

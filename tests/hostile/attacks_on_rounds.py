@@ -200,11 +200,11 @@ def contributor_that_nobody_listed(weakened: bool) -> bool:
 
     @contextmanager
     def without_listing() -> Iterator[None]:
-        from site_agent.gate.permission import Allowance
+        from site_agent.gate.permission import Permission
 
         with (
             patched(Rounds, _are_the_plans=lambda self, sites: True),
-            patched(Allowance, reasons=lambda *facts, **more: ()),
+            patched(Permission, forbidden=lambda *facts: ()),
         ):
             yield
 

@@ -31,7 +31,7 @@ from protos.wire.messages import Announcement, Bind, Join, Offer
 from site_agent.gate.itinerary import Itinerary
 from site_agent.gate.loop import SiteGate
 from site_agent.gate.masked_steps import MaskedSteps
-from site_agent.gate.permission import Allowance
+from site_agent.gate.permission import Permission
 from site_agent.gate.site_rounds import Rounds
 
 _CHECKING = (
@@ -105,7 +105,7 @@ def _accept_any_set(self: Any, bind: Bind) -> None:
 def _of_any_sites(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rounds, "_accept_bind", _accept_any_set)
     patch.setattr(Rounds, "_are_the_plans", lambda self, sites: True)
-    patch.setattr(Allowance, "reasons", lambda *facts, **more: ())  # the gate looks again by itself
+    patch.setattr(Permission, "forbidden", lambda *facts: ())  # the gate looks again by itself
 
 
 @contextmanager

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from host.audit_log import AuditLog
 from protos.plan.contributors import kinds_of, smallest_set
-from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_json
 from protos.wire.messages import (
@@ -28,10 +28,13 @@ from protos.wire.messages import (
     Stage,
 )
 from protos.wire.positions import parameters_digest
-from site_agent.gate.permission import Allowance
+from site_agent.gate.consent import Consent
+from site_agent.gate.permission import Permission
 from site_agent.gate.policy import refusals
+from site_agent.hospital import Policy
 from tests.federation import Federation, Site, hospital, identity_of, played, recorded, settle
 from tests.for_each import for_each
+from tests.rehearsal.gates import NOON
 
 
 def receiving_plan(contributors: str = "abcd", receivers: str = "e", **changes: Any) -> Plan:
@@ -173,21 +176,20 @@ def test_the_policy_of_a_receiver_refuses_a_plan_in_which_it_contributes() -> No
     assert len(found["receiving"]) == 1
 
 
-def test_the_gates_limits_let_nothing_of_a_receiver_out() -> None:
+def test_the_gates_limits_let_nothing_of_a_receiver_out(tmp_path: Path) -> None:
     """Even a contribution that some other part had built is refused."""
     plan = receiving_plan()
     policy = hospital("e", Path("/nowhere"), tier="receiving").policy
-    allowance = Allowance(policy, plan, site="e", released=())
-    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.STATISTICS, b"")
+    bind, log = Bind(0, 0, ("a", "b", "c", "d"), 0), AuditLog(tmp_path / "gate.sqlite", site="e", now=lambda: NOON)
 
-    bind = Bind(0, 0, ("a", "b", "c", "d"), 0)
+    def forbidden(site: str, rules: Policy) -> tuple[str, ...]:
+        consent = Consent(tmp_path, plan, approvers=1, now=lambda: NOON)
+        given = Permission("run", plan, manifest_of(plan), site=site, policy=rules, consent=consent, audit=log)
+        return given.forbidden(bind)
 
-    assert list(allowance.reasons(exchange, bind, masked=True))
-    assert not list(
-        Allowance(hospital("a", Path("/nowhere")).policy, plan, site="a", released=()).reasons(
-            exchange, bind, masked=True
-        )
-    )
+    assert forbidden("e", policy)
+    assert not forbidden("a", hospital("a", Path("/nowhere")).policy)
+    log.close()
 
 
 @for_each("seed", range(40))

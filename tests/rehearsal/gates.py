@@ -21,7 +21,6 @@ from protos.wire.messages import KeySessionOpen, KeySessionRoster, KeySessionSea
 from site_agent.approving import approve
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Gate
-from site_agent.gate.permission import Allowance
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.hospital import Policy
 from tests.plan_changes import WITHOUT_MASKS
@@ -86,12 +85,11 @@ def gate_for(
     policy: Policy | None = None,
     masking: SiteMasking | None = None,
     now: Callable[[], datetime] = lambda: NOON,
-    released: Iterable[Mapping[str, Any]] = (),
     site: str = "a",
 ) -> Gate:
     """The gate of site a; `state` holds the approval."""
     approve(state, plan, by="A. Jones", at=NOON)
     rules = policy or policy_with()
-    allowance = Allowance(rules, plan, site=site, released=released)
     consent = Consent(state, plan, approvers=rules.approvers, now=now)
-    return Gate("run", plan, manifest_of(plan), audit=audit, masking=masking, allowance=allowance, consent=consent)
+    manifest = manifest_of(plan)
+    return Gate("run", plan, manifest, site=site, policy=rules, audit=audit, masking=masking, consent=consent)
