@@ -5,7 +5,6 @@ has the time, the software and, at a site, the site's name. It never has a value
 patient. The line of each record also goes to the journal, so a copy remains outside the store. The rules:
 
 * all records of a call are written, or none is. A full disk is an error, and the caller stops;
-* a record of what has already happened may be synced with the next one (`write_after`). No other record may;
 * a row is never changed or deleted. `audit export` writes the lines, which anybody can verify without this program;
 * the program at the other end keeps the head of this log, and this program keeps the other's. A log that does not
   contain the kept head was cut or copied back, and is refused;
@@ -103,10 +102,10 @@ class AuditLog:
         """
         self.write_all([{"event": event} | facts])
 
-    def write_all(self, records: Sequence[Mapping[str, object]], *, syncs: bool = True) -> None:
-        """Append either all these records or no record. See `write`. Without `syncs`, the caller calls `sync` later."""
+    def write_all(self, records: Sequence[Mapping[str, object]]) -> None:
+        """Append either all these records or no record. See `write`."""
         try:
-            with self.store.transaction(syncs=syncs):
+            with self.store.transaction():
                 self._append(records)
         except StoreError as failure:
             self.failure = failure
@@ -123,18 +122,6 @@ class AuditLog:
             self.store.write("INSERT INTO records (number, line) VALUES (?, ?)", number, text)
             if is_service:
                 self.store.after(partial(self._journal.info, "audit_record", line=text))
-
-    def write_after(self, event: str, **facts: object) -> None:
-        """Append one record of a past event. The next record or `sync` also syncs it to disk.
-
-        A killed process loses no such record. Only a computer that loses its power can lose the newest one. Do not use
-        it for a record that allows an action.
-        """
-        self.write_all([{"event": event} | facts], syncs=False)
-
-    def sync(self) -> None:
-        """Sync all records to disk that are not synced yet. Raises StoreError if the disk does not store them."""
-        self.store.sync()
 
     @property
     def head(self) -> LogHead:
@@ -207,7 +194,7 @@ class AuditLog:
             raise self.store.damaged(f"a record of the audit log: {broken.reason}") from broken
 
     def close(self) -> None:
-        """Sync and close the store."""
+        """Close the store."""
         self.store.close()
 
     # The heads of logs, which two programs keep of each other

@@ -74,7 +74,7 @@ class Store:
             FileNotFoundError: it had to exist.
         """
         self.path, self.consequence = path, consequence
-        self._turn, self._depth, self._is_synced = threading.RLock(), 0, True
+        self._turn, self._depth = threading.RLock(), 0
         self._then: list[Callable[[], object]] = []
         try:
             with self.explained():
@@ -138,8 +138,7 @@ class Store:
     def transaction(self, *, syncs: bool = True) -> Iterator[None]:
         """Write everything inside the block in one transaction. An inner block belongs to the outer one.
 
-        Without `syncs` a killed process loses nothing, but a power cut may lose the rows until the next `sync` or
-        transaction.
+        Without `syncs` a killed process loses nothing, but a power cut may lose the rows until the next transaction.
 
         Raises:
             StoreError: nothing of the block was written.
@@ -151,13 +150,11 @@ class Store:
             with self.explained():
                 self._connection.execute(f"PRAGMA synchronous={'FULL' if syncs else 'NORMAL'}")
                 self._connection.execute("BEGIN IMMEDIATE")
-            self._depth, self._then, before = 1, [], self._connection.total_changes
+            self._depth, self._then = 1, []
             try:
                 yield
                 with self.explained():
                     self._connection.execute("COMMIT")
-                # Without a change, a commit syncs nothing.
-                self._is_synced = syncs if self._connection.total_changes > before else self._is_synced
                 for act in self._then:
                     act()
             except BaseException:
@@ -186,34 +183,10 @@ class Store:
         with self.explained():
             yield from self._connection.execute(sql, values)
 
-    def sync(self) -> None:
-        """Sync the transactions that were written without a sync. Raises StoreError: the disk does not store them."""
-        with self._turn:
-            if self._is_synced:
-                return
-            try:
-                descriptor = os.open(f"{self.path}-wal", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-                try:
-                    os.fdatasync(descriptor)
-                finally:
-                    os.close(descriptor)
-            except FileNotFoundError:
-                pass  # SQLite has moved its content to the synced file
-            except OSError as cause:
-                raise StoreError(
-                    what=f"The file {self.path} cannot be synced: {cause.strerror}.",
-                    consequence=self.consequence,
-                    remedy=FREE_SPACE,
-                ) from cause
-            self._is_synced = True
-
     def close(self) -> None:
-        """Sync and close the file."""
+        """Close the file."""
         with self._turn:
-            try:
-                self.sync()
-            finally:
-                self._connection.close()
+            self._connection.close()
 
     def damaged(self, finding: str) -> StoreDamaged:
         """Return the error that this file was changed or damaged."""

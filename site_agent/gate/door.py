@@ -173,24 +173,14 @@ class Gate:
         return self._hand_out(contribution, bind)
 
     def _hand_out(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
-        """Yield the chunks, then record how many bytes were sent and their hash.
-
-        The hash of masked bytes confirms no guess of the update. The hash of the update itself would.
-        """
-        sent, total = blake3(), 0
-        for index, body in enumerate(self._bodies(contribution, bind), start=bind.first_chunk):
-            self.require_open(bind)
-            sent.update(body)
-            total += len(body)
-            yield Chunk(bind.round, bind.attempt, index, body)
-        at = {"run": self._run, "round": bind.round, "attempt": bind.attempt}
-        self._audit.write_after("contribution_handed_over", **at, bytes=total, payload_blake3=sent.hexdigest())
-
-    def _bodies(self, contribution: Contribution, bind: Bind) -> Iterator[memoryview]:
         layout, buffer = contribution.exchange.layout, contribution.buffer
         if self._masking is not None:
-            return self._masking.masked(contribution.position, bind, layout, buffer)
-        return (layout.body(buffer, index) for index in range(bind.first_chunk, layout.chunks))
+            bodies = self._masking.masked(contribution.position, bind, layout, buffer)
+        else:
+            bodies = (layout.body(buffer, index) for index in range(bind.first_chunk, layout.chunks))
+        for index, body in enumerate(bodies, start=bind.first_chunk):
+            self.require_open(bind)
+            yield Chunk(bind.round, bind.attempt, index, body)
 
 
 class Builder:

@@ -51,7 +51,6 @@ class SiteUpkeep:
         self.begin()
         while True:
             await asyncio.sleep(PULSE_SECONDS)
-            self._audit.sync()
             await self.tell(send)
 
     def begin(self) -> None:

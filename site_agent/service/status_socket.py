@@ -47,7 +47,7 @@ class Told:
 
     def facts(self) -> dict[str, Any]:  # Any: every type that JSON has
         """Return all facts about the site's status, as values for JSON. See `site-agent status --json`."""
-        count, size = self._audit.total("contribution_handed_over", "bytes")
+        count, size = self._audit.total("contribution_released", "bytes")
         return {
             "site": self._site,
             "version": self._software,

@@ -68,8 +68,7 @@ class Disk:
             place = Path(target) if folder is None else Path(f"/proc/self/fd/{folder}").readlink() / target
             self._at(place, "rename", lambda: replace(partial, target, **folders))
 
-        for name in ("fsync", "fdatasync"):
-            patch.setattr(os, name, synced)
+        patch.setattr(os, "fsync", synced)
         patch.setattr(os, "replace", replaced)
         transaction = Store.transaction
 

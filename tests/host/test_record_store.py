@@ -139,20 +139,11 @@ def test_a_record_is_synced_also_after_an_unsynced_one_failed(tmp_path: Path, mo
     with closing(opened(tmp_path)) as log:
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(StoreError):
-                log.write_after("contribution_handed_over")
+            with pytest.raises(StoreError), log.store.transaction(syncs=False):
+                pass
 
         with log.store.transaction():
             assert log.store.read("PRAGMA synchronous") == [(2,)]
-
-
-def test_a_record_of_the_past_survives_its_process(tmp_path: Path) -> None:
-    """It is written at once, and synced later."""
-    with closing(opened(tmp_path)) as log, closing(opened(tmp_path)) as reader:
-        log.write_after("contribution_handed_over", bytes=12)
-
-        assert reader.total("contribution_handed_over", "bytes") == (1, 12)
-        log.sync()
 
 
 def read_only(path: Path) -> None:
@@ -235,20 +226,6 @@ def test_a_record_is_not_replaced(tmp_path: Path) -> None:
             log.store.write("INSERT OR REPLACE INTO records (number, line) VALUES (0, '{}')")
 
         assert list(log.lines()) == before
-
-
-def test_a_transaction_without_a_change_syncs_no_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite syncs nothing for it, so the record before it still waits for its sync."""
-    synced = list[int]()
-    with closing(opened(tmp_path)) as log:
-        monkeypatch.setattr(os, "fdatasync", synced.append)
-        log.write_after("contribution_handed_over")
-        with log.store.transaction():
-            pass
-
-        log.sync()
-
-        assert len(synced) == 1
 
 
 def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:

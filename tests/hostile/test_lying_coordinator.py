@@ -98,7 +98,7 @@ def test_an_honest_coordinator_gets_what_was_agreed(tmp_path: Path, plan: Plan) 
     for chunk in site.chunks:
         assert set(layout.updates(chunk.body, chunk.index)) == {one}
     assert [facts["event"] for facts in site.records()] == [
-        "run_joined", *3 * ["contribution_released", "contribution_handed_over"], "run_finished",
+        "run_joined", *3 * ["contribution_released"], "run_finished",
     ]  # fmt: skip
 
 

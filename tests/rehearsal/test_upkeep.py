@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from protos.errors import RefusedError, UnavailableError
 from protos.wire.codec import decode_enrolment, encode_enrolment
 from protos.wire.messages import PROTOCOL_VERSION, CoordinatorMessage, Farewell, Hello, MalformedMessage
 from protos.wire.upkeep_messages import LogHeads, RenewalAnswered, RenewalAsked, Upkeep
-from site_agent.gate import site_upkeep
 from site_agent.gate.site_certificates import SiteCertificates, install_renewed, renewal_of
 from site_agent.gate.site_upkeep import SiteUpkeep
 from tests.pki.whole_site import SiteKeys
@@ -86,30 +84,6 @@ def office(tmp_path: Path) -> Office:
     office = Office.found(tmp_path / "office")
     assert office.identities
     return office
-
-
-def test_the_log_is_synced_once_a_second_also_without_a_checkpoint(
-    tmp_path: Path, office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A record of what was sent is on disk a second later, also if no message about audit logs is due."""
-    site, synced = Site.of(office, "a", tmp_path / "a"), list[str]()
-    site.audit.write_after("contribution_handed_over", round=1)
-    assert site_upkeep.PULSE_SECONDS == 1.0
-    monkeypatch.setattr(site_upkeep, "PULSE_SECONDS", 0.0)
-    monkeypatch.setattr(os, "fdatasync", lambda file: synced.append(Path(f"/proc/self/fd/{file}").readlink().name))
-
-    async def nobody(message: Upkeep) -> None:
-        raise AssertionError(message)
-
-    async def scene() -> None:
-        working = asyncio.create_task(site.upkeep.keep_up(nobody))
-        await asyncio.sleep(0.02)
-        working.cancel()
-        await asyncio.wait({working})
-
-    asyncio.run(scene())
-
-    assert synced == ["audit.log-wal"]
 
 
 def test_both_sides_keep_the_head_of_the_others_log(tmp_path: Path, office: Office) -> None:
