@@ -135,8 +135,8 @@ def _files_of(folder: Path) -> list[Path | None]:
 
 def _require_permitted(hospital: Hospital, plan: Plan, by: str, log: AuditLog) -> None:
     """Raise RefusedError, and write this to the audit log, if this site may not take part in the plan."""
+    from site_agent.gate.mishaps import OTHER_PLAN
     from site_agent.gate.permission import decide_plan
-    from site_agent.gate.remedies import remedy_of_refusal
 
     identity = own_fingerprint(hospital)
     reason = decide_plan(hospital, plan, manifest_of(plan), identity=identity, audit=log).reasons
@@ -145,7 +145,7 @@ def _require_permitted(hospital: Hospital, plan: Plan, by: str, log: AuditLog) -
         raise RefusedError(
             what=f"The plan {plan.study} version {plan.version} cannot be approved at this site: {reason}.",
             consequence=_NOTHING_APPROVED,
-            remedy=remedy_of_refusal(hospital, plan, identity=identity, audit=log),
+            remedy=OTHER_PLAN,
         )
 
 
@@ -330,13 +330,12 @@ def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
     """Return the plan's question and concepts, with this site's columns if this user can read the contract."""
     from site_agent.desk.mapped_concepts import concept_sections
     from site_agent.trainer.data.contract import read_contract
-    from site_agent.trainer.disk import find_suspicions
 
     try:
         contract = read_contract(Path(hospital.data.contract))
     except (ConfigurationError, UnavailableError):
         contract = None
-    return concept_sections(plan, contract, hospital.site, find_suspicions(hospital.state_path))
+    return concept_sections(plan, contract, hospital.site)
 
 
 def own_fingerprint(hospital: Hospital) -> str | None:

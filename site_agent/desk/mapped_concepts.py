@@ -5,7 +5,7 @@ The mapping is in the contract, so the table is not read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from protos.errors import ConfigurationError
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
@@ -18,19 +18,15 @@ from site_agent.trainer.prior.concept_columns import mapped_columns
 from site_agent.trainer.statistics.concept_frame import Recorded, mapped_concepts, recorded_concepts
 
 
-def concept_sections(
-    plan: Plan, contract: Contract | None, site: str, suspicions: Sequence[str] = ()
-) -> Iterator[Section]:
+def concept_sections(plan: Plan, contract: Contract | None, site: str) -> Iterator[Section]:
     """Yield the sections of the review about the question and the concepts of a plan.
 
-    Args:
-        contract: this site's; None if this user cannot read it.
-        suspicions: the findings of an earlier run that compared this site's columns with the others'.
+    `contract` is this site's; None if this user cannot read it.
     """
     if plan.question is not None:
         yield _question(plan, contract, site)
     if plan.concepts:
-        yield _concepts(plan, contract, site, suspicions)
+        yield _concepts(plan, contract, site)
 
 
 def _question(plan: Plan, contract: Contract | None, site: str) -> Section:
@@ -54,7 +50,7 @@ def _question(plan: Plan, contract: Contract | None, site: str) -> Section:
     )
 
 
-def _concepts(plan: Plan, contract: Contract | None, site: str, suspicions: Sequence[str]) -> Section:
+def _concepts(plan: Plan, contract: Contract | None, site: str) -> Section:
     heading = "Columns with a common meaning"
     if contract is None:
         return Section(
@@ -73,7 +69,6 @@ def _concepts(plan: Plan, contract: Contract | None, site: str, suspicions: Sequ
             mapped_columns(plan.concepts, contract, None if plan.tier_of(site) == "receiving" else site)
     except ConfigurationError as wrong:
         sentences.append(f"This site cannot take part now: {wrong.what}")
-    sentences += suspicions
     unused = sorted(set(own) - {one.name for one in plan.concepts})
     if unused:
         sentences.append(f"The contract of this site names concepts that the plan does not have: {', '.join(unused)}.")

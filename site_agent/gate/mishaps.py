@@ -22,6 +22,9 @@ _REMEDIES: Final = {
 }
 
 
+OTHER_PLAN: Final = "Agree with the researcher on another plan, or change the policy in hospital.yaml."
+
+
 class TrainerFailed(OperatorError):
     """The trainer process stopped, and has printed the reason."""
 
@@ -52,10 +55,10 @@ class AgentGone(OperatorError):  # a restart of the gate process continues the r
     code = "E029"
 
 
-def policy_refuses(study: str, reason: str, remedy: str) -> RefusedError:
+def policy_refuses(study: str, reason: str) -> RefusedError:
     """Return the error that this hospital's policy does not allow a study."""
     what, nothing = f"This site's policy refuses the study {study}: {reason}.", "Nothing more is sent for this study."
-    return RefusedError(what=what, consequence=nothing, remedy=remedy, code="E025")
+    return RefusedError(what=what, consequence=nothing, remedy=OTHER_PLAN, code="E025")
 
 
 def masks_nothing(refused: MaskingRefused) -> OperatorError:

@@ -36,7 +36,6 @@ from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.door import unexpected_answer
 from site_agent.gate.mishaps import TrainerFailed, policy_refuses
 from site_agent.gate.permission import GateRefusal, decide_plan
-from site_agent.gate.remedies import remedy_of_refusal
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.gate.site_rounds import Rounds, Surroundings
 from site_agent.hospital import Hospital
@@ -107,8 +106,7 @@ class Admission:
         digests = {"plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
         self._audit.write("plan_refused", reason=refusal, run=plan.run_name, **digests)
         await self._turns.tell(Refusal(plan.run_name, SiteReason.POLICY_FORBIDS))
-        remedy = remedy_of_refusal(self._hospital, plan, identity=identity, audit=self._audit)
-        raise policy_refuses(plan.study, refusal, remedy)
+        raise policy_refuses(plan.study, refusal)
 
     async def _begin(self, run: str, plan: Plan, manifest: Manifest) -> Rounds:
         if starts := starting_values(Path(self._hospital.starting_files), plan):

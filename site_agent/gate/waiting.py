@@ -10,7 +10,6 @@ from typing import Final
 import structlog
 
 from host.audit_log import AuditLog
-from site_agent.approvals import last_approved
 from site_agent.gate.consent import Consent
 
 APPROVAL_POLL_SECONDS: Final = 1.0
@@ -67,20 +66,13 @@ async def await_approval(
     while because := consent.why_not():
         if because != told:
             facts = {"study": plan.study, "plan": plan.digest.hex(), "because": because}
-            audit.write("approval_awaited", another_of_this_name=_named_alike(consent), **facts)
+            audit.write("approval_awaited", **facts)
             structlog.get_logger().warning("approval_awaited", **facts)
             tell()
             told = because
         await asyncio.sleep(APPROVAL_POLL_SECONDS)
         await work()
         require_rest()
-
-
-def _named_alike(consent: Consent) -> str | None:
-    """Return the digest of another approved plan with the same study and version, or None."""
-    found = last_approved(consent.state, consent.plan)
-    is_alike = found is not None and found[0].version == consent.plan.version
-    return found[0].digest.hex() if found is not None and is_alike else None
 
 
 async def watch(check: Callable[[], None], seconds: float) -> None:

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 SECRET_BYTES: Final = 32
 RECORDS: Final = "records.sqlite"
 _DRAWS_FILE: Final = "site.secret"
-SUSPICIONS: Final = Path("data") / "suspicions.json"
-_LARGEST_SUSPICIONS_BYTES: Final = 1 << 16
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
@@ -94,21 +92,6 @@ def _pieces(name: str, array: npt.NDArray[np.generic]) -> tuple[bytes, bytes, by
     # A view is hashed, because a copy could need too much memory.
     content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     return name.encode(), array.dtype.str.encode(), repr(array.shape).encode(), content
-
-
-def keep_suspicions(state: Path, run: str, sentences: Sequence[str]) -> None:
-    """Write the findings of a run about its columns, and replace those of an earlier run. They stay at this site."""
-    write_whole(state / SUSPICIONS, json.dumps({"run": run, "sentences": list(sentences)}).encode())
-
-
-def find_suspicions(state: Path) -> tuple[str, ...]:
-    """Return the newest findings about suspicious columns. Return none if this user account may not read the file."""
-    try:
-        with (state / SUSPICIONS).open("rb") as file:
-            found = json.loads(file.read(_LARGEST_SUSPICIONS_BYTES))
-        return tuple(f"In the run {found['run']}, {sentence}" for sentence in found["sentences"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ()
 
 
 def site_secret(folder: Path) -> bytes:

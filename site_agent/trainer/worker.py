@@ -49,7 +49,7 @@ from site_agent.approvals_guard import require_guarded
 from site_agent.hospital import Hospital
 from site_agent.state_folders import is_run_name
 from site_agent.trainer import before_rounds
-from site_agent.trainer.disk import AnsweredRounds, keep_suspicions
+from site_agent.trainer.disk import AnsweredRounds
 from site_agent.trainer.failures import (
     MayNotSend,
     ModuleDiffers,
@@ -115,7 +115,6 @@ class Worker:
         self._preprocessing: Preprocessing | None = None
         self._is_reported = False
         self._run = ""
-        self._suspected: set[tuple[str, str]] = set()  # columns that were logged in this run
         self._plan: Plan | None = None
         self._saves: Saves | None = None
         self._answered: AnsweredRounds | None = None
@@ -190,7 +189,6 @@ class Worker:
         approved = self._approved(plan)
         self._answered = AnsweredRounds(self._state / "models", plan)
         self._study = None  # free the network of an earlier run before the next network is built
-        self._suspected.clear()
         self._plan, self._run, self._is_reported, self._memory = plan, run, False, ""
         if plan.privacy is None:
             require_head(self._state / "models", memory)
@@ -287,7 +285,6 @@ class Worker:
             void = _void(error)
             self._took(study, question)
             return Trained(question.round, 0, b"", void, self._memory)
-        self._compare_columns(study)
         self._took(study, question)
         updates = answer.updates.view(np.uint8).data
         payload = b"".join((updates, _packed(answer.scalars))) if answer.scalars else updates
@@ -303,20 +300,6 @@ class Worker:
         end = len(payload) - own
         sums = np.frombuffer(bytes(payload[end:]), "<i8").tolist()
         return replace(asked, own_sums=tuple(sums)), _numbers(payload[:end])
-
-    def _compare_columns(self, study: AnyStudy) -> None:
-        """Log once per run each column whose unit or codes seem wrong, compared with the other sites."""
-        if not isinstance(self._plan, PriorPlan):
-            return
-        from site_agent.trainer.prior.prior_study import PriorStudy
-
-        assert isinstance(study, PriorStudy)
-        new = [one for one in study.suspicions if (one.feature, one.kind) not in self._suspected]
-        for one in new:
-            self._suspected.add((one.feature, one.kind))
-            self._log.warning("column_differs", run=self._run, column=one.feature, concept=one.concept, kind=one.kind)
-        if new:
-            keep_suspicions(self._state, self._run, [one.sentence for one in study.suspicions])
 
     def _conclude(self, question: Conclude) -> Agreed:
         asked, received = self._parted(question)

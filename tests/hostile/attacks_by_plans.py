@@ -175,7 +175,6 @@ def unapproved_plan(weakened: bool) -> bool:
             if not of_kind(site.said, Join):
                 (awaited,) = site.records("approval_awaited")
                 assert awaited["plan"] == other.digest.hex()
-                assert awaited["another_of_this_name"] == approved.digest.hex()
                 assert site.trainer.trained == []
                 return False
         return await _contribute(other, sites)

@@ -11,4 +11,3 @@ import pytest
 def disk_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """For laws that are not about power cuts in the middle of a write."""
     monkeypatch.setattr(os, "fsync", lambda file: None)
-    monkeypatch.setattr(os, "fdatasync", lambda file: None)

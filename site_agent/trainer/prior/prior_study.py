@@ -136,7 +136,6 @@ class PriorStudy:
         path = _path(found, asked.round - 1)
         try:
             self._check_own(found, path)
-            self.suspicions = self._compared(found)
             if asked.stage is Stage.NEWTON:
                 return _answer(self._own(found, path[-1]).encoded())
             others = self._others(found, path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from global_layers.one_process import run_rounds
 from protos.plan.concepts import NumberConcept, columns_of
 from site_agent.trainer.data.dataset import prepare_rows
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.disk import find_suspicions, keep_suspicions
 from site_agent.trainer.prior.compared_columns import OtherColumns, Suspicion, suspicions
 from site_agent.trainer.prior.concept_columns import MappedNumber
 from site_agent.trainer.prior.prior_study import PriorStudy
@@ -80,13 +78,3 @@ def test_another_unit_is_reported_unless_the_figures_are_of_too_few_other_sites(
 def test_values_beyond_the_concepts_range_are_named_without_any_other_site() -> None:
     """Such values would be cut to the range, and the sums would not show them."""
     assert _compared(np.full(50, 4_000.0) + np.arange(50), are_enough=False) == ["range"]
-
-
-def test_review_reads_what_the_newest_run_found(tmp_path: Path) -> None:
-    """Sentences come back with the run's name; without a file there are none."""
-    sentence = Suspicion(concept="creatinine", feature="krea", kind="mean", words="the mean is 88 here").sentence
-
-    assert find_suspicions(tmp_path) == ()
-    keep_suspicions(tmp_path, "study-v1", [sentence])
-
-    assert find_suspicions(tmp_path) == (f"In the run study-v1, {sentence}",)
