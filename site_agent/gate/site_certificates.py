@@ -2,7 +2,7 @@
 
 The gate verifies and records a certificate before it orders the agent to use it. The agent checks it again.
 
-A file of the gate stores its federation: the name and the root that it trusts. The gate signs nothing for another
+The audit log has the federation of this site: its name and the root that it trusts. The gate signs nothing for another
 federation, whatever an invitation or the agent presents. A site with its identity key, its ledger and its approvals
 belongs to one federation permanently.
 """
@@ -11,19 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from host.audit_log import AuditLog
-from host.durable import replace_file
 from pki import enrolment_decisions
 from pki.certificate_chain import ShownCertificates, certificates_in, checked_leaf, sha256_of_chain
 from pki.certificates import certificate_sha256, requested_key
 from pki.names import Address, SiteName, federation_name
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, UnavailableError
-from protos.plan.documents import Document
 from protos.wire.upkeep_messages import RenewalAnswered, RenewalAsked
 from site_agent.framed_messages import packed
 from site_agent.gate.mishaps import of_certificate, remedy_of
@@ -39,6 +36,8 @@ from site_agent.gate_socket import (
     Shown,
     Unable,
 )
+
+_BELONGS: Final = "federation_joined"
 
 Ask: TypeAlias = Callable[[Order], Awaitable[Answer]]
 
@@ -56,19 +55,12 @@ class AgentUnable(OperatorError):
         self.exit_status = unable.exit_status
 
 
-class _Federation(Document):
-    """A federation's name, and the SHA-256 of the root of its authority."""
-
-    name: str
-    root: str
-
-
 class SiteCertificates:
     """Has the agent's certificates and trusted root, and sends the commands that change them."""
 
-    def __init__(self, ask: Ask, folder: Path) -> None:
-        """Start without certificates. `ask` sends an order to the agent; `folder` is the gate's own folder."""
-        self._ask, self._memory = ask, folder / "pinned-federation.json"
+    def __init__(self, ask: Ask, audit: AuditLog) -> None:
+        """Start without certificates. `ask` sends an order to the agent."""
+        self._ask, self._audit = ask, audit
         self.shown = ShownCertificates(chain=b"", root=b"")
         self.coordinator = self.enrolment = ""  # the addresses that came with enrolment
 
@@ -76,37 +68,21 @@ class SiteCertificates:
         """Check that a federation is the one to which this site belongs. A new site belongs to none.
 
         Raises:
-            ConfigurationError: it is another federation, or the file with this site's federation cannot be read.
+            ConfigurationError: it is another federation.
         """
-        known, shown = self._remembered(), _Federation(name=federation, root=_fingerprint(root))
-        if known is None or known == shown:
+        if not (known := self._audit.records(_BELONGS)):
             return
-        other = f"the federation {federation}" if shown.name != known.name else "another authority of that name"
+        name, own_root = known[0]["federation"], known[0]["root_sha256"]
+        if (name, own_root) == (federation, _fingerprint(root)):
+            return
+        other = f"the federation {federation}" if federation != name else "another authority of that name"
         raise ConfigurationError(
-            what=f"This site belongs to the federation {known.name}, but the invitation or certificate names {other}.",
+            what=f"This site belongs to the federation {name}, but the invitation or certificate names {other}.",
             consequence="Nothing was sent or signed for the other federation. The keys and certificates of this "
             "site are unchanged.",
-            remedy=f"Ask the federation office of {known.name} for an invitation, or install a second site with a "
+            remedy=f"Ask the federation office of {name} for an invitation, or install a second site with a "
             "`state` folder of its own for the other federation.",
         )
-
-    def remember(self, federation: str, root: bytes) -> None:
-        """Record to which federation this site belongs, and the root certificate of this federation."""
-        kept = _Federation(name=federation, root=_fingerprint(root))
-        if kept != self._remembered():
-            replace_file(self._memory, kept.model_dump_json().encode())
-
-    def _remembered(self) -> _Federation | None:
-        try:
-            return _Federation.model_validate_json(self._memory.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as cause:
-            raise ConfigurationError(
-                what=f"The file {self._memory} cannot be read. It contains the name of this site's federation.",
-                consequence="Nothing was sent or signed.",
-                remedy="Restore this site's state from a backup, and inform the security officer.",
-            ) from cause
 
     async def look(self) -> ShownCertificates:
         """Return the agent's current certificates and its trusted root certificates.
@@ -165,7 +141,9 @@ class SiteCertificates:
         shown = ShownCertificates(chain=chain, root=root)
         if shown.is_enrolled:
             self.check(shown.federation(), shown.root)
-            self.remember(shown.federation(), shown.root)
+            if not self._audit.records(_BELONGS):
+                federation, root_sha256 = shown.federation(), _fingerprint(shown.root)
+                self._audit.write(_BELONGS, federation=federation, root_sha256=root_sha256)
         self.shown = shown
         return shown
 

@@ -29,7 +29,12 @@ from protos.errors import ConfigurationError, ProtocolError, RefusedError, Unava
 from protos.wire.codec import decode_enrolment, encode_enrolment
 from protos.wire.messages import MalformedMessage
 from protos.wire.upkeep_messages import EnrolmentReply, RenewalAnswered
-from site_agent.gate.site_certificates import SiteCertificates, install_renewed, renewal_of, write_request
+from site_agent.gate.site_certificates import (
+    SiteCertificates,
+    install_renewed,
+    renewal_of,
+    write_request,
+)
 from site_agent.hospital import Hospital
 
 ENROLMENT_POLL_SECONDS: Final = 2.0
@@ -84,7 +89,6 @@ async def _enrol(
         audit.declare_restored(by="the federation office's register", because=because, account=account())
     sha256 = sha256_of_chain(reply.chain)
     audit.write("enrolled", federation=federation, identity=identity, certificate_sha256=sha256)
-    certificates.remember(federation, root)
     addresses = (str(invitation.coordinator), str(invitation.enrolment))
     await certificates.install("first", reply.chain, root, site=site, federation=federation, addresses=addresses)
     structlog.get_logger().info("enrolled", federation=federation, identity=identity)

@@ -48,7 +48,7 @@ async def join(hospital: Hospital, path: Path) -> None:
     tell_guard(hospital)
     async with neighbours_of(hospital, path) as neighbours:
         link = AgentLink()
-        certificates = SiteCertificates(link.ask, gate_folder(state))
+        certificates = SiteCertificates(link.ask, audit)
         told = Told(hospital.site, audit, standing, certificates, version("global-layers"), now)
         try:
             async with telling(gate_folder(state), told, standing):

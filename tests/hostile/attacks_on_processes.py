@@ -20,6 +20,7 @@ import numpy as np
 import yaml
 
 import site_agent.trainer.worker
+from host.audit_log import AuditLog
 from protos.errors import ConfigurationError
 from protos.plan.plan import Plan
 from site_agent.desk import after_rounds
@@ -33,7 +34,7 @@ from site_agent.trainer_socket import TrainerEnd
 from tests.hostile.attack import Attack, in_copy, patched, scratch
 from tests.hostile.imprinting import COLUMNS, PLAN, inputs_read, rows_read
 from tests.hostile.real_trainers import plan_for
-from tests.rehearsal.federation import Office
+from tests.rehearsal.federation import Office, utc_now
 from tests.rehearsal.test_pinned_federation import Agent
 from tests.site_agent.reachable import let_others_in
 from tests.site_agent.trainer.sites import make_site
@@ -164,8 +165,9 @@ def another_federation(weakened: bool) -> bool:
     """Have the gate sign a request for a certificate of another federation, which the taken-over agent shows."""
     with scratch() as folder, in_copy(weakened, without_the_memory):
         agents = [Agent(Office.found(folder / name, name).enrol("a")) for name in ("heart", "liver")]
+        audit = AuditLog(folder / "gate.sqlite", site="a", now=utc_now)
         for agent in agents:
-            gate = SiteCertificates(agent, folder)
+            gate = SiteCertificates(agent, audit)
             try:
                 asyncio.run(gate.look())
             except ConfigurationError:

@@ -97,7 +97,7 @@ async def gate_at(folder: Path, plan: Plan, name: str) -> AsyncIterator[Gate]:
     key, link, trainer = identity_key(name), AgentLink(), MadeUpTrainer(name)
     link.connect(ours)
     audit = AuditLog(folder / "audit.log", site=name, now=lambda: NOW)
-    certificates = SiteCertificates(link.ask, folder)
+    certificates = SiteCertificates(link.ask, audit)
     upkeep = SiteUpkeep(site=name, identity_key=key, certificates=certificates, audit=audit, now=now)
     own = SiteGate(
         hospital(name, folder), identity_key=key, trainer=cast(GateEnd, trainer), audit=audit, software="test",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
 
+from host.audit_log import AuditLog
 from pki.site_keys import SiteKeys
 from site_agent.agent.connection import Credentials
 from site_agent.agent.kept_certificates import KeptCertificates
@@ -68,11 +69,11 @@ async def _relayed(gate: FramedSocket[Message], kept: KeptCertificates) -> None:
 
 
 def certificates_in_process(
-    keys: SiteKeys, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    keys: SiteKeys, now: Callable[[], datetime] = lambda: datetime.now(UTC), audit: AuditLog | None = None
 ) -> SiteCertificates:
-    """The certificates of a site whose agent is in this process."""
+    """The certificates of a site whose agent is in this process. Without a log, the site has one beside its keys."""
 
     async def ask(order: Order) -> Answer:
         return await answer_of(KeptCertificates(keys.directory, now), order)  # type: ignore[arg-type]
 
-    return SiteCertificates(ask, keys.directory)
+    return SiteCertificates(ask, audit or AuditLog(keys.directory / "gate.sqlite", site="a", now=now))

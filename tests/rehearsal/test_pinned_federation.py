@@ -38,47 +38,41 @@ class Agent:
         return Shown("localhost:1", "localhost:1", packed(parts))
 
 
-def pin(folder: Path, office: Office) -> None:
-    """Let a gate with this folder see the certificate of a site of this office."""
-    asyncio.run(SiteCertificates(Agent(office.enrol("a")), folder).look())
+def look(folder: Path, keys: SiteKeys) -> None:
+    """Let a gate with this folder see what the agent has."""
+    audit = AuditLog(folder / "gate.sqlite", site="a", now=utc_now)
+    try:
+        asyncio.run(SiteCertificates(Agent(keys), audit).look())
+    finally:
+        audit.close()
 
 
 @pytest.mark.parametrize("name", ["liver", "heart"])
 def test_another_federation_is_refused_whatever_the_agent_shows(tmp_path: Path, name: str) -> None:
     """Also one of the same name, if its authority is another one; a restart of the gate changes nothing."""
-    pin(tmp_path, Office.found(tmp_path / "office"))
+    look(tmp_path, Office.found(tmp_path / "office").enrol("a"))
     other = Office.found(tmp_path / "other", name)
 
     with pytest.raises(ConfigurationError):
-        asyncio.run(SiteCertificates(Agent(other.enrol("a")), tmp_path).look())
+        look(tmp_path, other.enrol("a"))
 
 
 def test_an_invitation_to_another_federation_is_refused_before_anything_is_made_or_sent(tmp_path: Path) -> None:
     """The agent has lost its certificates. The gate remembers, and orders neither a key nor a call."""
     office, other = Office.found(tmp_path / "office"), Office.found(tmp_path / "other", "liver")
     hospital = hospital_of(office, tmp_path)
-    folder = tmp_path / "state" / "gate"
-    asyncio.run(SiteCertificates(Agent(SiteKeys(tmp_path / "state" / "agent")), folder).look())
+    look(tmp_path, SiteKeys(tmp_path / "state" / "agent"))
     with Register(other.authority.register_path) as register:
         invitation = invite_site(
             other.authority, register, SiteName("a"), valid_for=timedelta(hours=1), is_pre_approved=True, now=utc_now()
         )
     invitation.save(tmp_path / "invitation.yaml")
     invited = hospital.model_copy(update={"invitation": str(tmp_path / "invitation.yaml")})
-    agent, audit = Agent(None), AuditLog(tmp_path / "audit.log", site="a", now=utc_now)
+    agent, audit = Agent(None), AuditLog(tmp_path / "gate.sqlite", site="a", now=utc_now)
     key = make_identity_key(tmp_path / "key")
 
     with pytest.raises(ConfigurationError):
-        asyncio.run(enrol_where_needed(invited, SiteCertificates(agent, folder), key, audit))
+        asyncio.run(enrol_where_needed(invited, SiteCertificates(agent, audit), key, audit))
 
     assert len(agent.orders) == 1  # to look
     audit.close()
-
-
-def test_a_damaged_file_stops_the_gate(tmp_path: Path) -> None:
-    """It is not taken for a first enrolment."""
-    pin(tmp_path, Office.found(tmp_path / "office"))
-    (tmp_path / "pinned-federation.json").write_text("{}")
-
-    with pytest.raises(ConfigurationError):
-        asyncio.run(SiteCertificates(Agent(SiteKeys(tmp_path / "office" / "a")), tmp_path).look())

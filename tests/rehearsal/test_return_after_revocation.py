@@ -85,7 +85,7 @@ class Returning:
 
     async def start(self) -> None:
         """Enrol where needed, as `site-agent join` does at its start."""
-        gate, certificates = self.folder / "state" / "gate", certificates_in_process(self.keys)
+        gate, certificates = self.folder / "state" / "gate", certificates_in_process(self.keys, audit=self.audit)
         await enrol_where_needed(self.hospital, certificates, read_identity_key(gate), self.audit)
 
     def is_accepted(self) -> bool:
