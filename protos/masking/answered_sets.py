@@ -4,7 +4,6 @@ A sum of one plan can be subtracted from a sum of another. The difference shows 
 the sites whose numbers only one setting changes. All sums of one plan have the same contributors, so plans are compared
 once, whatever their rounds. docs/privacy.md has the model. The rules:
 
-* a sum has at least the smallest set of sites, for each kind of number by itself;
 * two plans have no contributor in common, or the same contributors and the same rule. A rule is everything that decides
   what a named site contributes besides its rows (protos/plan/contributors.py);
 * sites are compared by their identity keys;
@@ -19,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from protos.masking.masking_refusals import Reason
-from protos.plan.contributors import kinds_of, rule_of
+from protos.plan.contributors import rule_of
 from protos.plan.plan import Plan
 
 
@@ -42,11 +41,6 @@ def answer_of(plan: Plan) -> Answer:
     """Return the record of a plan's sums."""
     identities = {site.name: site.identity for site in plan.sites}
     return Answer(plan.run_name, frozenset(identities[name] for name in plan.site_names), rule_of(plan))
-
-
-def fewest_contributors(plan: Plan) -> int:
-    """Return the number of sites that contribute to the number with the fewest. A number without sites is left out."""
-    return min((len(sites) for sites in kinds_of(plan).values() if sites), default=len(plan.site_names))
 
 
 def why_unlike(one: Answer, other: Answer) -> Reason | None:

@@ -4,7 +4,7 @@ The coordinator relays every advert and could swap, drop or invent some. So each
 with the identity key that the approved plan lists. No site masks before all sites of the roster have signed one
 transcript. The rules:
 
-* a site that the plan does not list, or that sends another identity key, is refused;
+* the sites are exactly those of the plan, each with its identity key;
 * the keys of a pair depend on the transcript, so sites that received different rosters have no common key;
 * secrets stay in memory. They cannot be printed, copied or serialised.
 """
@@ -27,7 +27,6 @@ from protos.masking.masking_refusals import MaskingRefused, Reason, require
 from protos.plan.canonical import digest, pack
 from protos.wire.messages import KeyAdvert, KeySessionAcknowledgement
 
-SMALLEST_COHORT: Final = 2  # a single site has no other site to hide among
 _FIELD_PRIME: Final = 2**255 - 19
 _ZERO: Final = bytes(32)
 
@@ -44,7 +43,7 @@ class KeySessionTerms:
         run: the run's name.
         key_session: from 1, increasing within a run.
         plan_digest: 32 bytes; the digest that the hospital approved.
-        candidates: the sites expected in this key session, sorted.
+        candidates: the sites of the plan that contribute, sorted.
         identities: (site, fingerprint of its identity key) for every site that the plan lists, sorted.
     """
 
@@ -60,7 +59,6 @@ class KeySessionTerms:
             raise ValueError("key sessions count from 1 and a plan digest has 32 bytes")
         if not _is_sorted(listed) or not _is_sorted(self.candidates) or not self.candidates:
             raise ValueError("candidates and listed sites are sorted, each once")
-        require(set(self.candidates) <= set(listed), Reason.SITE_NOT_EXPECTED)
 
 
 class KeySessionSecret:
@@ -132,7 +130,6 @@ def make_advert(
         identity_key: the raw public half of this site's identity key, 32 bytes.
         sign: signs bytes with the identity key (Ed25519).
     """
-    require(site in terms.candidates, Reason.SITE_NOT_EXPECTED)
     exchange_key, nonce = secret.advertise()
     return KeyAdvert(
         site=site,
@@ -144,25 +141,17 @@ def make_advert(
     )
 
 
-def check_roster(terms: KeySessionTerms, adverts: Sequence[KeyAdvert], own_advert: KeyAdvert, quorum: int) -> None:
+def check_roster(terms: KeySessionTerms, adverts: Sequence[KeyAdvert], own_advert: KeyAdvert) -> None:
     """Check that every site's public key (advert) is correctly signed, and belongs to this plan and key session.
 
-    Source: docs/privacy.md, "How they work".
-
-    Args:
-        terms: from this site's own plan, not from the coordinator.
-        quorum: the fewest sites, from the plan and the local policy; at least 2.
+    Source: docs/privacy.md, "How they work". `terms` are from this site's own plan, not from the coordinator.
 
     Raises:
         MaskingRefused: an advert is wrong, missing or unexpected.
     """
-    if quorum < SMALLEST_COHORT:
-        raise ValueError("masking needs a quorum of two or more")
-    require(_is_sorted(tuple(advert.site for advert in adverts)), Reason.ROSTER_NOT_SORTED)
-    require(len(adverts) >= quorum, Reason.BELOW_QUORUM)
+    require(tuple(advert.site for advert in adverts) == terms.candidates, Reason.OTHER_SITES)
     listed = dict(terms.identities)
     for advert in adverts:
-        require(advert.site in terms.candidates, Reason.SITE_NOT_EXPECTED)
         require(advert.key_session == terms.key_session, Reason.WRONG_KEY_SESSION)
         require(fingerprint(advert.identity_key) == listed[advert.site], Reason.WRONG_IDENTITY_KEY)
         # A number has several encodings on this curve. Only one form is allowed, so that equal keys are equal bytes.

@@ -6,30 +6,7 @@ and the sum of the check words shows it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from protos.masking.key_session import SMALLEST_COHORT
-from protos.masking.masking_refusals import Reason, require
 from protos.plan.canonical import digest, pack
-
-
-def check_contributors(own: str, contributors: tuple[str, ...], members: Collection[str], quorum: int) -> None:
-    """Check that this site may mask a vector for these contributors. See docs/privacy.md, "The rules of each gate".
-
-    Args:
-        contributors: U, as the coordinator sent it.
-        members: the sites of the key session's checked and acknowledged roster.
-        quorum: the fewest sites, from the plan and the local policy; at least 2.
-
-    Raises:
-        MaskingRefused: the contributors are unsorted, unknown or too few, or do not include this site.
-    """
-    if quorum < SMALLEST_COHORT:
-        raise ValueError("masking needs a quorum of two or more")
-    is_fit = list(contributors) == sorted(set(contributors)) and set(contributors) <= set(members)
-    require(is_fit, Reason.CONTRIBUTORS_UNFIT)
-    require(own in contributors, Reason.NOT_A_CONTRIBUTOR)
-    require(len(contributors) >= quorum, Reason.BELOW_QUORUM)
 
 
 def encoding_name(clipping_range: float, sites: int, bits: int) -> bytes:

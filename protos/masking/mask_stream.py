@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
-from protos.masking.key_session import SMALLEST_COHORT, expand
+from protos.masking.key_session import expand
 from protos.masking.masking_refusals import Reason, require
 from protos.numbers.chunk_layout import Layout
 from protos.plan.canonical import pack
@@ -74,8 +74,7 @@ class Masker:
         """
         if list(contributors) != sorted(set(contributors)) or len(context) != 32:
             raise ValueError("contributors are sorted, each once, and a context has 32 bytes")
-        require(own in contributors, Reason.NOT_A_CONTRIBUTOR)
-        require(len(contributors) >= SMALLEST_COHORT, Reason.BELOW_QUORUM)
+        require(own in contributors and len(contributors) > 1, Reason.OTHER_SITES)
         peers = [peer for peer in contributors if peer != own]
         keys = [(round_key(pair_keys[peer], context), own < peer) for peer in peers]
         self._streams = [(_cipher(key), np.add if is_lower else np.subtract) for key, is_lower in keys]

@@ -12,26 +12,21 @@ from enum import StrEnum
 class Reason(StrEnum):
     """The reason of a refusal, as a fixed text."""
 
-    ROSTER_NOT_SORTED = "the adverts are not sorted by site, or a site is named twice"
-    SITE_NOT_EXPECTED = "an advert is from a site that this key session does not expect"
+    OTHER_SITES = "the sites are not exactly those of the plan"
     WRONG_KEY_SESSION = "an advert is from another key session"
     WRONG_IDENTITY_KEY = "an identity key is not the one that the plan lists for its site"
     ADVERT_NOT_SIGNED = "an advert is not signed by its site for this run, key session and plan"
     KEY_TWICE = "two sites have the same key"
     EXCHANGE_KEY_UNFIT = "an exchange key is not in its only valid form"
     OWN_ADVERT_CHANGED = "the roster does not contain this site's own advert unchanged"
-    BELOW_QUORUM = "there are fewer sites than plan and policy require"
     ACKNOWLEDGEMENTS_INCOMPLETE = "the acknowledgements are not from exactly the sites of the roster"
     ANOTHER_TRANSCRIPT = "a site has acknowledged another roster"
     ACKNOWLEDGEMENT_NOT_SIGNED = "an acknowledgement is not signed by its site"
     LOW_ORDER_KEY = "an exchange key gives the same result whoever uses it"
-    NOT_A_CONTRIBUTOR = "the contributors do not include this site"
-    CONTRIBUTORS_UNFIT = "the contributors are not sorted sites of this key session"
     NOT_INCREASING = "the step or attempt is not after the last one that was masked"
     OTHER_POSITION = "the step was already masked with other received bytes"
     OTHER_SETS = "this sum and the sums of another plan would together isolate too few sites"
     OTHER_RULES = "this plan and another one count the same sites by different rules, so a difference isolates sites"
-    TOO_FEW_FOR_A_NUMBER = "a number of this sum would have fewer contributors than the smallest set"
     OTHER_VECTOR = "the vector is not the one that was masked for this step"
 
 

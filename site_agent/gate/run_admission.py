@@ -5,7 +5,6 @@ A run begins in this order: the plan, the policy, the persons here, the trainer'
 
 * the policy decides when a plan is announced. A changed configuration applies from the next start of the gate;
 * a run without masks needs a plan with secure aggregation off, or a site that only receives;
-* the fewest sites and the smallest set are the stricter of plan and policy;
 * a plan is read in another thread, so that no plan holds up the gate. Later messages wait for it;
 * every refusal is recorded before it is sent. It has a fixed reason, and no other name than that of a shared tensor.
 """
@@ -165,7 +164,6 @@ class Admission:
             manifest=manifest,
             site=self._hospital.site,
             identity_key=self._identity_key,
-            policy=self._hospital.policy,
             store=self._audit.store,
             beside=beside,
         )

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from host.record_store import Store
-from protos.masking.answered_sets import answer_of, fewest_contributors, why_not_answered
+from protos.masking.answered_sets import answer_of, why_not_answered
 from protos.masking.key_session import (
     KeySessionSecret,
     KeySessionTerms,
@@ -28,11 +28,10 @@ from protos.masking.key_session import (
     make_advert,
     transcript,
 )
-from protos.masking.mask_context import check_contributors, encoding_name, round_context
+from protos.masking.mask_context import encoding_name, round_context
 from protos.masking.mask_stream import Masker
 from protos.masking.masking_refusals import MaskingRefused, Reason, require
 from protos.numbers.chunk_layout import Layout
-from protos.plan.contributors import smallest_set
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
 from protos.wire.messages import (
@@ -44,7 +43,6 @@ from protos.wire.messages import (
     KeySessionSeal,
 )
 from site_agent.gate.masked_steps import MaskedSteps
-from site_agent.hospital import Policy
 
 
 class SiteMasking:
@@ -58,24 +56,17 @@ class SiteMasking:
         manifest: Manifest,
         site: str,
         identity_key: Ed25519PrivateKey,
-        policy: Policy,
         store: Store,
         beside: frozenset[str] = frozenset(),
     ) -> None:
-        """Begin without keys. Of the limits of plan and policy, the stricter applies.
-
-        `store` is the gate's. Persons here allowed the sums of the runs in `beside`.
-        """
+        """Begin without keys. `store` is the gate's. Persons here allowed the sums of the runs in `beside`."""
         self._run, self._plan, self._manifest, self._site = run, plan, manifest, site
         self._identity_key, self._store = identity_key, store
         self._encoding = encoding_name(plan.masking.clipping_range, len(plan.sites), plan.bits)
         self._answer = replace(answer_of(plan), run=run)
         self._steps = MaskedSteps(store, self._answer)
         self._sent: tuple[bytes, bytes] | None = None  # the newest context, and the vector that was masked under it
-        self._quorum = max(len(plan.site_names), policy.smallest_sites + len(plan.evaluating_sites))
-        is_too_small = fewest_contributors(plan) < smallest_set(plan, policy.smallest_sites)
-        why_not = why_not_answered(self._answer, self._steps.answered_beside(beside))
-        self._why_not = Reason.TOO_FEW_FOR_A_NUMBER if is_too_small else why_not
+        self._why_not = why_not_answered(self._answer, self._steps.answered_beside(beside))
         self._terms: KeySessionTerms | None = None
         self._secret: KeySessionSecret | None = None
         self._advert: KeyAdvert | None = None
@@ -93,11 +84,10 @@ class SiteMasking:
         """Create this site's masking keys for a new key session, and delete the keys of the previous session.
 
         Raises:
-            MaskingRefused: the key session is not new, or its sites are too few, not the plan's, or without this site.
+            MaskingRefused: the key session is not new, or its sites are not exactly the plan's.
         """
         require(message.key_session > self._highest_key_session, Reason.WRONG_KEY_SESSION)
-        require(self._site in message.sites, Reason.NOT_A_CONTRIBUTOR)
-        require(len(message.sites) >= self._quorum, Reason.BELOW_QUORUM)
+        require(message.sites == self._plan.site_names, Reason.OTHER_SITES)
         self.forget()
         self._highest_key_session = message.key_session
         self._terms = KeySessionTerms(
@@ -120,7 +110,7 @@ class SiteMasking:
         """
         terms, advert = self._opened(message.key_session)
         require(not self._roster, Reason.ANOTHER_TRANSCRIPT)
-        check_roster(terms, message.adverts, advert, self._quorum)
+        check_roster(terms, message.adverts, advert)
         self._roster, self._transcript = message.adverts, transcript(terms, message.adverts)
         return acknowledge(terms, self._site, self._transcript, self._identity_key.sign)
 
@@ -186,7 +176,7 @@ class SiteMasking:
         require(self.key_session > 0, Reason.WRONG_KEY_SESSION)
         if self._why_not is not None:
             require(False, self._why_not)
-        check_contributors(self._site, bind.sites, {advert.site for advert in self._roster}, self._quorum)
+        require(bind.sites == self._plan.site_names, Reason.OTHER_SITES)
 
     def _context(self, position: bytes, bind: Bind, layout: Layout) -> bytes:
         asked = (self._transcript, position, bind.attempt, bind.sites)

@@ -29,12 +29,7 @@ from protos.errors import ConfigurationError, ProtocolError, RefusedError, Unava
 from protos.wire.codec import decode_enrolment, encode_enrolment
 from protos.wire.messages import MalformedMessage
 from protos.wire.upkeep_messages import EnrolmentReply, RenewalAnswered
-from site_agent.gate.site_certificates import (
-    SiteCertificates,
-    install_renewed,
-    renewal_of,
-    write_request,
-)
+from site_agent.gate.site_certificates import SiteCertificates, install_renewed, renewal_of, write_request
 from site_agent.hospital import Hospital
 
 ENROLMENT_POLL_SECONDS: Final = 2.0

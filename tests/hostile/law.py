@@ -184,7 +184,7 @@ def is_admitted(house: House, plan: PriorPlan) -> bool:
     if refusals(policy, plan, manifest, site=house.name, identity=identity_of(house.name)):
         return False
     masking = SiteMasking(
-        run=run, plan=plan, manifest=manifest, site=house.name, identity_key=identity_key(house.name), policy=policy,
+        run=run, plan=plan, manifest=manifest, site=house.name, identity_key=identity_key(house.name),
         store=house.store,
     )  # fmt: skip
     table, models = house.table, house.folder / "models"

@@ -42,7 +42,7 @@ _CHECKING = (
     site_agent.gate.site_masking,
 )
 # By these a site compares a sum with all others.
-OF_SETS = (Reason.OTHER_SETS, Reason.TOO_FEW_FOR_A_NUMBER)
+OF_SETS = (Reason.OTHER_SETS,)
 
 
 @contextmanager
@@ -72,11 +72,11 @@ def without_the_plans_list() -> Iterator[None]:
     """A site trusts the certificates, so every site that the coordinator names counts as a site."""
     honest = protos.masking.key_session.check_roster
 
-    def check_roster(terms: Any, adverts: Any, own_advert: Any, quorum: int) -> None:
+    def check_roster(terms: Any, adverts: Any, own_advert: Any) -> None:
         shown = tuple((advert.site, fingerprint(advert.identity_key)) for advert in adverts)
-        honest(replace(terms, identities=shown), adverts, own_advert, quorum)
+        honest(replace(terms, identities=shown), adverts, own_advert)
 
-    with without(Reason.SITE_NOT_EXPECTED, Reason.BELOW_QUORUM, *OF_SETS) as patch:
+    with without(Reason.OTHER_SITES, *OF_SETS) as patch:
         patch.setattr(site_agent.gate.site_masking, "check_roster", check_roster)
         _of_any_sites(patch)
         yield
@@ -85,7 +85,7 @@ def without_the_plans_list() -> Iterator[None]:
 @contextmanager
 def without_a_quorum() -> Iterator[None]:
     """A site contributes with any number of others."""
-    with without(Reason.BELOW_QUORUM, *OF_SETS) as patch:
+    with without(Reason.OTHER_SITES, *OF_SETS) as patch:
         _of_any_sites(patch)
         yield
 
@@ -93,7 +93,7 @@ def without_a_quorum() -> Iterator[None]:
 @contextmanager
 def without_being_a_contributor() -> Iterator[None]:
     """A site does not look for its own name among the contributors."""
-    with without(Reason.NOT_A_CONTRIBUTOR, Reason.BELOW_QUORUM) as patch:
+    with without(Reason.OTHER_SITES) as patch:
         _of_any_sites(patch)
         yield
 
@@ -115,7 +115,7 @@ def without_a_memory() -> Iterator[None]:
     def accept(self: Any, offer: Offer) -> Exchange:
         return self._exchanges.of(offer.round, offer.stage, offer.layers)  # type: ignore[no-any-return]  # our own
 
-    with without(Reason.BELOW_QUORUM) as patch:
+    with without(Reason.OTHER_SITES) as patch:
         patch.setattr(MaskedSteps, "permit", lambda self, step, attempt, position: None)
         patch.setattr(MaskedSteps, "add", lambda self, step, attempt, position, vector: None)
         patch.setattr(Itinerary, "accept", accept)

@@ -55,7 +55,7 @@ def sealed(plan: Plan, keys: Mapping[str, Ed25519PrivateKey], stores: Mapping[st
     sites = [
         SiteMasking(
             run=plan.run_name, plan=plan, manifest=manifest_of(plan), site=name, identity_key=keys[name],
-            policy=policy_with(smallest_sites=3), store=stores[name],
+            store=stores[name],
         )
         for name in plan.site_names
     ]  # fmt: skip

@@ -148,7 +148,6 @@ def test_what_cannot_be_recorded_does_not_leave(
             gate.release(contribution, Bind(0, 0, plan.site_names, 0))
 
         assert refused.value.remedy
-        assert gate._permission._allowance._bytes == {}
         assert audit.head.count == 0
         assert list(gate.release(contribution, Bind(0, 0, plan.site_names, 0)))
 
@@ -243,21 +242,6 @@ def left(state: Path, audit: AuditLog, number: int) -> int:
     contribution = gate.build(bytes(32), exchange, memoryview(bytes(4 * exchange.updates)), rows=0)
     list(gate.release(contribution, Bind(number, 1, PLAN.site_names, 0)))
     return exchange.layout.total_bytes
-
-
-def test_limits_count_what_left_before_a_restart(tmp_path: Path, audit: AuditLog) -> None:
-    """Rounds and bytes that have left count in the next process too. A repeated round counts once."""
-    size = left(tmp_path, audit, 0)
-    exchange = Exchanges(PLAN, manifest_of(PLAN)).of(0, Stage.TRAINING, b"")
-
-    def reasons(number: int, **rules: Any) -> int:
-        gate = rounds_of(tmp_path, audit, **rules)._gate
-        assert gate is not None
-        allowance = gate._permission._allowance
-        return len(list(allowance.reasons(exchange, Bind(number, 2, PLAN.site_names, 0), masked=False)))
-
-    for rules in ({"largest_rounds": 1}, {"largest_megabytes": 1.5e-6 * size}):
-        assert (reasons(0, **rules), reasons(1, **rules)) == (0, 1)
 
 
 def test_no_step_comes_again_with_other_parameters_after_a_restart(tmp_path: Path, audit: AuditLog) -> None:
