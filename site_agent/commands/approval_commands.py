@@ -139,7 +139,7 @@ def _require_permitted(hospital: Hospital, plan: Plan, by: str, log: AuditLog) -
     from site_agent.gate.permission import decide_plan
 
     identity = own_fingerprint(hospital)
-    reason = decide_plan(hospital, plan, manifest_of(plan), identity=identity, audit=log).reasons
+    reason = decide_plan(hospital, plan, manifest_of(plan), identity=identity, audit=log)
     if reason:
         log.write("approval_refused", reason=reason, **_facts(plan, by))
         raise RefusedError(

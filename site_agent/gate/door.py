@@ -40,6 +40,7 @@ from protos.plan.weighting import EqualWeights, RowWeights
 from protos.wire.messages import Bind, Chunk, MalformedMessage, SiteReason
 from site_agent.gate.consent import Consent
 from site_agent.gate.permission import GateRefusal, Permission
+from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.hospital import Policy
 
@@ -93,7 +94,10 @@ class Gate:
             raise ValueError("a plan is masked or it is not")
         self._masking = masking
         self._run, self._plan, self._manifest, self._audit = run, plan, manifest, audit
-        self._permission = Permission(run, plan, manifest, site=site, policy=policy, consent=consent, audit=audit)
+        self._ledger = None if plan.privacy is None else PrivacyLedger(audit)
+        self._permission = Permission(
+            run, plan, manifest, site=site, policy=policy, consent=consent, audit=audit, ledger=self._ledger
+        )
         trains = plan.tier_of(site) == "training"  # otherwise no update differs from zero
         self._builder = Builder(plan, trains=trains, smallest_rows=policy.smallest_training_rows)
 
@@ -108,7 +112,7 @@ class Gate:
         void: SiteReason | None = None,
     ) -> Contribution:
         """Return the trainer's reply as a contribution, or a void for the reason `void` or one of Builder's."""
-        noise = partial(self._permission.with_noise, position) if self._permission.has_noise else None
+        noise = None if self._ledger is None else partial(self._ledger.draw, self._plan, position)
         try:
             if void is None:
                 built = self._builder.build(position, exchange, payload, rows=rows, noise=noise)
@@ -121,15 +125,16 @@ class Gate:
 
     def own_sums(self, position: bytes | None) -> bytes:
         """Return the private layers' noisy sums, added up before a step or over all steps, as little-endian int64."""
-        return self._permission.own_sums(position)
+        return b"" if self._ledger is None else self._ledger.own_sums(self._plan, position).tobytes()
 
     def require_open(self, bind: Bind) -> None:
         """Check that the approval still permits sending. Raises the same errors as `release`."""
-        self._permission.require(self._permission.still_open(), bind)
+        self._permission.require_open(bind)
 
     def finish(self) -> None:
-        """Delete what only an unfinished run needs. See Permission."""
-        self._permission.finish()
+        """Delete the noisy numbers of a run that is finished. Raises StoreError."""
+        if self._ledger is not None:
+            self._ledger.forget_numbers(self._plan)
 
     def release(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
         """Record a contribution, then yield those of its chunks that the coordinator does not have.
@@ -144,12 +149,12 @@ class Gate:
         exchange = contribution.exchange
         if bind.first_chunk >= exchange.layout.chunks:
             raise MalformedMessage("a first chunk that the vector does not have")
-        decision = self._permission.decide(bind, contribution.position)
-        self._permission.require(decision, bind)
+        self._permission.require(bind, contribution.position)
         with self._audit.store.transaction():
             if self._masking is not None:
                 self._masking.freeze(contribution.position, bind, exchange.layout, contribution.digest)
-            self._permission.pay(contribution.position, contribution.noisy)
+            if self._ledger is not None:
+                self._ledger.pay(self._plan, contribution.position, contribution.noisy)
             self._audit.write(
                 "contribution_released",
                 run=self._run,

@@ -13,8 +13,6 @@ itinerary.py decides which round can come next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -51,25 +49,6 @@ class PolicyForbids(GateRefusal):
     exit_status = RefusedError.exit_status
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """Every reason against a release, each as a short text. Without a reason the release is allowed.
-
-    Attributes:
-        withdrawn: why the persons here do not agree, or None.
-        forbidden: the rules of policy, replay and budget that forbid it.
-    """
-
-    withdrawn: str | None = None
-    forbidden: tuple[str, ...] = ()
-
-    @property
-    def reasons(self) -> str | None:
-        """Return all reasons against sending in one line of text, or None if there are none."""
-        withdrawn = () if self.withdrawn is None else (self.withdrawn,)
-        return "; ".join((*withdrawn, *self.forbidden)) or None
-
-
 def decide_plan(
     hospital: Hospital,
     plan: Plan,
@@ -78,8 +57,10 @@ def decide_plan(
     identity: str | None,
     audit: AuditLog,
     announced_at: datetime | None = None,
-) -> Decision:
-    """Decide whether this hospital's policy and its patients' privacy budget allow a plan. Approval is separate.
+) -> str | None:
+    """Return every reason for which this hospital's policy or its patients' privacy budget forbid a plan.
+
+    Without a reason, return None. Approval is separate.
 
     Args:
         identity: the fingerprint of this site's key; None skips the check that the plan lists it.
@@ -95,39 +76,50 @@ def decide_plan(
         forbidden += _clauses(refuse_replay(hospital.state_path, plan, finished, announced_at))
     spending = PrivacyLedger(audit)
     pays = plan.privacy is not None and plan.tier_of(hospital.site) != "receiving"
-    if not pays or spending.has_paid(plan.run_name):
-        return Decision(forbidden=forbidden)
-    over = _clauses(spending.refuse(hospital.policy.privacy, plan))
-    return Decision(forbidden=(*forbidden, *over))
+    if pays and not spending.has_paid(plan.run_name):
+        forbidden += _clauses(spending.refuse(hospital.policy.privacy, plan))
+    return "; ".join(forbidden) or None
 
 
 class Permission:
     """Decides about every release of one run."""
 
     def __init__(
-        self, run: str, plan: Plan, manifest: Manifest, *, site: str, policy: Policy, consent: Consent, audit: AuditLog
+        self,
+        run: str,
+        plan: Plan,
+        manifest: Manifest,
+        *,
+        site: str,
+        policy: Policy,
+        consent: Consent,
+        audit: AuditLog,
+        ledger: PrivacyLedger | None,
     ) -> None:
-        """Compare the plan with the policy. `consent` is that of the persons here."""
+        """Compare the plan with the policy. `consent` is that of the persons here; `ledger` is for a private plan."""
         self._run, self._plan, self._audit = run, plan, audit
-        self._policy, self._consent = policy, consent
+        self._policy, self._consent, self._ledger = policy, consent, ledger
         self._refused = refusals(policy, plan, manifest, site=site, identity=None)
         if plan.tier_of(site) == "receiving":
             self._refused += ("this site only receives under the plan, so it may not send a contribution",)
-        self._spending = None if plan.privacy is None else PrivacyLedger(audit)
 
-    @property
-    def has_noise(self) -> bool:
-        """Return whether this site adds noise to every number that it sends, and records the privacy cost."""
-        return self._spending is not None
+    def require_open(self, bind: Bind) -> None:
+        """Check that the next chunk of an allowed contribution may still be sent. Raises the same errors as `require`.
 
-    def still_open(self) -> Decision:
-        """Decide whether the next chunk of an allowed contribution may still be sent. This check is fast."""
-        return Decision(withdrawn=self._consent.why_not())
+        This check is fast.
+        """
+        self._require(bind, self._consent.why_not(), ())
 
-    def decide(self, bind: Bind, position: bytes) -> Decision:
-        """Decide whether this site's contribution may be sent to a sum with these other sites."""
+    def require(self, bind: Bind, position: bytes) -> None:
+        """Check that this site's contribution may be sent to a sum with these other sites.
+
+        Raises:
+            StoreError: the refusal cannot be recorded.
+            ConsentEnded: the persons here no longer agree.
+            PolicyForbids: policy or budget forbid it.
+        """
         forbidden = (*self.forbidden(bind), *_clauses(self._overspends(position)))
-        return Decision(withdrawn=self._consent.why_not(), forbidden=forbidden)
+        self._require(bind, self._consent.why_not(), forbidden)
 
     def forbidden(self, bind: Bind) -> tuple[str, ...]:
         """Return a short text about every rule of the policy that a contribution breaks."""
@@ -136,48 +128,23 @@ class Permission:
 
     def _overspends(self, position: bytes) -> str | None:
         """Return why no noise may be sent for a step: the run has ended here, or no budget remains for one more."""
-        spending, run = self._spending, self._plan.run_name
-        if spending is None or spending.has_noise(run, position):
+        spending, run = self._ledger, self._plan.run_name
+        if spending is None or spending.kept(run, position) is not None:
             return None
         if self._audit.records("run_finished", run=run):
             return _ENDED
-        return None if spending.is_paid(self._plan) else spending.refuse(self._policy.privacy, self._plan)
+        return None if spending.covering(self._plan) else spending.refuse(self._policy.privacy, self._plan)
 
-    def require(self, decision: Decision, bind: Bind | None = None) -> None:
-        """Check that there is no reason against sending. Otherwise record all reasons in the audit log and raise.
-
-        Raises:
-            StoreError: the refusal cannot be recorded.
-            ConsentEnded: the persons here no longer agree.
-            PolicyForbids: policy or budget forbid it.
-        """
-        if decision.reasons is None:
+    def _require(self, bind: Bind, withdrawn: str | None, forbidden: tuple[str, ...]) -> None:
+        """Record all reasons against sending in the audit log and raise an error, if there are any."""
+        if withdrawn is None and not forbidden:
             return
-        here = {"round": 0, "attempt": 0} if bind is None else {"round": bind.round, "attempt": bind.attempt}
-        self._audit.write("release_refused", reason=decision.reasons, run=self._run, **here)
-        if decision.withdrawn is not None:
-            raise ConsentEnded(self._plan.study, decision.withdrawn, self._run)
-        what = f"This site's policy does not allow sending a contribution: {decision.reasons}."
+        reasons = "; ".join((*_clauses(withdrawn), *forbidden))
+        self._audit.write("release_refused", reason=reasons, run=self._run, round=bind.round, attempt=bind.attempt)
+        if withdrawn is not None:
+            raise ConsentEnded(self._plan.study, withdrawn, self._run)
+        what = f"This site's policy does not allow sending a contribution: {reasons}."
         raise PolicyForbids(what=what, reason=SiteReason.POLICY_FORBIDS)
-
-    def with_noise(self, position: bytes, numbers: list[int]) -> list[int]:
-        """Return the numbers of a round with noise. `pay` records their cost before they leave."""
-        assert self._spending is not None
-        return self._spending.draw(self._plan, position, numbers)
-
-    def pay(self, position: bytes, noisy: Sequence[int]) -> None:
-        """Record the noisy numbers of a step and their cost in privacy budget. Raises StoreError."""
-        if self._spending is not None:
-            self._spending.pay(self._plan, position, noisy)
-
-    def own_sums(self, position: bytes | None) -> bytes:
-        """Return the noisy sums of the private layers, added up over all steps before a step. See PrivacyLedger."""
-        return b"" if self._spending is None else self._spending.own_sums(self._plan, position).tobytes()
-
-    def finish(self) -> None:
-        """Delete the noisy numbers of a run that is finished. Raises StoreError."""
-        if self._spending is not None:
-            self._spending.forget_numbers(self._plan)
 
 
 def _clauses(reason: str | None) -> tuple[str, ...]:

@@ -127,20 +127,12 @@ class PrivacyLedger:
         """Return whether this site has recorded a privacy cost for this run."""
         return any(payment.run == run for payment in self.payments())
 
-    def has_noise(self, run: str, position: bytes) -> bool:
-        """Return whether the noisy numbers of a step were recorded."""
-        return bool(self._store.read("SELECT 1 FROM noise WHERE run = ? AND position = ?", run, position))
-
     def kept(self, run: str, position: bytes) -> list[int] | None:
         """Return the recorded noisy numbers of a step, or None."""
         found = self._store.read("SELECT numbers FROM noise WHERE run = ? AND position = ?", run, position)
         return [int(number) for number in np.frombuffer(found[0][0], "<i8")] if found else None
 
-    def is_paid(self, plan: Plan) -> bool:
-        """Return whether a recorded payment of this run covers one more step."""
-        return self._covering(plan) is not None
-
-    def _covering(self, plan: Plan) -> str | None:
+    def covering(self, plan: Plan) -> str | None:
         """Return the payment that covers one more step of a run, or None.
 
         A payment from before a declared restore covers nothing more, because the step may have left with other noise.
@@ -180,11 +172,11 @@ class PrivacyLedger:
         Raises:
             StoreError: they cannot be recorded, so nothing may leave.
         """
-        if self.has_noise(plan.run_name, position):
+        if self.kept(plan.run_name, position) is not None:
             return
         assert plan.privacy is not None
         with self._store.transaction():
-            payment = self._covering(plan)
+            payment = self.covering(plan)
             if payment is None:
                 payment = secrets.token_hex(16)
                 spent = plan.privacy

@@ -20,10 +20,11 @@ from pki import enrolment_decisions
 from pki.certificate_chain import ShownCertificates, certificates_in, checked_leaf, sha256_of_chain
 from pki.certificates import certificate_sha256, requested_key
 from pki.names import Address, SiteName, federation_name
-from protos.errors import ConfigurationError, OperatorError, ProtocolError, UnavailableError
+from protos.errors import ConfigurationError, OperatorError, UnavailableError
+from protos.wire.messages import MalformedMessage
 from protos.wire.upkeep_messages import RenewalAnswered, RenewalAsked
 from site_agent.framed_messages import packed
-from site_agent.gate.mishaps import of_certificate, remedy_of
+from site_agent.gate.mishaps import agent_misbehaved, of_certificate, remedy_of
 from site_agent.gate_socket import (
     Answer,
     Call,
@@ -189,12 +190,7 @@ def _fingerprint(root: bytes) -> str:
 def _failed(answer: Answer) -> OperatorError:
     if isinstance(answer, Unable):
         return AgentUnable(answer)
-    return ProtocolError(
-        what="The agent of this site (the process with network access) returned an unexpected answer.",
-        consequence="This site has stopped. Nothing was sent.",
-        remedy="Install the same version of agent, gate and trainer. If the versions are equal, inform the security "
-        "officer.",
-    )
+    return agent_misbehaved(MalformedMessage("an unexpected answer"))
 
 
 def _unreached(address: str, status: str) -> UnavailableError:
