@@ -49,7 +49,7 @@ class Site:
         """The agent of an enrolled site."""
         keys = office.keys(name)
         audit = AuditLog(folder / "audit.log", site=name, now=utc_now)
-        certificates = certificates_in_process(keys, audit=audit)
+        certificates = certificates_in_process(keys)
         upkeep = SiteUpkeep(
             site=name, identity_key=keys.identity_key(), certificates=certificates, audit=audit, now=utc_now
         )
