@@ -98,12 +98,50 @@ class Framing(Generic[Message]):
             raise MalformedMessage("a frame whose facts are wrong") from cause
 
 
+class FrameReader(Generic[Message]):
+    """Reads whole messages from a socket that does not block, or only for a limited time."""
+
+    def __init__(self, connection: socket.socket, framing: Framing[Message]) -> None:
+        self._socket, self._framing = connection, framing
+        self.unread = b""  # received, and not passed on yet
+
+    def read(self, largest_payload: Callable[[type[Message]], int]) -> _Reading[Message]:
+        """Read a message in steps. Each `yield` means that the bytes after it have not arrived yet."""
+        header = yield from self._exactly(HEADER.size)
+        kind, facts_bytes, payload_bytes = self._framing.sizes(header, largest_payload)
+        text = yield from self._exactly(facts_bytes)
+        return self._framing.build(kind, text, (yield from self._exactly(payload_bytes)))
+
+    def _exactly(self, count: int) -> Generator[None, None, memoryview]:
+        """Return the next `count` bytes in memory of their own. Small counts are read with the bytes after them."""
+        while len(self.unread) < count <= AHEAD_BYTES:
+            try:
+                received = self._socket.recv(AHEAD_BYTES)
+            except (BlockingIOError, TimeoutError):
+                yield
+                continue
+            if not received:
+                raise ConnectionResetError
+            self.unread += received
+        buffer, filled = memoryview(bytearray(count)), min(count, len(self.unread))
+        buffer[:filled], self.unread = self.unread[:filled], self.unread[filled:]
+        while filled < count:
+            try:
+                received_bytes = self._socket.recv_into(buffer[filled:])
+            except (BlockingIOError, TimeoutError):
+                yield
+                continue
+            if received_bytes == 0:
+                raise ConnectionResetError
+            filled += received_bytes
+        return buffer
+
+
 class FramedSocket(Generic[Message]):
     """One end of an asynchronous socket that sends and receives whole messages.
 
-    Either one task receives, or a function listens. Either one task sends, or all tasks post. No payload is copied
-    before it is written. A large payload is read into the memory that the receiver gets, and only its first AHEAD_BYTES
-    are copied.
+    Either one task receives, or a function listens. No payload is copied before it is written. A large payload is read
+    into the memory that the receiver gets, and only its first AHEAD_BYTES are copied.
 
     This object takes over the given socket, and no other object may close this socket. The reason is that the event
     loop watches the socket also between two messages. After a close elsewhere, the event loop would never report a new
@@ -114,22 +152,10 @@ class FramedSocket(Generic[Message]):
         self._socket, self._framing = widen(socket.socket(fileno=connection.detach())), framing
         self._socket.setblocking(False)
         self._waiting: deque[memoryview] = deque()  # queued, and not written yet
-        self._unread = b""  # received, and not passed on yet
+        self._reader = FrameReader(self._socket, framing)
         self._reading: tuple[_Reading[Message], asyncio.Future[Message]] | None = None
         self._watches: asyncio.AbstractEventLoop | None = None
         self._is_over = False
-
-    async def send(self, message: Message) -> None:
-        """Send one complete message to the other process. Raises OSError if it has closed the socket."""
-        loop = asyncio.get_running_loop()
-        parts, written = (memoryview(self._framing.frame(message)), memoryview(message.payload)), 0
-        with suppress(BlockingIOError):
-            # Header and payload are sent together, so that the receiver wakes only once.
-            written = self._socket.sendmsg(parts)
-        for part in parts:
-            if written < len(part):
-                await loop.sock_sendall(self._socket, part[written:])
-            written = max(0, written - len(part))
 
     async def receive(self, largest_payload: Callable[[type[Message]], int]) -> Message:
         """Return the next message of the other process. Its payload must not exceed the largest size of its kind.
@@ -138,7 +164,7 @@ class FramedSocket(Generic[Message]):
             OSError: the other side has closed.
             MalformedMessage: the bytes are none of this socket's messages.
         """
-        reading, loop = self._read(largest_payload), asyncio.get_running_loop()
+        reading, loop = self._reader.read(largest_payload), asyncio.get_running_loop()
         try:
             next(reading)
         except StopIteration as read:
@@ -168,7 +194,7 @@ class FramedSocket(Generic[Message]):
             largest_payload: the largest payload of each kind of message, in bytes.
             failed: called once, after an error of `receive` or `take`. Then nothing more is read.
         """
-        loop, reading = asyncio.get_running_loop(), self._read(largest_payload)
+        loop, reading = asyncio.get_running_loop(), self._reader.read(largest_payload)
         rest: asyncio.Handle | None = None
 
         def hear() -> None:
@@ -184,9 +210,9 @@ class FramedSocket(Generic[Message]):
                         next(reading)
                         return
                     except StopIteration as read:
-                        reading = self._read(largest_payload)
+                        reading = self._reader.read(largest_payload)
                         take(read.value)
-                    if self._is_over or not self._unread:
+                    if self._is_over or not self._reader.unread:
                         return
             except Exception as error:  # the owner of the socket handles or reports it
                 self._stop_watching()
@@ -196,7 +222,7 @@ class FramedSocket(Generic[Message]):
 
         loop.add_reader(self._socket, hear)
         self._watches = loop
-        if self._unread:
+        if self._reader.unread:
             rest = loop.call_soon(hear)
 
     def post(self, message: Message, body: bytes | memoryview = b"") -> None:
@@ -221,7 +247,7 @@ class FramedSocket(Generic[Message]):
 
     def has_ended(self) -> bool:
         """Return whether the other process closed the socket and all was read. Call this only if no task receives."""
-        if self._unread:
+        if self._reader.unread:
             return False
         try:
             return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -281,43 +307,6 @@ class FramedSocket(Generic[Message]):
         if self._watches is not None:
             self._watches.remove_reader(self._socket)
             self._watches = None
-
-    def _read(self, largest_payload: Callable[[type[Message]], int]) -> _Reading[Message]:
-        """Read a message in steps. Each `yield` means that the bytes after it have not arrived yet."""
-        header = yield from self._exactly(HEADER.size)
-        kind, facts_bytes, payload_bytes = self._framing.sizes(header, largest_payload)
-        text = yield from self._exactly(facts_bytes)
-        return self._framing.build(kind, text, (yield from self._exactly(payload_bytes)))
-
-    def _exactly(self, count: int) -> Generator[None, None, bytes | memoryview]:
-        """Return the next `count` bytes.
-
-        Small counts are read with the bytes after them, large counts into their own memory.
-        """
-        while len(self._unread) < count <= AHEAD_BYTES:
-            try:
-                received = self._socket.recv(AHEAD_BYTES)
-            except BlockingIOError:
-                yield
-                continue
-            if not received:
-                raise ConnectionResetError
-            self._unread += received
-        if len(self._unread) >= count:
-            found, self._unread = self._unread[:count], self._unread[count:]
-            return found
-        buffer, filled = memoryview(bytearray(count)), len(self._unread)
-        buffer[:filled], self._unread = self._unread, b""
-        while filled < count:
-            try:
-                received_bytes = self._socket.recv_into(buffer[filled:])
-            except BlockingIOError:
-                yield
-                continue
-            if received_bytes == 0:
-                raise ConnectionResetError
-            filled += received_bytes
-        return buffer
 
 
 def widen(connection: socket.socket) -> socket.socket:

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from protos.errors import OperatorError
 from protos.plan.plan_head import LARGEST_PLAN_BYTES
 from protos.wire.messages import SiteReason
-from site_agent.framed_messages import AHEAD_BYTES, HEADER, FramedSocket, Framing, widen
+from site_agent.framed_messages import FramedSocket, FrameReader, Framing, widen
 
 _IDLE_SECONDS: Final = 1.0
 
@@ -157,21 +157,23 @@ class TrainerEnd:
     def __init__(self, connection: socket.socket, idle: Callable[[], None] = lambda: None) -> None:
         """`idle` is a function that runs after every second in which no byte is received or sent."""
         self._socket, self._idle = widen(connection), idle
-        self._unread = b""  # received, and not passed on yet
+        self._reader = FrameReader(self._socket, FRAMING)
         # A second without a byte is no error, because hours can pass between two requests of a study.
         self._socket.settimeout(_IDLE_SECONDS)
         self.largest_payload = LARGEST_PLAN_BYTES
 
     def receive(self) -> Message | None:
         """Return the next message from the gate process, or None when the gate process has closed the connection."""
-        header = self._exactly(HEADER.size)
-        if header is None:
-            return None
-        kind, facts_bytes, payload_bytes = FRAMING.sizes(header, lambda _: self.largest_payload)
-        text, payload = self._exactly(facts_bytes), self._exactly(payload_bytes)
-        if text is None or payload is None:
-            return None
-        return FRAMING.build(kind, text, payload)
+        reading = self._reader.read(lambda _: self.largest_payload)
+        while True:
+            try:
+                next(reading)
+            except StopIteration as read:
+                found: Message = read.value
+                return found
+            except ConnectionResetError:
+                return None
+            self._idle()
 
     def send(self, message: Message) -> None:
         """Send one complete message to the gate process."""
@@ -186,30 +188,6 @@ class TrainerEnd:
                 written -= len(rest.pop(0))
             if rest:
                 rest[0] = rest[0][written:]
-
-    def _exactly(self, count: int) -> memoryview | None:
-        """Return the next `count` bytes, or None if the other process closed the socket."""
-        while len(self._unread) < count <= AHEAD_BYTES:
-            try:
-                received = self._socket.recv(AHEAD_BYTES)
-            except TimeoutError:
-                self._idle()
-                continue
-            if not received:
-                return None
-            self._unread += received
-        buffer, filled = memoryview(bytearray(count)), min(count, len(self._unread))
-        buffer[:filled], self._unread = self._unread[:filled], self._unread[filled:]
-        while filled < count:
-            try:
-                filled_now = self._socket.recv_into(buffer[filled:])
-            except TimeoutError:
-                self._idle()
-                continue
-            if filled_now == 0:
-                return None
-            filled += filled_now
-        return buffer
 
 
 class GateEnd:
@@ -226,7 +204,7 @@ class GateEnd:
             MalformedMessage: the reply is none of this socket's messages.
         """
         try:
-            await self._socket.send(message)
+            self._socket.post(message)
             return await self._socket.receive(lambda _: largest_payload)
         except OSError as cause:
             raise _gone() from cause
