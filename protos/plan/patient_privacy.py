@@ -36,14 +36,11 @@ from protos.plan.ingredients import (
     Together,
 )
 from protos.privacy.accounting import ratio_of
-from protos.privacy.sampled_accounting import sampled_multiplier
 
 LARGEST_EPSILON: Final = 20.0
 SMALLEST_EPSILON: Final = 0.01
 LARGEST_DELTA: Final = 1e-3
 SMALLEST_DELTA: Final = 1e-12
-SMALLEST_SAMPLING: Final = 1e-4
-LARGEST_SAMPLING: Final = 0.9  # with more, all patients cost the same
 SMALLEST_CLIP: Final = 1e-6  # its inverse and its square are far from the limits of float64
 
 
@@ -90,28 +87,17 @@ class TrainingPrivacy(Privacy):
     Attributes:
         patients: the number that divides each sum of gradients: about the number of training patients at all sites. It
             is declared, so that no site sends a count.
-        sampling: the probability with which each patient takes part in a round. The site draws it from system
-            randomness and keeps it secret. Without it all patients take part in all rounds.
         noise: `shared` or `local`. With `shared` the sites' shares add up to the noise of a round, so a round is one
             sum. With `local` each site adds the whole noise in each of its steps, of which a round may have several.
     """
 
     patients: StrictInt = Field(ge=1, le=1 << 30)
-    sampling: float | None = Field(default=None, ge=SMALLEST_SAMPLING, le=LARGEST_SAMPLING)
     noise: Literal["shared", "local"] = "shared"
-
-
-def sampling_of(privacy: object) -> float | None:
-    """Return the probability with which each patient takes part in a round; None if all patients do."""
-    found: float | None = getattr(privacy, "sampling", None)  # only training, and its payments, have samples
-    return found
 
 
 def noise_multiplier(privacy: Privacy, sums: int) -> float:
     """Return the standard deviation of the noise in each of `sums` sums. A patient adds a term of norm at most 1."""
-    if (sampling := sampling_of(privacy)) is None:
-        return sqrt(sums) / privacy.ratio
-    return sampled_multiplier(privacy.epsilon, privacy.delta, sampling, sums)
+    return sqrt(sums) / privacy.ratio
 
 
 def _of_epsilon(epsilon: float) -> str:

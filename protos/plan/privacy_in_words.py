@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from protos.plan.ingredients import Adaptive, FederatedOnly, InnerProblem, Mixture, PersonalCopy
 from protos.plan.network_plan import NetworkPlan
-from protos.plan.patient_privacy import Privacy, TrainingPrivacy, has_own_steps, noise_multiplier, sampling_of
+from protos.plan.patient_privacy import Privacy, TrainingPrivacy, has_own_steps, noise_multiplier
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 
@@ -14,14 +14,13 @@ from protos.plan.prior_plan import PriorPlan
 def price_in_words(privacy: Privacy, sums: int = 1) -> str:
     """Describe in one line how much epsilon a run costs each patient, and how large the noise is."""
     deviations = noise_multiplier(privacy, sums)
-    sampling, is_local = sampling_of(privacy), isinstance(privacy, TrainingPrivacy) and privacy.noise == "local"
+    is_local = isinstance(privacy, TrainingPrivacy) and privacy.noise == "local"
     turn = "step" if is_local else "round"
-    sampled = f". Each takes part in a {turn} with probability {sampling:g}" if sampling else ""
     local = ". Each site adds this whole noise in each of its steps" if is_local else ""
     rounds = "" if sums == 1 else f" over all {sums} {turn}s"
     return (
         f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for each patient{rounds}. The noise in each number is "
-        f"{deviations:.3g} times as large as the change that one patient can cause{local}{sampled}"
+        f"{deviations:.3g} times as large as the change that one patient can cause{local}"
     )
 
 

@@ -5,7 +5,6 @@ shortened to the norm `clip`. The gate adds its share of the noise. The method's
 noisy sum as the mean update. Every site receives the same parameters. The rules:
 
 * a round has one sum over all training rows. So all rounds of a run together are one Gaussian with a closed form;
-* with the key `sampling`, a round has one sum over patients whom the site draws in secret (sampled_accounting.py);
 * under local noise a round has several steps. Each step adds the noise of a single site before the next step reads the
   values. The site sends the sum of the noisy sums. All steps together cost as much privacy as that many rounds;
 * private layers of a site use their own part of these gradients. They have the full noise of this site, because no
@@ -29,7 +28,7 @@ import numpy.typing as npt
 from protos.plan.architecture import Architecture, DenseNetwork, TensorSpec
 from protos.plan.ingredients import InnerProblem, Method
 from protos.plan.optimisers import Optimiser, is_plain_descent
-from protos.plan.patient_privacy import TrainingPrivacy, noise_multiplier
+from protos.plan.patient_privacy import TrainingPrivacy
 from protos.plan.schedules import EpochSchedule, Schedule
 from protos.privacy.accounting import PRIVATE_SCALE, share_variance
 from protos.privacy.discrete_gaussian import LARGEST_VARIANCE
@@ -99,7 +98,7 @@ class PrivateTraining:
     @cached_property
     def own_variance(self) -> int:
         """Return the variance of the noise in each number of a private layer's sum. One site adds this whole noise."""
-        return _variance_of(self.promise, 1, self.sums)
+        return share_variance(self.promise.ratio, 1, self.sums)
 
     @cached_property
     def own_bound(self) -> int:
@@ -114,7 +113,7 @@ class PrivateTraining:
     @cached_property
     def share_variance(self) -> int:
         """Return the variance of a site's noise in each integer of a round, or of a step if the noise is local."""
-        return _variance_of(self.promise, self.honest, self.sums)
+        return share_variance(self.promise.ratio, self.honest, self.sums)
 
     @property
     def sums(self) -> int:
@@ -136,13 +135,6 @@ class PrivateTraining:
     def deviation(self) -> float:
         """Return the standard deviation of the honest sites' noise in a round's or step's sum, for terms of norm 1."""
         return sqrt(self.honest * self.share_variance) / PRIVATE_SCALE
-
-
-def _variance_of(promise: TrainingPrivacy, honest: int, sums: int) -> int:
-    """Return the variance of the noise that one site adds to each integer, for a run with `sums` noisy sums."""
-    if promise.sampling is None:
-        return share_variance(promise.ratio, honest, sums)
-    return share_variance(1 / noise_multiplier(promise, sums), honest)
 
 
 # Keys of a plan that make a site send further numbers, or make patients decide about the sums, each with the reason.
@@ -217,7 +209,7 @@ def why_no_private_steps(
         )
     if sums > MOST_PRIVATE_ROUNDS:
         yield f"the plan has {sums} steps, but training with privacy allows at most {MOST_PRIVATE_ROUNDS} steps"
-    if in_round * _variance_of(promise, 1, sums) > LARGEST_VARIANCE:
+    if in_round * share_variance(promise.ratio, 1, sums) > LARGEST_VARIANCE:
         yield (
             f"the program cannot draw the large noise that {sums} steps at epsilon {promise.epsilon:g} need. Plan "
             "fewer steps or a larger epsilon"

@@ -22,7 +22,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from math import fsum, inf
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +29,7 @@ import numpy.typing as npt
 
 from host.audit_log import RESTORED, AuditLog
 from protos.plan.documents import Document
-from protos.plan.patient_privacy import Privacy, sampling_of
+from protos.plan.patient_privacy import Privacy
 from protos.plan.plan import Plan
 from protos.privacy.accounting import epsilon_of, ratio_of, together
 from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
@@ -64,7 +63,6 @@ class Payment(Document):
         run, study, version: for which it was made.
         at: aware time, ISO 8601.
         epsilon, delta: the plan's promise for everything that leaves with this noise.
-        sampling: the probability with which a patient takes part in a sum; None if all patients are in all sums.
     """
 
     identifier: str
@@ -74,7 +72,6 @@ class Payment(Document):
     at: str
     epsilon: float
     delta: float
-    sampling: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -180,7 +177,7 @@ class PrivacyLedger:
             if payment is None:
                 payment = secrets.token_hex(16)
                 spent = plan.privacy
-                promise = {"epsilon": spent.epsilon, "delta": spent.delta, "sampling": sampling_of(spent)}
+                promise = {"epsilon": spent.epsilon, "delta": spent.delta}
                 of = {"run": plan.run_name, "study": plan.study, "version": plan.version}
                 self._audit.write(_SPENT, identifier=payment, **of, **promise)
             row = (plan.run_name, position, payment, np.array(noisy, "<i8").tobytes())
@@ -246,21 +243,11 @@ def standing(
 
     `asked` is a plan that would pay in addition, if there is one.
     """
-    more = [] if asked is None else [asked]
+    more = [] if asked is None else [asked.ratio]
     # A payment from the future, after a clock was set back, counts as well.
-    recent = [payment for payment in payments if datetime.fromisoformat(payment.at) > now - YEAR]
-    of_study = [payment for payment in payments if payment.study == study]
-    return Standing(*(_epsilon_of_all([*found, *more], limits.delta) for found in (of_study, recent)))
-
-
-def _epsilon_of_all(costs: Sequence[Payment | Privacy], delta: float) -> float:
-    """Return the epsilon of all costs together. Sampled runs are no Gaussians: their epsilons and deltas add up."""
-    sampled = [cost for cost in costs if sampling_of(cost) is not None]
-    ratios = [cost.ratio for cost in costs if sampling_of(cost) is None]
-    rest = delta - fsum(cost.delta for cost in sampled)
-    if rest < -delta * (_ROUNDING - 1) or (ratios and rest <= 0):
-        return inf
-    return fsum(cost.epsilon for cost in sampled) + (epsilon_of(together(ratios), rest) if ratios else 0.0)
+    recent = [payment.ratio for payment in payments if datetime.fromisoformat(payment.at) > now - YEAR]
+    of_study = [payment.ratio for payment in payments if payment.study == study]
+    return Standing(*(epsilon_of(together([*found, *more]), limits.delta) for found in (of_study, recent)))
 
 
 def _payment_in(facts: Mapping[str, Any]) -> Payment:  # Any: every type that JSON has

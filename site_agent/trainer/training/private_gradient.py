@@ -10,7 +10,7 @@ The mechanism is in protos/plan/private_training.py. The rules:
 * under shared noise the sum is exact, and the gate adds this site's share of the noise;
 * private layers take steps too under some methods. Their sums have the whole noise before they leave this file;
 * under local noise no step reads a sum before its whole noise is added. Only sums with noise are sent;
-* samples of patients and local noise are from the operating system's randomness, never from a seed.
+* local noise is from the operating system's randomness, never from a seed.
 
 Layers are linear with relu between them, and the outcome is binary. Source: Abadi et al. 2016, algorithm 1, with one
 patient as the unit. The gradients are written by hand, because no library computes them without rounding.
@@ -79,11 +79,6 @@ class PrivateRows:
     def of(cls, features: npt.NDArray[np.float32], outcomes: Float64, patients: Integers | None) -> PrivateRows:
         """Prepare the rows for private training from features of shape (rows, inputs), by rounding the features."""
         return cls(_in_steps(features, _INPUT), outcomes, patients)
-
-    def taken(self, kept: npt.NDArray[np.bool_] | Integers) -> PrivateRows:
-        """Return the selected rows. `kept` has a bool for each row, or the numbers of the selected rows."""
-        patients = None if self.patients is None else self.patients[kept]
-        return PrivateRows(self.inputs[kept], self.outcomes[kept], patients)
 
     @cached_property
     def by_count(self) -> tuple[tuple[Float64, Float64, int], ...]:
@@ -154,21 +149,6 @@ def _sum_of_single_rows(passes: Sequence[Pass], clip: float) -> Integers:
     return np.concatenate(parts).astype(np.int64)
 
 
-def drawn_rows(rows: int, patients: Integers | None, rate: float, random_bytes: RandomBytes) -> npt.NDArray[np.bool_]:
-    """Choose at random the patients of a round, bool of shape (rows,): all rows of a patient take part, or none.
-
-    Source: Abadi et al. 2016, section 3.1 (each patient independently; no batch of a fixed size). A patient takes part
-    with the probability `rate`, above 0 and below 1. `random_bytes` are the operating system's outside of tests,
-    because nobody else may learn who takes part. `patients` are as in `PrivateRows`.
-    """
-    names = np.arange(rows) if patients is None else patients
-    _, places = np.unique(names, return_inverse=True)
-    count = int(places.max(initial=-1)) + 1
-    drawn = np.frombuffer(random_bytes(8 * count), "<u8")
-    # The rate times 2**64 is rounded down, so the probability is the rate, or smaller by at most 2**-64.
-    return np.asarray((drawn < np.uint64(int(rate * 2.0**64)))[places])
-
-
 def _passes(layers: Sequence[Layer], inputs: Float64, outcomes: Float64) -> list[Pass]:
     """Compute for each layer the derivatives of each row's cross-entropy by its outputs, and its inputs, in steps."""
     read, most = [inputs], _DERIVATIVE[0] * _DERIVATIVE[1]
@@ -200,7 +180,7 @@ def private_sums(
     """
     is_own = training.is_own
     if not training.is_local:
-        exact = _clipped_sum(training, arrays, rows, random_bytes)
+        exact = _clipped_sum(training, arrays, rows)
         noise = discrete_gaussian(training.own_numbers, training.own_variance, random_bytes)
         return (*exact[~is_own].tolist(), *(exact[is_own] + noise).tolist())
     trained = arrays[: training.trained]
@@ -210,7 +190,7 @@ def private_sums(
     for made in range(training.steps * training.inner):
         parts = np.split(start + local_change(training, moved.astype(np.float64)), ends[:-1])
         here = [part.reshape(array.shape) for part, array in zip(parts, trained, strict=True)]
-        sums = _clipped_sum(training, [*here, *arrays[len(trained) :]], rows, random_bytes)
+        sums = _clipped_sum(training, [*here, *arrays[len(trained) :]], rows)
         noise = discrete_gaussian(len(sums), training.share_variance, random_bytes)
         # The proximal term moves the values back a part of the way. It reads only values with noise.
         moved = moved + _part(followed - moved, pull) + sums + noise
@@ -229,14 +209,9 @@ def _part(way: Integers, share: float | Float64) -> Integers:
     return np.asarray(np.rint(way * share).astype(np.int64))
 
 
-def _clipped_sum(
-    training: PrivateTraining, arrays: Sequence[Float64], rows: PrivateRows, random_bytes: RandomBytes
-) -> Integers:
-    """Return the sum of clipped gradients at the given parameters, of all patients or of a newly drawn sample."""
+def _clipped_sum(training: PrivateTraining, arrays: Sequence[Float64], rows: PrivateRows) -> Integers:
+    """Return the sum of clipped gradients of all patients at the given parameters."""
     layers = [Layer(weight, bias) for weight, bias in zip(arrays[::2], arrays[1::2], strict=True)]
-    rate = training.promise.sampling
-    if rate is not None:
-        rows = rows.taken(drawn_rows(len(rows.outcomes), rows.patients, rate, random_bytes))
     exact = clipped_gradients(layers, training.promise.clip, rows, shared=training.trained // 2)
     # Two clipped sums are not further apart than the sums were, so no site reports its number of patients.
     return np.clip(exact, -training.largest_sum, training.largest_sum)

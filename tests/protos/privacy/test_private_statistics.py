@@ -100,7 +100,6 @@ def test_the_error_of_a_mean_is_that_of_its_noise(mean: float) -> None:
     [
         ({"smallest_cell": 10}, "smallest_cell is 10, but noise hides small counts"),
         ({"promise": {"patients": 300}}, "Extra inputs are not permitted"),
-        ({"promise": {"sampling": 0.5}}, "Extra inputs are not permitted"),
         ({"masking": {"required": False}}, "Set required under masking to true"),
         ({"assumed_colluders": 0}, "assumed_colluders is 0"),
     ],

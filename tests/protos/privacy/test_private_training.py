@@ -16,7 +16,6 @@ from protos.plan.plan import Plan, plan_from_wire
 from protos.plan.private_training import PrivateTraining
 from protos.plan.server_rules import apply_rule
 from protos.privacy.accounting import PRIVATE_SCALE, delta_of, together
-from protos.privacy.sampled_accounting import sampled_epsilon
 from protos.wire.messages import Stage
 from tests.for_each import for_each
 from tests.protos.examples import listed
@@ -116,21 +115,14 @@ def test_local_noise_has_limits_of_its_own(changes: dict[str, Any], words: str) 
 
 
 @pytest.mark.parametrize(("rounds", "steps"), [(1, 1), (5, 3), (40, 25)])
-@pytest.mark.parametrize("sampling", [None, 0.25])
-def test_the_noise_of_each_site_alone_keeps_the_promise_over_all_steps(
-    rounds: int, steps: int, sampling: float | None
-) -> None:
+def test_the_noise_of_each_site_alone_keeps_the_promise_over_all_steps(rounds: int, steps: int) -> None:
     """No other site's noise is counted, and every step is, whatever the quorum: 1% less noise breaks the promise."""
-    plan = local_plan({"sampling": sampling}, rounds=rounds, steps=steps, assumed_colluders=2)
+    plan = local_plan(rounds=rounds, steps=steps, assumed_colluders=2)
     deviation = sqrt(training_of(plan).share_variance - 4) / PRIVATE_SCALE
 
     assert (training_of(plan).honest, plan.private_sums) == (1, rounds * steps)
-    if sampling is None:
-        assert delta_of(1.0, sqrt(rounds * steps) / deviation) <= 1e-5
-        assert delta_of(1.0, 1.01 * sqrt(rounds * steps) / deviation) > 1e-5
-    else:
-        assert sampled_epsilon(deviation * (1 + 1e-12), sampling, rounds * steps, 1e-5) <= 1.0
-        assert sampled_epsilon(deviation * 0.97, sampling, rounds * steps, 1e-5) > 1.0
+    assert delta_of(1.0, sqrt(rounds * steps) / deviation) <= 1e-5
+    assert delta_of(1.0, 1.01 * sqrt(rounds * steps) / deviation) > 1e-5
 
 
 def test_noise_that_cannot_be_drawn_is_refused_before_the_run() -> None:

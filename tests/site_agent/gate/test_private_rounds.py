@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,8 @@ from protos.plan.plan import Plan
 from protos.wire.messages import Bind, SiteReason, Stage
 from site_agent.gate.door import Contribution, Gate
 from site_agent.gate.permission import PolicyForbids, decide_plan
-from site_agent.gate.privacy_ledger import PrivacyLedger, standing, with_noise
-from site_agent.hospital import Hospital, Policy, PrivacyLimits
+from site_agent.gate.privacy_ledger import PrivacyLedger, with_noise
+from site_agent.hospital import Hospital, Policy
 from tests.for_each import for_each
 from tests.protos.privacy.private_plans import local_plan, private_network_plan, private_plan
 from tests.rehearsal.gates import Unmasked, gate_for, policy_with
@@ -193,25 +192,6 @@ def test_the_last_total_of_private_layers_outlives_the_run(tmp_path: Path, audit
 
     np.testing.assert_array_equal(ledger.own_sums(plan, None), last)
     assert set(last.tolist()) == {1}
-
-
-def test_sampled_runs_add_up_and_use_up_delta(tmp_path: Path, audit: AuditLog) -> None:
-    """A sampled run is no Gaussian, so its epsilon and delta are added to those of all others, also after a restart."""
-    plans = [private_network_plan({"sampling": 0.25}, rounds=4, version=version) for version in (1, 2)]
-    sent(0, audit, tmp_path, plan=plans[0])
-    now, payments = datetime.now(UTC), PrivacyLedger(audit).payments()
-
-    def together(delta: float, asked: Plan | None = None) -> float:
-        limits = PrivacyLimits(largest_epsilon_per_study=9.0, largest_epsilon_per_year=9.0, delta=delta)
-        return standing(limits, PLAN.study, payments, now, None if asked is None else asked.privacy).of_study
-
-    assert [payment.sampling for payment in payments] == [0.25]
-    assert together(1e-5) == 1.0
-    assert together(0.9e-5) == together(1e-5, plans[1]) == together(1e-5, PLAN) == inf
-    assert together(2e-5, plans[1]) == 2.0
-    assert together(2e-5, PLAN) == pytest.approx(2.0, rel=1e-6)
-    with pytest.raises(PolicyForbids, match="epsilon of the study prior would be inf"):
-        sent(0, audit, tmp_path, plan=plans[1], largest=9.0)
 
 
 @pytest.mark.parametrize("largest", [0.9, 1.0])

@@ -196,25 +196,6 @@ def test_private_layers_rank_patients_at_each_site(name: str, monkeypatch: pytes
     assert _auroc(studies) > 0.7
 
 
-def test_a_sampled_round_reads_the_operating_system_s_randomness(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same round has another sample each time, none of the plan's seeds decides, and its sum is of the sample."""
-    plan, _ = _federation(1.0, rounds=3)
-    content = json.loads(plan.canonical)
-    content["privacy"] |= {"sampling": 0.5}
-    sampled = plan_from_json(json.dumps(content))
-
-    def sums(used: Plan) -> tuple[int, ...]:
-        study = network_studies(used, uci_tables(CONCEPTS.parent), seed=1)["va"]
-        return study.train(Asked(round=0), study.manifest.initial_parameters(plan.seed)).scalars
-
-    first, second = sums(sampled), sums(sampled)
-    monkeypatch.setattr("site_agent.trainer.study.os.urandom", bytes)  # all zeros: everybody takes part
-    everybody = sums(sampled)
-
-    assert first != second
-    assert everybody == sums(plan)
-
-
 def test_local_noise_reaches_a_model_and_reads_the_operating_system_s_randomness(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from protos.plan.patient_privacy import SMALLEST_CLIP
 from protos.privacy.accounting import PRIVATE_SCALE
-from site_agent.trainer.training.private_gradient import Layer, PrivateRows, clipped_gradients, drawn_rows
+from site_agent.trainer.training.private_gradient import Layer, PrivateRows, clipped_gradients
 from tests.for_each import for_each
 
 WIDTHS = ((3, 1), (7, 5, 1), (17, 32, 1), (4, 9, 6, 1), (40, 3, 1))
@@ -217,21 +217,3 @@ def test_the_gradient_of_the_first_layers_alone_is_clipped_alone(has_patients: b
 
     np.testing.assert_allclose(first, whole[:numbers], atol=2e5)  # of 2**30: rounding to steps depends on the norm
     assert 0.99 < norm_of(np.array(alone)) <= 1.0
-
-
-@pytest.mark.parametrize("rate", [0.01, 0.25, 0.9])
-def test_each_patient_takes_part_with_the_rate_and_with_all_rows(rate: float) -> None:
-    """Over many draws the share is the rate within chance, patients are independent, and no patient is torn apart."""
-    generator = np.random.default_rng(4)
-    patients = np.repeat(np.arange(50), 3)[generator.permutation(150)]
-
-    drawn = np.array([drawn_rows(150, patients, rate, generator.bytes) for _ in range(2000)])
-
-    first = np.array([np.flatnonzero(patients == patient)[0] for patient in range(50)])
-    taken = drawn[:, first]
-    np.testing.assert_array_equal(drawn, taken[:, patients])
-    spread = np.sqrt(rate * (1 - rate) / taken.size)
-    assert abs(taken.mean() - rate) < 5 * spread
-    # Independent patients: how many take part has the variance of a binomial, and not that of batches of a fixed size.
-    counts = taken.sum(axis=1)
-    assert counts.var() == pytest.approx(50 * rate * (1 - rate), rel=0.2)

@@ -129,7 +129,8 @@ def test_a_patient_changes_shared_and_private_sums_together_by_at_most_one(seed:
 
     def sums(count: int) -> np.ndarray:
         rows = rows_of(40, arrays[0].shape[1], np.random.default_rng(seed + 99))
-        fewer = rows.taken(np.arange(40) < 2 * count)
+        assert rows.patients is not None
+        fewer = PrivateRows(*(each[: 2 * count] for each in (rows.inputs, rows.outcomes, rows.patients)))
         return np.array(private_sums(training, arrays, fewer, np.random.default_rng(1).bytes), np.float64)
 
     apart = sums(20) - sums(19)
@@ -167,21 +168,3 @@ def test_every_step_adds_the_whole_noise(steps: int) -> None:
     drawn = np.array([private_sums(training, arrays, nobody, generator.bytes) for _ in range(200)], np.float64)
 
     assert drawn.var() / (steps * training.share_variance) == pytest.approx(1.0, abs=0.12)
-
-
-def test_samples_are_drawn_for_each_step() -> None:
-    """With sampling, each step asks the operating system who takes part: two steps need two draws of samples."""
-    asked: list[int] = []
-    generator = np.random.default_rng(3)
-
-    def counted(size: int) -> bytes:
-        asked.append(size)
-        return generator.bytes(size)
-
-    plan = local_plan({"epsilon": 8.0, "sampling": 0.5}, steps=2)
-    assert plan.private_training is not None
-    arrays = arrays_of(plan.private_training, generator)
-
-    private_sums(plan.private_training, arrays, rows_of(60, arrays[0].shape[1], generator), counted)
-
-    assert asked.count(8 * 30) == 2  # 64 bits for each of 30 patients
