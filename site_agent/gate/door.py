@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 import numpy as np
 import structlog
@@ -43,8 +43,6 @@ from site_agent.gate.permission import GateRefusal, Permission
 from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.hospital import Policy
-
-_MOST_LISTED: Final = 50
 
 Noise: TypeAlias = Callable[[list[int]], list[int]]
 
@@ -161,13 +159,11 @@ class Gate:
                 round=bind.round,
                 attempt=bind.attempt,
                 position=contribution.position.hex(),
-                contributors=list(bind.sites),
                 manifest=self._manifest.digest.hex(),
                 stage=exchange.stage.name.lower(),
-                layers=len({tensor.layer for tensor in exchange.up}),
                 offered_layers=exchange.layers.hex(),
                 tensors=len(exchange.up),
-                scalars=_listed(exchange),
+                scalars=len(exchange.scalars),
                 bytes=exchange.layout.total_bytes - exchange.layout.start(bind.first_chunk),
                 first_chunk=bind.first_chunk,
                 clipped=contribution.clipped,
@@ -332,14 +328,6 @@ class Builder:
             if not lowest <= value <= largest:
                 raise unexpected_answer(f"The trainer's number for {name} is outside its agreed limits.")
         return values
-
-
-def _listed(exchange: Exchange) -> list[str]:
-    """Return the scalars' names for the log. A large private gradient is one entry."""
-    names = [scalar.name for scalar in exchange.scalars if not scalar.name.startswith("private gradient: ")]
-    gradient = len(exchange.scalars) - len(names)
-    few = gradient <= _MOST_LISTED
-    return [scalar.name for scalar in exchange.scalars] if few else [*names, f"private gradient: {gradient} numbers"]
 
 
 def payload_bytes(exchange: Exchange) -> int:

@@ -42,33 +42,11 @@ class MaskedSteps:
         store.define(_SCHEMA)
         self._store, self._answer = store, answer
 
-    def permit(self, step: int, attempt: int, position: bytes) -> bytes | None:
-        """Decide whether the site may mask a vector for this attempt at a step. Nothing is written.
-
-        Args:
-            position: digest of run, step and everything that was sent for the step, 32 bytes.
-
-        Returns:
-            The digest of the vector that was masked for this step before, and must be sent again. None for a new step.
-
-        Raises:
-            MaskingRefused: this request can never be permitted.
-        """
-        run = self._answer.run
-        newest = "SELECT attempt, position, vector FROM masked WHERE run = ? AND step = ? ORDER BY attempt DESC LIMIT 1"
-        for last_attempt, last_position, vector in self._store.read(newest, run, step):
-            require(attempt > last_attempt, Reason.NOT_INCREASING)
-            require(hmac.compare_digest(position, last_position), Reason.OTHER_POSITION)
-            return bytes(vector)
-        later = self._store.read("SELECT 1 FROM masked WHERE run = ? AND step > ? LIMIT 1", run, step)
-        require(not later, Reason.NOT_INCREASING)
-        return None
-
     def add(self, step: int, attempt: int, position: bytes, vector: bytes) -> None:
         """Record the vector that will be masked. Nothing may be sent before the transaction is on disk.
 
         Args:
-            position: as in `permit`.
+            position: digest of run, step and everything that was sent for the step, 32 bytes.
             vector: digest of the whole encoded vector before masking, 32 bytes.
 
         Raises:
@@ -77,12 +55,22 @@ class MaskedSteps:
         """
         if {len(position), len(vector)} != {_DIGEST_BYTES}:
             raise ValueError("a position and a vector's digest have 32 bytes")
-        before = self.permit(step, attempt, position)
-        require(before is None or hmac.compare_digest(before, vector), Reason.OTHER_VECTOR)
         run, sites = self._answer.run, json.dumps(sorted(self._answer.sites))
         with self._store.transaction():
+            self._require(step, attempt, position, vector)
             self._store.write("INSERT OR IGNORE INTO answered VALUES (?, ?, ?)", run, sites, self._answer.rule)
             self._store.write("INSERT INTO masked VALUES (?, ?, ?, ?, ?)", run, step, attempt, position, vector)
+
+    def _require(self, step: int, attempt: int, position: bytes, vector: bytes) -> None:
+        """Check that this attempt comes after those of its step, or after all steps, with the same vector as before."""
+        newest = "SELECT attempt, position, vector FROM masked WHERE run = ? AND step = ? ORDER BY attempt DESC LIMIT 1"
+        before = self._store.read(newest, self._answer.run, step)
+        for last_attempt, last_position, last_vector in before:
+            require(attempt > last_attempt, Reason.NOT_INCREASING)
+            require(hmac.compare_digest(position, last_position), Reason.OTHER_POSITION)
+            require(hmac.compare_digest(vector, last_vector), Reason.OTHER_VECTOR)
+        later = "SELECT 1 FROM masked WHERE run = ? AND step > ? LIMIT 1"
+        require(bool(before) or not self._store.read(later, self._answer.run, step), Reason.NOT_INCREASING)
 
     def answered_beside(self, allowed: Iterable[str]) -> list[Answer]:
         """Return the sums that this site answered in other runs, except the runs that persons here allowed."""

@@ -116,7 +116,6 @@ def without_a_memory() -> Iterator[None]:
         return self._exchanges.of(offer.round, offer.stage, offer.layers)  # type: ignore[no-any-return]  # our own
 
     with without(Reason.OTHER_SITES) as patch:
-        patch.setattr(MaskedSteps, "permit", lambda self, step, attempt, position: None)
         patch.setattr(MaskedSteps, "add", lambda self, step, attempt, position, vector: None)
         patch.setattr(Itinerary, "accept", accept)
         _of_any_sites(patch)
