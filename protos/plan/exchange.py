@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,21 +23,13 @@ from protos.plan.announcing_plan import AnnouncingPlan
 from protos.plan.architecture import TensorSpec
 from protos.plan.ingredients import SensitivePrefix
 from protos.plan.initial_values import initial_values
-from protos.plan.manifest import ROWS, Manifest, Occasion, Scalar
+from protos.plan.manifest import ROWS, Manifest, Scalar
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.plan.plan_head import FITTING
 from protos.wire.messages import MalformedMessage, Stage
 
 Float32 = npt.NDArray[np.float32]
-_OCCASIONS: Final = {
-    Stage.PROBE: Occasion.PROBE,
-    Stage.TRAINING: Occasion.TRAINING,
-    Stage.VALIDATION: Occasion.MEASURED,
-    Stage.STATISTICS: Occasion.STATISTICS,
-    Stage.NEWTON: Occasion.NEWTON,
-    Stage.GUARD: Occasion.GUARD,
-}
 
 
 @dataclass(frozen=True)
@@ -156,7 +147,7 @@ class Exchanges:
 
     def __init__(self, plan: Plan, manifest: Manifest) -> None:
         self._plan, self._manifest = plan, manifest
-        self._made: dict[tuple[Stage, bytes, frozenset[Occasion], int], Exchange] = {}
+        self._made: dict[tuple[Stage, bytes, bool, int], Exchange] = {}
 
     def start_digest(self, exchange: Exchange) -> bytes:
         """Return the BLAKE3 digest of the values that sites receive first: the plan's first values and zero controls.
@@ -208,9 +199,9 @@ class Exchanges:
             offered, rounds = self._plan.tensors_before(round_number), round_number
         else:
             offered, rounds = self._tensors(chosen), 0
-        key = (stage, layers, self._occasions(round_number, stage), rounds)
+        key = (stage, layers, stage is Stage.TRAINING and is_measured(self._plan, round_number), rounds)
         if key not in self._made:
-            self._made[key] = self._make(stage, layers, offered, key[2])
+            self._made[key] = self._make(stage, layers, offered, measures=key[2])
         return self._made[key]
 
     def _is_due(self, round_number: int, stage: Stage) -> bool:
@@ -233,18 +224,15 @@ class Exchanges:
         layers = set(compress(self._manifest.layers, chosen))
         return tuple(tensor for tensor in self._manifest.tensors if tensor.layer in layers)
 
-    def _occasions(self, round_number: int, stage: Stage) -> frozenset[Occasion]:
-        measured = {Occasion.MEASURED} if stage is Stage.TRAINING and is_measured(self._plan, round_number) else set()
-        return frozenset({_OCCASIONS[stage], *measured})
-
     def _make(
         self,
         stage: Stage,
         layers: bytes,
         offered: tuple[TensorSpec, ...],
-        occasions: frozenset[Occasion],
+        *,
+        measures: bool,
     ) -> Exchange:
-        manifest = self._manifest
+        stages = (stage, Stage.VALIDATION) if measures else (stage,)
         is_training = stage is Stage.TRAINING
         sends_changes = is_training and self._plan.privacy is None  # private training sends sums of gradients instead
         down = () if stage is Stage.PROBE else offered
@@ -254,7 +242,7 @@ class Exchanges:
             down=down,
             has_controls=is_training and self._plan.ingredients.has_controls,
             up=offered if sends_changes else (),
-            scalars=tuple(scalar for scalar in manifest.scalars if scalar.occasion in occasions),
+            scalars=tuple(scalar for scalar in self._manifest.scalars if scalar.stage in stages),
             bits=self._plan.bits,
             own_numbers=self._plan.own_numbers if is_training else 0,
         )

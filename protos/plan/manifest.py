@@ -11,7 +11,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import cached_property
 from itertools import groupby
 from typing import Final, NamedTuple, assert_never
@@ -35,6 +34,7 @@ from protos.plan.private_training import PrivateTraining
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import EqualWeights, RowWeights
 from protos.privacy.accounting import PRIVATE_SCALE
+from protos.wire.messages import Stage
 
 Float32 = npt.NDArray[np.float32]
 Starts = Mapping[str, Float32]  # the values of a plan's starting file, by tensor name
@@ -47,26 +47,16 @@ LOSS_SCALE: Final = 1 << 32
 SENSITIVITY_SCALE: Final = 1 << 52  # sensitivities of 1e-12 still have four digits
 
 
-class Occasion(StrEnum):
-    """The kind of round in which a scalar is sent."""
-
-    TRAINING = "every training round"
-    MEASURED = "training rounds that begin with an epoch, and the validation round"
-    PROBE = "the probe"
-    STATISTICS = "the statistics"
-    NEWTON = "every Newton round"
-    GUARD = "the last round"
-
-
 class Scalar(NamedTuple):  # a plan can have a hundred thousand
     """A number that sites send as an integer. The number is the integer divided by `scale`, a power of two.
 
-    `bound` is the integer's largest magnitude at one site, and only a signed integer can be negative.
+    `bound` is the integer's largest magnitude at one site, and only a signed integer can be negative. Those of the
+    validation also leave in training rounds that begin with an epoch (exchange.py, `is_measured`).
     """
 
     name: str
     bound: int
-    occasion: Occasion = Occasion.TRAINING
+    stage: Stage = Stage.TRAINING
     scale: int = 1
     is_signed: bool = False
 
@@ -100,7 +90,7 @@ class Manifest:
 
     @cached_property
     def canonical(self) -> bytes:
-        """Return the manifest's names, shapes, bounds, scales and occasions as JSON with sorted keys.
+        """Return the manifest's names, shapes, bounds, scales and stages as JSON with sorted keys.
 
         Neighbouring scalars that differ only in their names are one entry.
         """
@@ -241,18 +231,18 @@ def _scalars(plan: NetworkPlan, tensors: tuple[TensorSpec, ...]) -> Iterator[Sca
         # The last layer is never federated, but the rise to it is measured too.
         for number in range(len(layers_of(tensors)) + 1):
             bound = int(LARGEST_SENSITIVITY) * SENSITIVITY_SCALE
-            yield Scalar(f"sensitivity {number + 1}", bound, Occasion.PROBE, SENSITIVITY_SCALE)
+            yield Scalar(f"sensitivity {number + 1}", bound, Stage.PROBE, SENSITIVITY_SCALE)
     if plan.has_validation_round:
-        yield Scalar("validation weight", weight, Occasion.MEASURED)
-        yield Scalar("validation loss", int(LARGEST_LOSS) * LOSS_SCALE, Occasion.MEASURED, LOSS_SCALE)
+        yield Scalar("validation weight", weight, Stage.VALIDATION)
+        yield Scalar("validation loss", int(LARGEST_LOSS) * LOSS_SCALE, Stage.VALIDATION, LOSS_SCALE)
     yield from (Scalar(SHORTENED + layer, 1) for layer in layers_of(tensors) if plan.bits == 8)
 
 
 def _statistics_scalars(plan: StatisticsPlan) -> Iterator[Scalar]:
-    occasions = (Occasion.STATISTICS, Occasion.NEWTON, Occasion.GUARD)
-    for occasion, numbers in zip(occasions, plan.numbers_by_round, strict=True):
+    stages = (Stage.STATISTICS, Stage.NEWTON, Stage.GUARD)
+    for stage, numbers in zip(stages, plan.numbers_by_round, strict=True):
         for one in numbers:
-            yield Scalar(one.name, one.bound, occasion, one.scale, is_signed=one.is_signed)
+            yield Scalar(one.name, one.bound, stage, one.scale, is_signed=one.is_signed)
 
 
 def _private_gradients(training: PrivateTraining | None) -> Iterator[Scalar]:
@@ -266,19 +256,19 @@ def _prior_scalars(prior: PriorPlan) -> Iterator[Scalar]:
     rows = prior.largest_rows
     if prior.private is not None:
         for name in prior.private.names:
-            yield Scalar(name, prior.private.bound, Occasion.STATISTICS, PRIVATE_SCALE, is_signed=True)
+            yield Scalar(name, prior.private.bound, Stage.STATISTICS, PRIVATE_SCALE, is_signed=True)
         return
     for name in prior.statistics_names:
         kind = name.partition(" ")[0]
         # For classes a sum is a count. For columns and numbers it is a sum of values between 0 and 1.
         is_count = kind in ("count", "outcomes") or (name.startswith("sum outcome") and not prior.is_number)
         scale = 1 if is_count or kind == "sites" else PRIOR_MOMENT_SCALE
-        yield Scalar(name, 1 if kind == "sites" else rows * scale, Occasion.STATISTICS, scale)
+        yield Scalar(name, 1 if kind == "sites" else rows * scale, Stage.STATISTICS, scale)
     for name in prior.newton_names:
         share = prior.largest_weight if name.startswith("hessian") else 1.0
         bound = int(rows * share * NEWTON_SCALE)
-        yield Scalar(name, bound, Occasion.NEWTON, NEWTON_SCALE, is_signed=True)
-    yield Scalar(GUARD, rows * LARGEST_ROW_LOSS * GUARD_SCALE, Occasion.GUARD, GUARD_SCALE, is_signed=True)
+        yield Scalar(name, bound, Stage.NEWTON, NEWTON_SCALE, is_signed=True)
+    yield Scalar(GUARD, rows * LARGEST_ROW_LOSS * GUARD_SCALE, Stage.GUARD, GUARD_SCALE, is_signed=True)
 
 
 def largest_weight(plan: NetworkPlan) -> int:
@@ -286,17 +276,17 @@ def largest_weight(plan: NetworkPlan) -> int:
     return plan.weighting.largest_rows if isinstance(plan.weighting, RowWeights) else 1
 
 
-def rounds_with(plan: Plan, occasion: Occasion) -> int:
-    """Return the largest number of rounds in which sites send the scalars of this occasion."""
-    if occasion is Occasion.MEASURED:
+def rounds_with(plan: Plan, stage: Stage) -> int:
+    """Return the largest number of rounds in which sites send the scalars of this stage."""
+    if stage is Stage.VALIDATION:
         assert isinstance(plan, NetworkPlan)  # no other plan has such scalars
         return (plan.schedule.rounds - 1) // plan.schedule.rounds_per_measurement + plan.has_validation_round
-    return plan.training_rounds if occasion in (Occasion.TRAINING, Occasion.NEWTON) else 1
+    return plan.training_rounds if stage in (Stage.TRAINING, Stage.NEWTON) else 1
 
 
 def most_bytes(plan: Plan, manifest: Manifest) -> int:
     """Return the largest number of bytes that a site sends in the run. Repeated transmissions are not counted."""
     trained, updates = plan.training_rounds, 0 if plan.privacy is not None else manifest.parameters
     layouts = trained * Layout(updates, 0, plan.bits).total_bytes + (plan.rounds - trained) * Layout(0, 0).total_bytes
-    alike = Counter(scalar.occasion for scalar in manifest.scalars)
-    return layouts + sum(8 * rounds_with(plan, occasion) * count for occasion, count in alike.items())
+    alike = Counter(scalar.stage for scalar in manifest.scalars)
+    return layouts + sum(8 * rounds_with(plan, stage) * count for stage, count in alike.items())

@@ -16,7 +16,7 @@ from host.printed_page import Section as Part
 from host.printed_page import page, paragraph, table
 from protos.plan.architecture import NamedTensors
 from protos.plan.ingredients import SensitivePrefix
-from protos.plan.manifest import ROWS, SHORTENED, Manifest, Occasion, Scalar, most_bytes, rounds_with
+from protos.plan.manifest import ROWS, SHORTENED, Manifest, Scalar, most_bytes, rounds_with
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
@@ -24,7 +24,16 @@ from protos.plan.prior_sums import FEWEST_ROWS, FEWEST_THERE
 from protos.plan.private_training import PrivateTraining
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
+from protos.wire.messages import Stage
 
+OCCASIONS: Final = {
+    Stage.TRAINING: "every training round",
+    Stage.VALIDATION: "training rounds that begin with an epoch, and the validation round",
+    Stage.PROBE: "the probe",
+    Stage.STATISTICS: "the statistics",
+    Stage.NEWTON: "every Newton round",
+    Stage.GUARD: "the last round",
+}
 _LARGE: Final = 100_000  # numbers above this limit are shown with grouped digits and without decimals
 # The meaning of each number that is sent, by the whole name of the number or the first word of the name.
 _MEANING: Final = {
@@ -223,7 +232,7 @@ def _numbers(plan: Plan, manifest: Manifest) -> Section:
             scalar.name if count == 1 else f"{_kind(scalar)} ({count} numbers)",
             _meaning(plan, scalar),
             f"{'+-' if scalar.is_signed else ''}{largest(scalar)}",
-            f"{scalar.occasion} ({counted(rounds_with(plan, scalar.occasion), 'time')})",
+            f"{OCCASIONS[scalar.stage]} ({counted(rounds_with(plan, scalar.stage), 'time')})",
         )
         for scalar, count in _grouped(manifest.scalars)
     )
@@ -253,8 +262,8 @@ def _kind(scalar: Scalar) -> str | None:
     """Return the group of a number, if the review shows this group in a single line. Otherwise return None."""
     if scalar.name.startswith(("private ", SHORTENED)):
         return scalar.name.partition(":")[0]
-    is_pair = scalar.occasion is Occasion.STATISTICS and " x " in scalar.name
-    return scalar.name.partition(" ")[0] if is_pair or scalar.occasion is Occasion.NEWTON else None
+    is_pair = scalar.stage is Stage.STATISTICS and " x " in scalar.name
+    return scalar.name.partition(" ")[0] if is_pair or scalar.stage is Stage.NEWTON else None
 
 
 def _meaning(plan: Plan, scalar: Scalar) -> str:

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from protos.masking.answered_sets import answer_of, why_unlike
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from site_agent.desk.plan_review import Section, largest
+from site_agent.desk.plan_review import OCCASIONS, Section, largest
 
 _HEADING: Final = "Sums of this plan and of others"
 _ARE_NAMES: Final = ("study", "version", "question", "timing", "sites", "what is sent")
@@ -121,7 +121,7 @@ def _leaving(plan: Plan) -> Iterator[tuple[str, str]]:
     for tensor in manifest.tensors:
         yield f"what is sent: update of {tensor.name}", "x".join(map(str, tensor.shape))
     for scalar in manifest.scalars:
-        yield f"what is sent: number {scalar.name}", f"{scalar.occasion}, at most {largest(scalar)}"
+        yield f"what is sent: number {scalar.name}", f"{OCCASIONS[scalar.stage]}, at most {largest(scalar)}"
 
 
 def _flat(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protos.plan.exchange import Exchange, Exchanges, is_measured, pack_layers, stage_at, unpack_layers
-from protos.plan.manifest import Occasion, manifest_of, most_bytes, rounds_with, slices_of
+from protos.plan.manifest import manifest_of, most_bytes, rounds_with, slices_of
 from protos.plan.plan import Plan
 from protos.plan.server_rules import spans
 from protos.wire.messages import MalformedMessage, Stage
@@ -190,7 +190,7 @@ def test_the_volume_of_a_run_is_counted_without_walking_through_it(method: dict[
     assert most_bytes(plan, manifest_of(plan)) == sum(exchange.layout.total_bytes for _, exchange in rounds)
     for scalar in manifest_of(plan).scalars:
         times = sum(scalar in exchange.scalars for _, exchange in rounds)
-        assert rounds_with(plan, scalar.occasion) == times
+        assert rounds_with(plan, scalar.stage) == times
 
 
 def test_two_billion_rounds_are_counted_at_once() -> None:
@@ -198,5 +198,5 @@ def test_two_billion_rounds_are_counted_at_once() -> None:
     schedule = {"aggregate": "every-batch", "epochs": 21_474, "batches_per_epoch": 100_000}
     plan = plan_of_method({"name": "fedavg"}, schedule=schedule, checkpoint="global", **CHAIN)
 
-    assert rounds_with(plan, Occasion.MEASURED) == 21_474
+    assert rounds_with(plan, Stage.VALIDATION) == 21_474
     assert most_bytes(plan, manifest_of(plan)) > 2_147_400_000 * 4 * manifest_of(plan).parameters

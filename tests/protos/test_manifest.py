@@ -9,7 +9,8 @@ import pytest
 
 from protos.errors import ConfigurationError
 from protos.plan.architecture import Part, TensorSpec, Uniform
-from protos.plan.manifest import Manifest, Occasion, Scalar, manifest_of
+from protos.plan.manifest import Manifest, Scalar, manifest_of
+from protos.wire.messages import Stage
 from tests.for_each import for_each
 from tests.protos.examples import METHODS, NETWORK, plan_of_method, plan_with
 
@@ -46,9 +47,9 @@ def test_what_a_plan_measures_is_in_its_manifest() -> None:
     """Every number that a global checkpoint needs is named, bounded and dated."""
     manifest = manifest_of(plan_with(**MEASURING))
 
-    assert [(scalar.name, scalar.bound / scalar.scale, scalar.occasion) for scalar in manifest.scalars] == [
-        ("validation weight", 1, Occasion.MEASURED),
-        ("validation loss", 1024, Occasion.MEASURED),
+    assert [(scalar.name, scalar.bound / scalar.scale, scalar.stage) for scalar in manifest.scalars] == [
+        ("validation weight", 1, Stage.VALIDATION),
+        ("validation loss", 1024, Stage.VALIDATION),
     ]
 
 
@@ -111,7 +112,7 @@ def test_the_digest_knows_the_order_the_bounds_and_the_occasions() -> None:
         Manifest(tensors=(one, other), scalars=(Scalar("rows", 8),)).digest,
         Manifest(tensors=(one, other), scalars=(Scalar("rows", 16),)).digest,
         Manifest(tensors=(one, other), scalars=(Scalar("rows", 16, scale=2),)).digest,
-        Manifest(tensors=(one, other), scalars=(Scalar("rows", 16, Occasion.PROBE),)).digest,
+        Manifest(tensors=(one, other), scalars=(Scalar("rows", 16, Stage.PROBE),)).digest,
     }
 
     assert len(digests) == 6

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from protos.plan.manifest import Occasion, manifest_of, most_bytes, rounds_with
+from protos.plan.manifest import manifest_of, most_bytes, rounds_with
 from protos.plan.plan import Plan
 from protos.plan.statistics_plan import StatisticsPlan
+from protos.wire.messages import Stage
 from tests.protos.examples import plan_of_method, plan_with, table_one_of
 
 AGE: dict[str, Any] = {"name": "age", "low": 10.0, "high": 90.0}
@@ -31,10 +32,10 @@ def test_the_manifest_names_every_number_and_nothing_else() -> None:
     assert manifest.tensors == ()
     assert len(manifest.scalars) == 1 + 6 + 5 + 1
     assert len({scalar.name for scalar in manifest.scalars}) == len(manifest.scalars)
-    assert {scalar.occasion for scalar in manifest.scalars} == {Occasion.STATISTICS}
+    assert {scalar.stage for scalar in manifest.scalars} == {Stage.STATISTICS}
     assert all(len(plan.site_names) * scalar.bound < 1 << 63 for scalar in manifest.scalars)
     assert plan.rounds == 1
-    assert (rounds_with(plan, Occasion.STATISTICS), rounds_with(plan, Occasion.TRAINING)) == (1, 0)
+    assert (rounds_with(plan, Stage.STATISTICS), rounds_with(plan, Stage.TRAINING)) == (1, 0)
     assert most_bytes(plan, manifest) == 8 * (1 + 13)
 
 
@@ -45,8 +46,8 @@ def test_models_add_newton_rounds_and_one_last_round() -> None:
 
     assert [count for _, count in plan.stages] == [1, 7, 1]
     assert plan.may_end_early
-    occasions = [scalar.occasion for scalar in manifest_of(plan).scalars]
-    assert len(occasions) == plan.words - 6 * occasions.count(Occasion.NEWTON)
+    occasions = [scalar.stage for scalar in manifest_of(plan).scalars]
+    assert len(occasions) == plan.words - 6 * occasions.count(Stage.NEWTON)
 
 
 TABLE = {"name": "t", "table_one": {"columns": ["age"]}}

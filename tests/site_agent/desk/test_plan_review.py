@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, uci_tables
-from protos.plan.manifest import Occasion, manifest_of, most_bytes
+from protos.plan.manifest import manifest_of, most_bytes
 from protos.plan.plan import Plan, plan_from_json
 from protos.plan.statistics_plan import StatisticsPlan
+from protos.wire.messages import Stage
 from site_agent.desk.analyses_in_words import analysis_section
 from site_agent.desk.plan_in_words import in_words
-from site_agent.desk.plan_review import Section, Table, as_lines, review_page, review_sections
+from site_agent.desk.plan_review import OCCASIONS, Section, Table, as_lines, review_page, review_sections
 from site_agent.desk.sets_of_plans import compared_with_others, plan_differences
 from tests.federation import masked_plan
 from tests.plan_changes import changed
@@ -73,7 +74,7 @@ def test_everything_that_may_leave_is_named(method: dict[str, Any], masking: str
         assert len(row[1]) > 20
         assert float(row[2].replace(",", "")) == pytest.approx(scalar.bound / scalar.scale, rel=1e-5)
         assert "e" not in row[2]
-        assert row[3].startswith(f"{scalar.occasion} (")
+        assert row[3].startswith(f"{OCCASIONS[scalar.stage]} (")
     text = page(plan)
     assert f"at most {most_bytes(plan, manifest)} bytes." in text
     assert method["name"] in text
@@ -139,7 +140,7 @@ In all
   In the whole run this site sends at most {most_bytes(plan, manifest)} bytes.
   This site sends nothing else."""
     )
-    assert f"{Occasion.MEASURED} (2 times)" in text
+    assert f"{OCCASIONS[Stage.VALIDATION]} (2 times)" in text
 
 
 def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named() -> None:
