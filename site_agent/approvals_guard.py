@@ -6,7 +6,7 @@ So gate and trainer check the permissions before they act. The rules, if the pro
 * the folder, its files and the state directory above belong to root, or to a user that runs none of the services;
 * neither their group nor others can write them.
 
-If the programs run in a terminal, one user runs everything and cannot satisfy these rules. So the program warns once.
+If the programs run in a terminal, one user runs everything and cannot satisfy these rules.
 """
 
 from __future__ import annotations
@@ -44,12 +44,6 @@ def require_guarded(state: Path) -> None:
 def guard_of(hospital: Hospital) -> Callable[[Path], None]:
     """Return the check of approvals. In a terminal it checks nothing, because one user account runs all programs."""
     return (lambda _: None) if hospital.gate_socket is None else require_guarded
-
-
-def is_one_user(state: Path) -> bool:
-    """Return whether this process could write approvals, because one user account runs all programs of the site."""
-    folder = approvals_folder(state)
-    return os.access(folder if folder.exists() else state, os.W_OK)
 
 
 def _owners(state: Path) -> Iterator[int]:

@@ -66,7 +66,10 @@ class Privacy(Document):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not SMALLEST_EPSILON <= self.epsilon <= LARGEST_EPSILON:
-            raise ValueError(_of_epsilon(self.epsilon))
+            raise ValueError(
+                f"epsilon is {self.epsilon:g}, but must be between {SMALLEST_EPSILON:g} and {LARGEST_EPSILON:g}. "
+                "With more, the result could show almost surely who was a patient. With less, it would be useless"
+            )
         if not SMALLEST_DELTA <= self.delta <= LARGEST_DELTA:
             raise ValueError(
                 f"delta is {self.delta:g}, but must be between {SMALLEST_DELTA:g} and {LARGEST_DELTA:g}. Choose a "
@@ -98,15 +101,6 @@ class TrainingPrivacy(Privacy):
 def noise_multiplier(privacy: Privacy, sums: int) -> float:
     """Return the standard deviation of the noise in each of `sums` sums. A patient adds a term of norm at most 1."""
     return sqrt(sums) / privacy.ratio
-
-
-def _of_epsilon(epsilon: float) -> str:
-    allowed = f"epsilon is {epsilon:g}, but must be between {SMALLEST_EPSILON:g} and {LARGEST_EPSILON:g}"
-    if epsilon > LARGEST_EPSILON:
-        return f"{allowed}. With a larger epsilon, the result could show almost surely who was a patient"
-    if epsilon < SMALLEST_EPSILON:
-        return f"{allowed}. With a smaller epsilon, the noise would hide the patients and also every useful result"
-    return f"{allowed}. This epsilon is not a number"
 
 
 def why_not_private(method: Method, noise: Literal["shared", "local"]) -> Iterator[str]:

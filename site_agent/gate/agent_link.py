@@ -54,8 +54,7 @@ from site_agent.gate_socket import (
 )
 
 PARTING_SECONDS: Final = 4.0
-ANSWER_SECONDS: Final = 30.0  # the agent's own limit for a request to the coordinator is 20 seconds
-FIRST_ANSWER_SECONDS: Final = 300.0  # a new agent process loads its libraries first, perhaps on a busy computer
+ANSWER_SECONDS: Final = 300.0  # a new agent process loads its libraries first, perhaps on a busy computer
 # Parts of messages. An agent that reads has far fewer, because of the windows of a stream. Each part needs memory until
 # the agent reads it.
 MOST_UNSENT: Final = 1000
@@ -72,7 +71,6 @@ class AgentLink:
         self._socket: FramedSocket[Message] | None = None
         self._failure: OperatorError | None = None
         self._answer: asyncio.Future[Answer] | None = None
-        self._answer_seconds = FIRST_ANSWER_SECONDS
         self._asking = asyncio.Lock()
         self._stream: Stream | None = None
         self._number = 0
@@ -132,10 +130,8 @@ class AgentLink:
             self._answer = asyncio.get_running_loop().create_future()
             self.post(order)
             try:
-                async with asyncio.timeout(self._answer_seconds):
-                    answer = await self._answer
-                self._answer_seconds = ANSWER_SECONDS
-                return answer
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    return await self._answer
             except TimeoutError as late:
                 self._broke(late)
                 raise agent_gone() from late

@@ -6,17 +6,13 @@ replaced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
 
 from protos.errors import RefusedError
 from protos.plan.plan import Plan
 from site_agent.approvals import Approval, allowed_beside, approval_path, find_approval, newest_version, why_not
-
-# A coordinator that crashed at the end may still send offers.
-_PATIENCE: Final = timedelta(days=2)
 
 
 class ConsentEnded(RefusedError):
@@ -82,22 +78,7 @@ class Consent:
             raise ConsentEnded(self.plan.study, because, self.plan.run_name)
 
 
-def refuse_replay(
-    state: Path,
-    plan: Plan,
-    finished: Iterable[Mapping[str, Any]],  # Any: every type that JSON has
-    now: datetime,
-) -> str | None:
-    """Return why an approved plan is too old for this site to follow. Return None if it is not too old.
-
-    Args:
-        finished: the audit log's records that the plan's run was finished here.
-        now: an aware time.
-    """
+def refuse_replay(state: Path, plan: Plan) -> str | None:
+    """Return why an approved plan is too old for this site to follow. Return None if it is not too old."""
     newest = newest_version(state, plan.study)
-    if newest > plan.version:
-        return f"version {newest} of this study was approved here later"
-    ends = [datetime.fromisoformat(facts["time"]) for facts in finished]
-    if ends and now - max(ends) > _PATIENCE:
-        return f"its run already finished here on {max(ends):%Y-%m-%d}"
-    return None
+    return f"version {newest} of this study was approved here later" if newest > plan.version else None

@@ -13,7 +13,6 @@ itinerary.py decides which round can come next.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Final
 
 from host.audit_log import AuditLog
@@ -56,7 +55,6 @@ def decide_plan(
     *,
     identity: str | None,
     audit: AuditLog,
-    announced_at: datetime | None = None,
 ) -> str | None:
     """Return every reason for which this hospital's policy or its patients' privacy budget forbid a plan.
 
@@ -65,15 +63,12 @@ def decide_plan(
     Args:
         identity: the fingerprint of this site's key; None skips the check that the plan lists it.
         audit: this site's log, which has payments too.
-        announced_at: an aware time; with it, a plan that is too old to be repeated is refused too.
 
     Raises:
         StoreError: the log cannot be read.
     """
     forbidden = refusals(hospital.policy, plan, manifest, site=hospital.site, identity=identity)
-    if announced_at is not None:
-        finished = audit.records("run_finished", run=plan.run_name)
-        forbidden += _clauses(refuse_replay(hospital.state_path, plan, finished, announced_at))
+    forbidden += _clauses(refuse_replay(hospital.state_path, plan))
     spending = PrivacyLedger(audit)
     pays = plan.privacy is not None and plan.tier_of(hospital.site) != "receiving"
     if pays and not spending.has_paid(plan.run_name):

@@ -97,8 +97,7 @@ class Admission:
 
     async def _check_policy(self, plan: Plan, manifest: Manifest) -> None:
         """End this site's part in the run if the policy does not allow the study. Raises RefusedError."""
-        identity, now = self._identity, datetime.now(UTC)
-        refusal = decide_plan(self._hospital, plan, manifest, identity=identity, audit=self._audit, announced_at=now)
+        refusal = decide_plan(self._hospital, plan, manifest, identity=self._identity, audit=self._audit)
         if refusal is None:
             return
         digests = {"plan": plan.digest.hex(), "manifest": manifest.digest.hex()}

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import structlog
 
-from site_agent.approvals_guard import guard_of, is_one_user
 from site_agent.hospital import Hospital
 
 
@@ -26,21 +25,6 @@ def may_read(table: Path) -> bool:
         # A table that this user cannot find is also unreadable.
         return refused.errno not in (errno.EACCES, errno.EPERM, errno.ENOENT)
     return True
-
-
-def tell_guard(hospital: Hospital) -> None:
-    """Raise an error if a service could have written the approvals. In a terminal, only log a warning.
-
-    Raises:
-        ConfigurationError: a service could have written them; the message has the command that corrects it.
-    """
-    guard_of(hospital)(hospital.state_path)
-    if is_one_user(hospital.state_path):
-        structlog.get_logger().warning(
-            "gate_may_write_approvals",
-            enforced_by="only the programs' own code: one user account runs the programs and approves",
-            remedy="run the three programs as services, as docs/hospital.md describes",
-        )
 
 
 def tell_separation(hospital: Hospital) -> bool:

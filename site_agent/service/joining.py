@@ -13,10 +13,11 @@ from pathlib import Path
 
 from host import secret_files
 from host.audit_log import AuditLog
+from site_agent.approvals_guard import guard_of
 from site_agent.gate.agent_link import AgentLink
 from site_agent.gate.loop import SiteGate
 from site_agent.gate.mishaps import TrainerFailed
-from site_agent.gate.separation import tell_guard, tell_separation
+from site_agent.gate.separation import tell_separation
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.hospital import Hospital
@@ -45,7 +46,7 @@ async def join(hospital: Hospital, path: Path) -> None:
     handle_signals()
     audit = AuditLog(gate_store_path(state), site=hospital.site, now=now)
     standing.may_read_patients = not tell_separation(hospital)
-    tell_guard(hospital)
+    guard_of(hospital)(state)
     async with neighbours_of(hospital, path) as neighbours:
         link = AgentLink()
         certificates = SiteCertificates(link.ask, audit)

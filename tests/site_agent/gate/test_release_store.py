@@ -7,7 +7,6 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Bind, Chunk, MalformedMessage, Offer, Stage
 from site_agent.approving import approve
-from site_agent.gate.consent import Consent, refuse_replay
+from site_agent.gate.consent import Consent
 from site_agent.gate.door import Contribution, Gate
 from site_agent.gate.masked_steps import MaskedSteps
 from site_agent.gate.privacy_ledger import PrivacyLedger
@@ -250,17 +249,3 @@ def test_no_step_comes_again_with_other_parameters_after_a_restart(tmp_path: Pat
         offer = Offer(number, attempt, bytes(32), Stage.TRAINING, b"", None)
         with pytest.raises(MalformedMessage):
             rounds_of(tmp_path, audit)._itinerary.accept(offer)
-
-
-def test_a_run_that_was_finished_stays_finished(tmp_path: Path, audit: AuditLog) -> None:
-    """A plan that is still approved is not followed again."""
-    approve(tmp_path, PLAN, by="A. Jones", at=NOON)
-
-    rounds_of(tmp_path, audit).concluded(3)
-
-    def refusal(now: datetime) -> str | None:
-        return refuse_replay(tmp_path, PLAN, audit.records("run_finished", run=PLAN.run_name), now)
-
-    patience = timedelta(days=2)
-    assert refusal(NOON + patience) is None
-    assert refusal(NOON + patience + timedelta(seconds=1)) is not None
