@@ -43,17 +43,13 @@ class Standing:
         self.trainer = "starting"
         self.address: str | None = None
         self.connected_since: datetime | None = None
-        self.heard_at: datetime | None = None
-        self.concluding_since: datetime | None = None
         self.contributed_at: datetime | None = None
         self.mishap: Mishap | None = None
         self.void: str | None = None
-        self.may_read_patients: bool | None = None  # whether the kernel would let this process open the table
 
     def began_run(self, run: str, rounds: int) -> None:
         """Record that this site has prepared a study and takes part in its run."""
         self.phase, self.run, self.rounds, self.round = "joined", run, rounds, None
-        self.concluding_since = None
 
     def await_approval(self) -> None:
         """Record that this site waits, because persons here have not approved the announced plan yet."""
@@ -65,7 +61,6 @@ class Standing:
 
     def connected(self) -> None:
         """Record that this site is connected, after the coordinator's first message on a stream."""
-        self.heard_at = self._now()
         if self.connected_since is None:
             self.connected_since = self._now()
             self.phase = "connected" if self.phase == "connecting" else self.phase
@@ -88,7 +83,6 @@ class Standing:
                 self.phase, self.round, self.contributed_at = "sending", number, self._now()
             case Finish():
                 self.phase = "concluding"
-                self.concluding_since = self.concluding_since or self._now()
             case Farewell():
                 self.phase = "finished" if item.reason.is_final else self.phase
 
@@ -124,12 +118,9 @@ class Standing:
             "rounds": self.rounds,
             "coordinator": self.address,
             "connected_since": _iso(self.connected_since),
-            "last_contact": _iso(self.heard_at),
-            "concluding_since": _iso(self.concluding_since) if self.phase == "concluding" else None,
             "contributed_at": _iso(self.contributed_at),
             "trainer": self.trainer,
             "void": self.void,
-            "agent_may_read_patients": self.may_read_patients,
             "last_error": mishap and {"at": _iso(mishap.at), "identifier": mishap.identifier, "what": mishap.what},
         }
 

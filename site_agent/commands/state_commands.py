@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,12 +21,6 @@ from site_agent.state_folders import gate_folder, gate_store_path
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-_SEPARATION: Final = {
-    False: "the kernel prevents the agent from reading the table, because it belongs to another user",
-    True: "the agent's user may read the table, and only the program's own code prevents this",
-    None: "not known",
-}
 
 
 @click.command()
@@ -63,14 +57,12 @@ def _table(facts: dict[str, Any]) -> Table:
     left, audit = facts["left"], facts["audit"]
     for name, value in (
         ("site", facts["site"]),
-        ("phase", _phase(facts)),
+        ("phase", facts["phase"]),
         ("run", facts["run"] or "none"),
         ("round", at),
         ("coordinator", facts["coordinator"] or "not called yet"),
         ("connected since", facts["connected_since"] or "not connected"),
-        ("last contact", _ago(facts.get("last_contact"))),
         ("trainer", facts["trainer"]),
-        ("patients", _SEPARATION[facts.get("agent_may_read_patients")]),
         ("certificate", "none yet" if days is None else f"{days:.0f} days left"),
         ("has left", f"{left['bytes']} bytes in {left['contributions']} contributions"),
         ("privacy spent", _privacy_spent(facts.get("privacy_spent", ()))),
@@ -86,22 +78,6 @@ def _privacy_spent(epsilons: Sequence[float]) -> str:
     if not epsilons:
         return "nothing"
     return f"epsilon {', '.join(f'{one:g}' for one in epsilons)}; see `site-agent privacy`"
-
-
-def _phase(facts: dict[str, Any]) -> str:
-    since = facts.get("concluding_since")
-    if since is None:
-        return str(facts["phase"])
-    return f"concluding: all rounds are made, and the trainer compares the models since {_ago(since)}"
-
-
-def _ago(at: str | None) -> str:
-    """Return a time as text, followed by how long ago it was."""
-    if at is None:
-        return "none since the agent started"
-    seconds = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
-    age = f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
-    return f"{at}, {age} ago"
 
 
 @click.command()

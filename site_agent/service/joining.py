@@ -45,7 +45,7 @@ async def join(hospital: Hospital, path: Path) -> None:
     standing = Standing(now)
     handle_signals()
     audit = AuditLog(gate_store_path(state), site=hospital.site, now=now)
-    standing.may_read_patients = not tell_separation(hospital)
+    tell_separation(hospital)
     guard_of(hospital)(state)
     async with neighbours_of(hospital, path) as neighbours:
         link = AgentLink()

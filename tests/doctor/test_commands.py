@@ -136,7 +136,6 @@ def test_a_running_agent(scene: Scene, tmp_path: Path, monkeypatch: pytest.Monke
         assert 89 < told["certificate_days_left"] <= 90
         assert told["left"] == {"contributions": 0, "bytes": 0}
         assert told["trainer"] == "idle"
-        assert told["agent_may_read_patients"]  # started by hand, so agent and trainer are one user
         for program, config, metric in (
             (site_agent, scene.hospital, "global_layers_site_connected 1.0"),
             (coordinator, scene.place.config, "global_layers_coordinator_sites_connected 1.0"),
