@@ -124,16 +124,7 @@ def as_lines(sections: Iterable[Section]) -> Iterator[str]:
 
 
 def _who(plan: Plan) -> Section:
-    sentences = []
-    if not plan.masking.required:
-        sentences.append(
-            "This plan does not use masking, so the coordinator sees the numbers of each single site, not only sums."
-        )
-    else:
-        sentences.append(
-            f"The coordinator sees only sums over all {len(plan.site_names)} contributing sites."
-            f" This protection fails if more than {plan.assumed_colluders} of the sites secretly help the coordinator."
-        )
+    sentences = list[str]()
     if plan.evaluating_sites:
         tests = f"{len(plan.evaluating_sites)} of the listed sites only test models."
         sentences.append(f"{tests} Such a site sends zeros in place of updates.")

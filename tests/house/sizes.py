@@ -76,14 +76,14 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # Lines of a room, words of the pages, keys of a plan. A change that needs more space finds it in its own room, or
 # lowers another ceiling.
 CEILINGS: Final = {
-    "package_lines": 49_915, "audited_lines": 6_670, "beside_a_round_lines": 20_190, "test_lines": 55_980,
-    "benchmark_lines": 6_870, "doc_words": 29_130, "plan_keys": 20,
-    "protos.plan": 5_700, "protos.statistics": 2_930, "protos.wire": 1_005, "protos.masking": 620,
-    "protos.privacy": 390, "protos.numbers": 535, "protos": 160, "host": 2_490, "pki": 2_005,
+    "package_lines": 49_080, "audited_lines": 6_055, "beside_a_round_lines": 19_450, "test_lines": 55_255,
+    "benchmark_lines": 6_865, "doc_words": 29_020, "plan_keys": 20,
+    "protos.plan": 5_590, "protos.statistics": 2_930, "protos.wire": 1_005, "protos.masking": 560,
+    "protos.privacy": 240, "protos.numbers": 535, "protos": 160, "host": 2_450, "pki": 2_005,
     "coordinator.rounds": 2_185, "coordinator.storage": 710, "coordinator.network": 1_135,
-    "coordinator.commands": 795, "coordinator": 10, "site_agent.agent": 620, "site_agent.gate": 3_685,
-    "site_agent.service": 665, "site_agent.trainer": 12_535, "site_agent.desk": 7_700, "site_agent.commands": 1_155,
-    "site_agent": 2_520, "global_layers": 405,
+    "coordinator.commands": 795, "coordinator": 10, "site_agent.agent": 620, "site_agent.gate": 3_350,
+    "site_agent.service": 665, "site_agent.trainer": 12_475, "site_agent.desk": 7_695, "site_agent.commands": 1_130,
+    "site_agent": 2_470, "global_layers": 405,
 }  # fmt: skip
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

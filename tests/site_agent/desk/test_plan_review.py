@@ -102,8 +102,6 @@ Study heart, version 1
   Digest of what is sent {manifest.digest.hex()}
   Method player-fl, masking required
 Who takes part, and who sees what
-  The coordinator sees only sums over all 3 contributing sites. This protection fails if more than 1 of the sites \
-secretly help the coordinator.
   The same sites take part in every round. If a site loses its connection, all others wait for that site.
 """
     )
@@ -275,7 +273,6 @@ def test_receivers_are_named_and_not_counted() -> None:
     told = page(plan)
     words = " ".join(in_words(plan, manifest_of(plan)).sentences)
 
-    assert "The coordinator sees only sums over all 4 contributing sites" in told
     assert "1 of the listed sites only receive results. Such a receiving site sends no number" in told
     assert "westbrook" in told
     assert "These hospitals only receive results: westbrook." in words
