@@ -29,7 +29,7 @@ from protos.plan.architecture import DenseNetwork, network_tensors
 from protos.plan.noisy_results import mean_change
 from protos.plan.plan import Plan, plan_from_json
 from protos.plan.private_training import WIDEST
-from protos.privacy.accounting import epsilon_of
+from protos.privacy.accounting import PRIVATE_SCALE, epsilon_of
 from protos.privacy.discrete_gaussian import RandomBytes
 from site_agent.gate.privacy_ledger import with_noise
 from site_agent.trainer.training.private_gradient import PrivateRows, private_sums
@@ -130,7 +130,7 @@ def audited_training(
         arrays = [part.reshape(tensor.shape) for part, tensor in parts]
         sent = [noise(plan, private_sums(training, arrays, rows, random_bytes), random_bytes) for rows in homes]
         noisy = np.sum(sent, axis=0).astype(np.float64)
-        scores += noisy[: ends[0]].reshape(neurons, WIDEST)[:, :inputs].ravel() / training.scale
+        scores += noisy[: ends[0]].reshape(neurons, WIDEST)[:, :inputs].ravel() / PRIVATE_SCALE
         values = np.add(values, mean_change(training, noisy), casting="same_kind", dtype=np.float32)
     return Audited(scores=scores, is_in=is_in)
 
