@@ -91,8 +91,10 @@ def survival(about: str, label: str, groups: Records) -> str:
     height = 400 + 20 * len(groups)
     figure = Figure(figsize=(760 * INCHES, height * INCHES), layout="constrained")
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[320, 34 + 20 * len(groups)])
-    end = max((one["times"][-1] for one in groups if one["times"]), default=1.0)
-    ticks = [tick for tick in MaxNLocator(nbins=7, steps=[1, 2, 3, 5, 6, 10]).tick_values(0.0, end) if 0 <= tick <= end]
+    grid = max((one["times"] for one in groups), key=len) or [0.0, 1.0]
+    end, locator = grid[-1], MaxNLocator(nbins=7, steps=[1, 1.2, 2, 3, 6, 10], integer=True)
+    # Only the ends of intervals, where the numbers at risk are known. Every 12 months is one of the steps.
+    marked = [int(tick) for tick in locator.tick_values(0, len(grid) - 1) if 0 <= tick < len(grid)]
     for place, one in enumerate(groups):
         colour = PALETTE[place % len(PALETTE)]
         times, levels = [0.0, *one["times"]], [1.0, *one["survival"]]
@@ -100,11 +102,12 @@ def survival(about: str, label: str, groups: Records) -> str:
         dashes = DASHES[place % len(DASHES)]
         axes.step(times, levels, where="post", color=colour, linestyle=dashes, linewidth=1.6, label=one["group"])
         axes.fill_between(times, low, high, step="post", color=colour, alpha=0.13, linewidth=0)
-        for tick in ticks:
-            below.text(tick, place, _still(one, tick), ha="center", va="center", fontsize=9, color=colour)
+        for tick in marked:  # a dash after the end of the curve, where few are at risk
+            still = f"{one['at_risk'][tick]:,}" if tick < len(one["times"]) else "–"
+            below.text(grid[tick], place, still, ha="center", va="center", fontsize=9, color=colour)
     axes.set_ylim(0.0, 1.02)
     axes.set_ylabel("share without the event")
-    axes.set_xticks(ticks)
+    axes.set_xticks([grid[tick] for tick in marked])
     axes.tick_params(axis="x", labelbottom=True)
     axes.set_xlabel(label)
     axes.grid(color="#d0d7de", linewidth=0.5)
@@ -118,13 +121,3 @@ def survival(about: str, label: str, groups: Records) -> str:
     if len(groups) > 1:
         figure.legend(loc="outside upper left", ncols=4, frameon=False, fontsize=9)
     return image(about, figure)
-
-
-def _still(one: Mapping[str, Any], time: float) -> str:
-    """Return how many patients are at risk at a time: those of the first interval that ends at this time or later.
-
-    It is a dash after the end of the curve, where few are at risk.
-    """
-    if time <= 0.0:
-        return f"{one['patients']:,}"
-    return next((f"{number:,}" for end, number in zip(one["times"], one["at_risk"], strict=True) if end >= time), "–")

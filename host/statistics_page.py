@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from host.printed_page import Cell, Section, figure, page, pairs, paragraph, table
 from protos.errors import ConfigurationError
-from protos.statistics.printed_results import RESULTS_JSON
+from protos.statistics.printed_results import RESULTS_JSON, named
 
 Facts = Mapping[str, Any]  # JSON, whose keys are checked by tests
 _PAPERS: Final = {
@@ -162,31 +162,30 @@ def _missing(record: Facts) -> str:
 def _model(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]:
     ratio, terms = one["ratio"], one["terms"]
     yield paragraph(" ".join(_patients(one)))
-    bent = {spline["concept"] for spline in one["splines"]}  # a column of a spline alone says nothing
-    single = [term for term in terms if not bent & {name.rstrip("'") for name in term["term"].split(":")}]
+    single = [term for term in terms if term.get("scale") != ""]  # a column of a spline alone says nothing
     shown = [_on_scale(term, is_ratio=ratio is not None) for term in single if term["term"] != "intercept"]
     mine = {name: _on_scale({"term": name, **found}, is_ratio=ratio is not None) for name, found in own.items()}
     if shown and not one["ridge"] and drawings is not None:
         words = f"{(ratio or 'difference').capitalize()} of each term with its 95% interval"
         drawn = drawings.forest(f"Forest plot: {words}", ratio or "difference", shown, mine, is_ratio=ratio is not None)
         yield figure(words, drawn, is_wide=True)
-    is_timed = any(term.get("proportional_p") is not None for term in terms)
+    is_timed = any(term.get("proportional") for term in terms)
     head = ["Term", f"{(ratio or 'estimate').capitalize()} (95% interval)", "p", "Coefficient", "Standard error"]
-    head += ["SD of the column", *(["p, proportional hazards"] if is_timed else [])]
+    head += ["SD of the column", *(["Proportional hazards: p (chi-squared)"] if is_timed else [])]
     head += ["This hospital alone"] if mine else []
     rows: list[list[Cell]] = []
     for term in terms:
         of = _on_scale(term, is_ratio=ratio is not None and term["term"] != "intercept")
         number = "–" if term["error"] is None else f"{term['error']:.4g}"
         cells: list[Cell] = [
-            term["term"],
+            named(term),
             of["text"] if term in single else "–",
             _p(term["p"]),
             f"{term['estimate']:.4g}",
             number,
         ]
         cells += [_short(term["deviation"]) if "deviation" in term else "–"]
-        cells += [_p(term.get("proportional_p"))] if is_timed else []
+        cells += [f"{_p(term['proportional']['p'])} ({term['proportional']['chi_squared']:.2f})"] if is_timed else []
         cells += [mine[term["term"]]["text"] if term["term"] in mine and term in single else "–"] if mine else []
         rows.append(cells)
     yield table(f"{one['name']}: coefficients", head, rows, style="figures")
@@ -211,6 +210,8 @@ def _differences(one: Facts) -> Iterator[str]:
     head = ["Differences between hospitals", "I²", "Cochran's Q", "p", "Random-effects mean (95% interval)"]
     if rows:
         yield table("Differences between hospitals", head, rows, style="figures")
+    elif not one["ridge"]:
+        yield paragraph("Too few hospitals have an estimate of their own to print Q and I².", "soft")
 
 
 def _shapes(one: Facts) -> Iterator[str]:
@@ -274,18 +275,16 @@ def _curve(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]
     rows: list[list[Cell]] = []
     for group in one["groups"]:
         counts = (f"{group[key]:,}" for key in ("patients", "events", "sites"))
-        rows.append([group["group"], *counts, _estimate(group["median"]), _estimate(group["restricted_mean"])])
+        ends = f"not reached by {_short(group['times'][-1])} {unit}" if group["times"] else "–"
+        rows.append([group["group"], *counts, _estimate(group["median"], ends), _estimate(group["restricted_mean"])])
     for name, found in own.items():
         counts = (f"{found[key]:,}" for key in ("patients", "events", "sites"))
         rows.append([f"{name}: this hospital alone", *counts, _estimate(found["median"]), "–"])
     yield table(f"{one['name']}: medians", head, rows, style="figures")
     notes = [f"Times count as the end of their interval of {_short(one['resolution'])} {unit}."]
     if one["log_rank"]:
-        found = one["log_rank"]
-        notes.append(
-            f"Log-rank test, stratified by hospital: chi-squared {found['chi_squared']:.2f} with {found['degrees']} "
-            f"degree{'s' if found['degrees'] > 1 else ''} of freedom, p {_p(found['p'], equals=True)}."
-        )
+        test = _chi_squared(one["log_rank"])
+        notes.append(f"Log-rank test, also of events after the curves, stratified by hospital: {test}.")
     if one["not shown"]:
         notes.append(f"Not shown, because too few hospitals or patients have it: {', '.join(one['not shown'])}.")
     yield from (paragraph(note, "soft") for note in notes)
@@ -311,11 +310,9 @@ def _method(one: Facts) -> str:
                 f"a Cox model stratified by hospital, with Efron's method for ties{penalty}."
                 f" Hazard ratios have 95% Wald intervals.{_beside(one)}"
             )
-            if one["proportional_p"] is not None:
-                words += (
-                    " Proportional hazards were tested by scaled Schoenfeld residuals against the logarithm of time "
-                    f"(all columns: p {_p(one['proportional_p'], equals=True)})."
-                )
+            if test := one["proportional"]:
+                words += " Proportional hazards: score test of each column times log(time), "
+                words += f"all columns {_chi_squared(test)}."
             return words
         case "curve":
             compared = " Groups were compared by the log-rank test, stratified by hospital." if one["log_rank"] else ""
@@ -354,9 +351,9 @@ def _versions(results: Facts) -> str:
     )
 
 
-def _estimate(found: Facts) -> str:
+def _estimate(found: Facts, none: str = "not reached") -> str:
     if found["value"] is None:
-        return "not reached"
+        return none
     ends = (_short(found[key]) if found[key] is not None else "not reached" for key in ("low", "high"))
     return f"{_short(found['value'])} ({' to '.join(ends)})"
 
@@ -366,6 +363,11 @@ def _p(value: float | None, *, equals: bool = False) -> str:
         return "–"
     shown = "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
     return f"= {shown}" if equals and value >= 0.001 else shown
+
+
+def _chi_squared(test: Facts) -> str:
+    freedom = f"{test['degrees']} degree{'s' if test['degrees'] > 1 else ''} of freedom"
+    return f"chi-squared {test['chi_squared']:.2f} with {freedom}, p {_p(test['p'], equals=True)}"
 
 
 def _short(value: float) -> str:

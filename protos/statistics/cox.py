@@ -22,7 +22,7 @@ import numpy as np
 
 from protos.plan.analyses import AnnouncedPart, Cox, Float64, Frame, Number, StudySize, Unanswerable, concept_named
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
-from protos.statistics.distributions import p_of_chi_squared
+from protos.statistics.distributions import Test, chi_squared_test, p_of_chi_squared
 from protos.statistics.model import Estimates, ModelArithmetic, ModelRows
 from protos.statistics.newton_walk import LikelihoodSums, Position, symmetric
 from protos.statistics.risk_sets import RiskSets, WeightedRiskSets
@@ -108,12 +108,12 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
             "sites without events": round(self._count(sums, "sites without events")),
             "log_likelihood": here.sums.log_likelihood if is_exact else None,
             "p": p_of_chi_squared(max(0.0, gain), self._columns) if is_exact else None,
-            "proportional_p": trend and trend[1],
+            "proportional": trend and trend[1],
         }
 
     def _term(self, sums: AnnouncedPart, found: Estimates, place: int) -> dict[str, Any]:
         trend = self._trend(sums, self._walk(sums))
-        return super()._term(sums, found, place) | {"proportional_p": trend and trend[0][place]}
+        return super()._term(sums, found, place) | {"proportional": trend and trend[0][place]}
 
     def _alone(self, size: StudySize) -> CoxArithmetic:
         return CoxArithmetic(self._cox, self._concepts, size)
@@ -127,8 +127,8 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
                 "event."
             )
 
-    def _trend(self, sums: AnnouncedPart, here: Position) -> tuple[list[float], float] | None:
-        """Return the p value of each column and of all together. None before the last round, or with a penalty."""
+    def _trend(self, sums: AnnouncedPart, here: Position) -> tuple[list[Test], Test] | None:
+        """Return the test of each column and of all together. None before the last round, or with a penalty."""
         if sums.last is None or self._ridge:
             return None
         columns, half = self._columns, self._columns * (self._columns + 1) // 2
@@ -138,10 +138,8 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
         variance = information - cross @ here.sums.covariance @ cross
         if (np.diagonal(variance) <= _LEAST_LEFT * np.diagonal(information)).any():
             return None  # the events have hardly more than one time
-        squares = score**2 / np.diagonal(variance)
-        whole = float(score @ np.linalg.lstsq(variance, score)[0])
-        each = [p_of_chi_squared(max(0.0, float(one)), 1) for one in squares]
-        return each, p_of_chi_squared(max(0.0, whole), columns)
+        each = [chi_squared_test(float(one), 1) for one in score**2 / np.diagonal(variance)]
+        return each, chi_squared_test(float(score @ np.linalg.lstsq(variance, score)[0]), columns)
 
 
 def require_survival(time: str, event: str, concepts: tuple[Concept, ...]) -> NumberConcept:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 
 import numpy as np
@@ -33,7 +33,7 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
-from protos.statistics.splines import spline_column, why_no_knots
+from protos.statistics.splines import spline_column
 
 _NARROWEST = 1e-4  # the standard deviation of a column, as a part of its possible range
 
@@ -48,6 +48,7 @@ class _Factor:
     knots: tuple[float, ...] | None  # of a number; empty for a straight line. None for codes
     low: float
     high: float
+    scale: str
 
     def of(self, values: Float64) -> Float64:
         if self.knots is None:
@@ -71,6 +72,11 @@ class DesignColumn:
     factors: tuple[_Factor, ...]
     low: float
     high: float
+
+    @property
+    def scale(self) -> str:
+        """Return what a coefficient compares: "per 1 years" or "compared with female". Empty for a spline's column."""
+        return "" if any(factor.knots for factor in self.factors) else ", ".join(one.scale for one in self.factors)
 
     @property
     def is_curved(self) -> bool:
@@ -197,17 +203,17 @@ def _factors(concept: NumberConcept | CodedConcept, model: Model) -> tuple[_Fact
         reference = model.references.get(name, concept.codes[0])
         if reference not in concept.codes or knots:
             raise ValueError(f"the reference {reference} is no code of {name}, or {name} has knots and codes")
-        codes = enumerate(concept.codes)
-        return tuple(_Factor(name, f"{name}={one}", k, None, 0.0, 1.0) for k, one in codes if one != reference)
+        codes, scale = enumerate(concept.codes), f"compared with {reference}"
+        return tuple(_Factor(name, f"{name}={one}", k, None, 0.0, 1.0, scale) for k, one in codes if one != reference)
     if name in model.references:
         raise ValueError(f"{name} is a number and has no reference")
-    if knots and (why := why_no_knots(knots, concept.low, concept.high)):
-        raise ValueError(f"{name}: {why}")
-    limits = np.array([concept.low, concept.high])
+    if knots and any(not one < other for one, other in pairwise((concept.low, *knots, concept.high))):
+        raise ValueError(f"the knots of {name} must rise, strictly between {concept.low:g} and {concept.high:g}")
+    limits, scale = np.array([concept.low, concept.high]), f"per 1 {concept.unit or ''}".rstrip()
     found = []
     for place in range(max(1, len(knots) - 1)):
         low, high = spline_column(limits, knots, place).tolist()
-        found.append(_Factor(name, name + "'" * place, place, knots, low, high))
+        found.append(_Factor(name, name + "'" * place, place, knots, low, high, scale))
     return tuple(found)
 
 

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 from math import erfc, exp, log, pi, sqrt
 from statistics import NormalDist
-from typing import Final
+from typing import Final, TypeAlias
 
 _LARGEST_LOGARITHM: Final = 300.0
+Test: TypeAlias = dict[str, float]
 TWO_SIDED: Final = NormalDist().inv_cdf(0.975)  # standard errors on each side of a 95% interval
 
 
 def ratio_of(estimate: float) -> float:
     """Return exp of an estimate; of one beyond 300 that of 300, so that the result is a number for every unit."""
     return exp(max(-_LARGEST_LOGARITHM, min(_LARGEST_LOGARITHM, estimate)))
+
+
+def chi_squared_test(value: float, degrees: int) -> Test:
+    """Return what is printed of a chi-squared value. One below 0 is the rounding of 0."""
+    value = max(0.0, value)
+    return {"chi_squared": value, "degrees": degrees, "p": p_of_chi_squared(value, degrees)}
 
 
 def p_of_chi_squared(value: float, degrees: int) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.plan.analyses import Float64
-from protos.statistics.distributions import p_of_chi_squared
+from protos.statistics.distributions import Test, chi_squared_test
 from protos.statistics.newton_walk import symmetric
 
 
@@ -37,11 +37,10 @@ def log_rank_numbers(times: Float64, events: npt.NDArray[np.bool_], groups: Floa
     return np.concatenate([difference[:-1], variance[:-1, :-1][upper]])
 
 
-def log_rank_test(sums: Float64, number: int) -> dict[str, float] | None:
-    """Return the chi-squared value, its degrees of freedom and the p value. None if the groups never meet at a site."""
+def log_rank_test(sums: Float64, number: int) -> Test | None:
+    """Return the test. None if the groups never meet at a site."""
     difference, variance = sums[: number - 1], symmetric(sums[number - 1 :], number - 1)
     spread = np.sqrt(np.maximum(np.diagonal(variance), 0.0))
     if spread.min() < 1e-4 or np.linalg.cond(variance / np.outer(spread, spread)) > 1e10:
         return None
-    value = max(0.0, float(difference @ np.linalg.solve(variance, difference)))
-    return {"chi_squared": value, "degrees": number - 1, "p": p_of_chi_squared(value, number - 1)}
+    return chi_squared_test(float(difference @ np.linalg.solve(variance, difference)), number - 1)

@@ -43,7 +43,7 @@ from protos.statistics.between_sites import (
     random_effects,
 )
 from protos.statistics.design import Design, Standardised
-from protos.statistics.distributions import TWO_SIDED, p_of_chi_squared, ratio_of
+from protos.statistics.distributions import TWO_SIDED, chi_squared_test, p_of_chi_squared, ratio_of
 from protos.statistics.newton_walk import LikelihoodSums, Position, Walk, own_walk, require_estimate
 from protos.statistics.splines import spline_column
 from protos.statistics.student import limit_of_t, p_of_f
@@ -75,7 +75,8 @@ class Estimates:
         if not error > 0.0:
             raise Unanswerable("The model fits without any residual, so its coefficients have no errors.")
         reach = (limit_of_t(self.degrees) if self.degrees else TWO_SIDED) * error
-        p = self._p(value**2 / error**2, 1)
+        square = value**2 / error**2
+        p = p_of_f(square, 1, self.degrees) if self.degrees else p_of_chi_squared(square, 1)
         return {"estimate": value, "error": error, "low": value - reach, "high": value + reach, "p": p}
 
     def joint(self, places: list[int]) -> dict[str, float]:
@@ -83,15 +84,10 @@ class Estimates:
         values, errors = self.values[places], np.sqrt(np.diagonal(self.covariance)[places])
         correlation = self.covariance[np.ix_(places, places)] / np.outer(errors, errors)
         found = float(values / errors @ np.linalg.solve(correlation, values / errors))
-        p = self._p(found, number := len(places))
-        if self.degrees:
-            return {"f": found / number, "degrees": number, "residual_degrees": self.degrees, "p": p}
-        return {"chi_squared": found, "degrees": number, "p": p}
-
-    def _p(self, chi_squared: float, number: int) -> float:
-        if self.degrees:
-            return p_of_f(chi_squared / number, number, self.degrees)
-        return p_of_chi_squared(max(0.0, chi_squared), number)
+        if not self.degrees:
+            return chi_squared_test(found, len(places))
+        f, number = found / len(places), len(places)
+        return {"f": f, "degrees": number, "residual_degrees": self.degrees, "p": p_of_f(f, number, self.degrees)}
 
 
 Rows = TypeVar("Rows", bound=ModelRows)
@@ -298,7 +294,7 @@ class ModelArithmetic(ABC, Generic[Rows]):
             one |= dict.fromkeys(("error", "low", "high", "p"))
         if place < self._columns:
             per_unit = float(self._standard(sums).per_unit[place])
-            one["deviation"] = 1.0 / per_unit
+            one |= {"scale": self._design.columns[place].scale, "deviation": 1.0 / per_unit}
             one["between_sites"] = self._between(sums, place, per_unit * self._outcome_unit(sums))
             if self.ratio is not None:
                 one["ratio"] = ratio_of(one["estimate"])

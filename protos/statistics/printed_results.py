@@ -59,12 +59,15 @@ def results_as_lines(results: Results) -> Iterator[str]:
             yield f"  The table is in {RESULTS_HTML}, {RESULTS_CSV} and {RESULTS_JSON}."
 
 
+def named(term: Mapping[str, Any]) -> str:
+    """Return a term with what its coefficient compares: "sex=male, compared with female"."""
+    return ", ".join(filter(None, (term["term"], term.get("scale"))))
+
+
 def _model(result: Mapping[str, Any]) -> Iterator[str]:
     yield f"  {result['rows']} rows, {result['sites']} hospitals, {result['rounds']} Newton rounds"
-    bent = {spline["concept"] for spline in result["splines"]}  # the ratio of a column of a spline says nothing
-    rows = [
-        (one["term"], one, not bent & {part.rstrip("'") for part in one["term"].split(":")}) for one in result["terms"]
-    ]
+    # The ratio of a column of a spline, which has no scale, says nothing.
+    rows = [(named(one), one, bool(one.get("scale"))) for one in result["terms"]]
     for spline in result["splines"]:
         rows += [
             (f"{spline['concept']} {at['value']:g} against {spline['reference']:g}", at, True) for at in spline["at"]
@@ -72,13 +75,13 @@ def _model(result: Mapping[str, Any]) -> Iterator[str]:
     for name, one, is_whole in rows:
         ends = "(no interval under a penalty)" if one["low"] is None else f"[{one['low']:.5g}, {one['high']:.5g}]"
         p = "" if one.get("p") is None else f"   p {one['p']:.3g}"
-        has_ratio = is_whole and name != "intercept" and result["ratio"]
+        has_ratio = is_whole and result["ratio"]
         ratio = f"   {result['ratio']} {ratio_of(one['estimate']):.4g}" if has_ratio else ""
         yield f"  {name:<28}{one['estimate']:>12.5g} {ends:>24}{p}{ratio}"
     for test in result["tests"]:
         yield f"  {test['term']:<28}joint test   p {test['p']:.3g}"
-    if result.get("proportional_p") is not None:
-        yield f"  {'proportional hazards':<28}test of all columns   p {result['proportional_p']:.3g}"
+    if result.get("proportional") is not None:
+        yield f"  {'proportional hazards':<28}test of all columns   p {result['proportional']['p']:.3g}"
 
 
 def _lines(found: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str, Any]]:

@@ -7,7 +7,6 @@ the curved columns divided by the squared distance of the outer knots, as `rcs` 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -28,10 +27,3 @@ def spline_column(values: Float64, knots: Sequence[float], place: int) -> Float6
         + np.maximum(values - last, 0.0) ** 3 * ((late - own) / (last - late))
     )
     return np.asarray(bent / (last - knots[0]) ** 2)
-
-
-def why_no_knots(knots: Sequence[float], low: float, high: float) -> str | None:
-    """Return as one clause why a number between `low` and `high` cannot have these knots, or None."""
-    if any(not one < other for one, other in pairwise((low, *knots, high))):
-        return f"knots must rise from one to the next, between {low:g} and {high:g}"
-    return None

@@ -17,7 +17,7 @@ from host.audit_log import AuditLog
 from host.command_line import PATH, account, by_option, person
 from host.secret_files import write_public
 from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
-from protos.errors import ConfigurationError, OperatorError, RefusedError, UnavailableError, UsageError
+from protos.errors import OperatorError, RefusedError, UsageError
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_wire, read_plan
 from protos.plan.statistics_plan import StatisticsPlan
@@ -135,8 +135,10 @@ def _files_of(folder: Path) -> list[Path | None]:
 
 def _require_permitted(hospital: Hospital, plan: Plan, by: str, log: AuditLog) -> None:
     """Raise RefusedError, and write this to the audit log, if this site may not take part in the plan."""
+    from site_agent.desk.mapped_concepts import require_fitting
     from site_agent.gate.mishaps import OTHER_PLAN
     from site_agent.gate.permission import decide_plan
+    from site_agent.trainer.data.contract import find_contract
 
     identity = own_fingerprint(hospital)
     reason = decide_plan(hospital, plan, manifest_of(plan), identity=identity, audit=log)
@@ -147,6 +149,7 @@ def _require_permitted(hospital: Hospital, plan: Plan, by: str, log: AuditLog) -
             consequence=_NOTHING_APPROVED,
             remedy=OTHER_PLAN,
         )
+    require_fitting(plan, find_contract(Path(hospital.data.contract)), hospital.site)
 
 
 def _approve(
@@ -279,11 +282,11 @@ def _said(hospital: Hospital, approval: approvals.Approval | None, *, is_refused
         yield told
     missing = approvals.why_not(approval, approvers=hospital.policy.approvers, now=datetime.now(UTC))
     if missing is not None:
-        yield f"Training with this plan is not permitted here: {missing}."
+        yield f"This plan is not permitted here: {missing}."
     elif is_refused:
-        yield "The plan is approved, but this hospital's own policy refuses it. Training is not permitted here."
+        yield "The plan is approved, but this hospital's own policy refuses it."
     else:
-        yield "Training with this plan is permitted here."
+        yield "This plan is permitted here."
 
 
 def _since(plan: Plan, earlier: tuple[Plan, object]) -> Section:
@@ -329,13 +332,9 @@ def _of_receiver(hospital: Hospital, plan: Plan) -> Iterator[Section]:
 def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
     """Return the plan's question and concepts, with this site's columns if this user can read the contract."""
     from site_agent.desk.mapped_concepts import concept_sections
-    from site_agent.trainer.data.contract import read_contract
+    from site_agent.trainer.data.contract import find_contract
 
-    try:
-        contract = read_contract(Path(hospital.data.contract))
-    except (ConfigurationError, UnavailableError):
-        contract = None
-    return concept_sections(plan, contract, hospital.site)
+    return concept_sections(plan, find_contract(Path(hospital.data.contract)), hospital.site)
 
 
 def own_fingerprint(hospital: Hospital) -> str | None:

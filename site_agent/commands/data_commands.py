@@ -35,7 +35,10 @@ query_option = click.option(
     "--query", type=PATH, help="File with the SQL query that reads the patients, if the table is a database."
 )
 concepts_option = click.option(
-    "--concepts", "plan", type=PATH, help="Path of the plan. Columns with the names of its concepts are mapped to them."
+    "--concepts",
+    "plan",
+    type=PATH,
+    help="Path of the finished plan. Columns with the names of its concepts are mapped to them.",
 )
 
 

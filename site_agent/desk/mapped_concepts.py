@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from protos.errors import ConfigurationError
-from protos.plan.concepts import CodedConcept, Concept, NumberConcept
+from protos.plan.concepts import CodedConcept, Concept, NumberConcept, Question
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.desk.plan_review import Section, Table
-from site_agent.trainer.data.contract import Contract, other_answer
+from site_agent.trainer.data.contract import Contract, require_answer
 from site_agent.trainer.prior.concept_columns import mapped_columns
 from site_agent.trainer.statistics.concept_frame import Recorded, mapped_concepts, recorded_concepts
 
@@ -24,14 +24,27 @@ def concept_sections(plan: Plan, contract: Contract | None, site: str) -> Iterat
     `contract` is this site's; None if this user cannot read it.
     """
     if plan.question is not None:
-        yield _question(plan, contract, site)
+        yield _question(plan, plan.question)
+    try:
+        require_fitting(plan, contract, site)
+    except ConfigurationError as wrong:
+        yield Section("This site cannot take part now", (wrong.what,))
     if plan.concepts:
-        yield _concepts(plan, contract, site)
+        yield _concepts(plan, contract)
 
 
-def _question(plan: Plan, contract: Contract | None, site: str) -> Section:
-    asked = plan.question
-    assert asked is not None
+def require_fitting(plan: Plan, contract: Contract | None, site: str) -> None:
+    """Raise ConfigurationError if this site cannot take part in a plan with its contract. Accept one that is None."""
+    if contract is None:
+        return
+    require_answer(plan, contract, site)
+    if isinstance(plan, StatisticsPlan):
+        mapped_concepts(plan.concepts, contract, site)
+    elif plan.concepts and (isinstance(plan, PriorPlan) or plan.reads_concepts):
+        mapped_columns(plan.concepts, contract, None if plan.tier_of(site) == "receiving" else site)
+
+
+def _question(plan: Plan, asked: Question) -> Section:
     sentences = [
         f"Predicted: {asked.outcome}",
         f"Patients: {asked.population}",
@@ -44,13 +57,10 @@ def _question(plan: Plan, contract: Contract | None, site: str) -> Section:
         sentences.append(
             f"These sites have only a similar outcome in their tables, not this outcome itself: {', '.join(others)}."
         )
-    reason = None if contract is None else other_answer(plan, contract, site)
-    return Section(
-        "The question", (*sentences, *([] if reason is None else [f"This site cannot take part now: {reason}."]))
-    )
+    return Section("The question", tuple(sentences))
 
 
-def _concepts(plan: Plan, contract: Contract | None, site: str) -> Section:
+def _concepts(plan: Plan, contract: Contract | None) -> Section:
     heading = "Columns with a common meaning"
     if contract is None:
         return Section(
@@ -58,19 +68,9 @@ def _concepts(plan: Plan, contract: Contract | None, site: str) -> Section:
             ("Your user account cannot read the contract, so this page does not show the columns of the concepts.",),
         )
     own = recorded_concepts(contract)
-    sentences = [
-        f"This site records {sum(one.name in own for one in plan.concepts)} of the {len(plan.concepts)} concepts of "
-        "the plan."
-    ]
-    try:
-        if isinstance(plan, StatisticsPlan):
-            mapped_concepts(plan.concepts, contract, site)
-        elif isinstance(plan, PriorPlan) or plan.reads_concepts:
-            mapped_columns(plan.concepts, contract, None if plan.tier_of(site) == "receiving" else site)
-    except ConfigurationError as wrong:
-        sentences.append(f"This site cannot take part now: {wrong.what}")
-    unused = sorted(set(own) - {one.name for one in plan.concepts})
-    if unused:
+    count = sum(one.name in own for one in plan.concepts)
+    sentences = [f"This site records {count} of the {len(plan.concepts)} concepts of the plan."]
+    if unused := sorted(set(own) - {one.name for one in plan.concepts}):
         sentences.append(f"The contract of this site names concepts that the plan does not have: {', '.join(unused)}.")
     rows = tuple(_row(one, own.get(one.name)) for one in plan.concepts)
     return Section(heading, tuple(sentences), Table(("concept", "definition", "unit or codes", "own column"), rows))

@@ -46,10 +46,6 @@ _MEANING: Final = {
     "count": "how many rows of this site are in this group, or 0 if they are too few",
     "sum": "the sum of these rows' values, each converted from the declared range to 0..1",
     "squares": "the sum of the squares of these values",
-    "noisy count": "how many rows of this site are in this group, with a limit for each patient, plus noise",
-    "noisy sum": "the sum of these rows' values, each converted from the declared range to -1..1, with a limit and "
-    "noise",
-    "noisy squares": "the sum of the squares of these values, with a limit and noise",
     "sites": "1 if this site records this column (or both columns) with enough different values, otherwise 0",
     "outcomes": "the number of this site's training rows",
     "private hessian": "how the values of these two columns vary together, with a limit for each patient, plus noise",
@@ -261,8 +257,7 @@ def _meaning(plan: Plan, scalar: Scalar) -> str:
     if scalar.name == ROWS and isinstance(plan.site_weights, RowWeights) and plan.site_weights.exact:
         return "the number of this site's training rows, not rounded"
     first = scalar.name.partition(" ")[0]
-    noisy = (f"noisy {first}",) if scalar.is_signed else ()
-    kinds = (scalar.name, scalar.name.partition(":")[0], *noisy, first)
+    kinds = (scalar.name, scalar.name.partition(":")[0], first)
     return next(_MEANING[kind] for kind in kinds if kind in _MEANING)
 
 

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 from protos.masking.answered_sets import answer_of, why_unlike
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
+from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.desk.plan_review import OCCASIONS, Section, largest
 
 _HEADING: Final = "Sums of this plan and of others"
@@ -117,6 +118,11 @@ def plan_differences(before: Plan, after: Plan) -> tuple[Difference, ...]:
 
 
 def _leaving(plan: Plan) -> Iterator[tuple[str, str]]:
+    if isinstance(plan, StatisticsPlan):  # thousands of numbers, which follow from the analyses
+        for one, of in zip(plan.analyses, plan.arithmetics, strict=True):
+            counts = f"{len(of.first)} once, {len(of.newton)} in each Newton round, {len(of.last)} at the end"
+            yield f"what is sent: numbers of {one.name}", counts
+        return
     manifest = manifest_of(plan)
     for tensor in manifest.tensors:
         yield f"what is sent: update of {tensor.name}", "x".join(map(str, tensor.shape))

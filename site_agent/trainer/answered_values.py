@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,8 +53,9 @@ class ReleasedBefore(RefusedError):
     """Sums of almost the same rows were sent for another run. Their difference would reveal patients."""
 
     def __init__(self, columns: Sequence[str], smallest_cell: int) -> None:
+        names = dict.fromkeys(re.split(", |=", one)[0] for pair in columns for one in pair.split(" with "))
         super().__init__(
-            what=f"Sums of {', '.join(columns[:5])} were already sent for another study, and too few rows are new.",
+            what=f"Sums of {', '.join([*names][:5])} were already sent for another study, and too few rows are new.",
             consequence=_NEVER,
             remedy=f"Use the sums of that study or the table of that time, or wait until at least {smallest_cell} "
             "patients have new values in each column, and in each pair of columns.",

@@ -432,10 +432,12 @@ def _failed(error: OperatorError) -> Failed:
 
 
 def _reason(error: OperatorError) -> SiteReason:
+    from site_agent.trainer.answered_values import ReleasedBefore
+
     match error:
         case DataError() | MayNotSend():
             return SiteReason.DATA_UNFIT
-        case TooFewRows():
+        case TooFewRows() | ReleasedBefore():
             return SiteReason.POLICY_FORBIDS
         case RefusedError():
             return SiteReason.PLAN_NOT_APPROVED

@@ -18,6 +18,7 @@ import yaml
 
 from host.log_commands import in_words
 from host.record_store import StoreDamaged
+from protos.plan.concepts import Question
 from protos.plan.plan import Plan
 from site_agent.approvals import find_approval, keep_plan, why_not
 from site_agent.site_cli import main
@@ -90,6 +91,21 @@ def test_what_the_policy_refuses_cannot_be_approved(site: Site) -> None:
     assert "the policy allows 1e-05 MB; the plan's clipping range is 8, and the policy allows 0.5" in site.err
     assert [(facts["event"], facts["by"]) for facts in site.events()] == [("approval_refused", "A. Jones")]
     assert find_approval(site.folder / "state", plan) is None
+
+
+@pytest.mark.parametrize("answers", ["same", "related", "other"])
+def test_a_plan_that_does_not_fit_the_contract_cannot_be_approved(site: Site, answers: str) -> None:
+    """Or the run would end for all hospitals before its first round."""
+    sites = [{"name": name, "identity": key, "answers": "related"} for name, key in sorted(site.identities.items())]
+    plan = site.plan(sites=sites, question=dict.fromkeys(Question.model_fields, "as planned"))
+    target = {"name": "died", "role": "target", "task": "binary", "positive": ["1"], "answers": answers}
+    columns = [{"name": "age", "role": "feature", "type": "numeric"}, target]
+    (site.folder / "c.yaml").write_text(yaml.safe_dump({"format": {"header": True}, "columns": columns}))
+
+    assert site("review") == 0
+    assert ("This site cannot take part now" in site.out) == (answers != "related")
+    assert site("approve", "--by", "A. Jones", "--yes") == (0 if answers == "related" else 78)
+    assert (find_approval(site.folder / "state", plan) is None) == (answers != "related")
 
 
 @pytest.mark.parametrize("allowed", [10, 3])
@@ -211,7 +227,7 @@ def test_withdrawing_is_on_record_and_stays(site: Site) -> None:
     assert in_words(site.events()[-1]).startswith("Plan withdrawn: ")
     assert site.why_not(plan) is not None
     assert site("review") == 0
-    assert "Training with this plan is not permitted here: B. Smith withdrew this site from the plan at" in site.out
+    assert "This plan is not permitted here: B. Smith withdrew this site from the plan at" in site.out
     assert site("withdraw", "--by", "B. Smith") == 2
     assert site("approve", "--by", "A. Jones", "--yes") == 0
     assert site.why_not(plan) is None

@@ -145,7 +145,7 @@ def test_a_person_reviews_approves_and_leaves_a_trace(site_agent: Terminal, fold
     tensors = ("first   3      32-bit integers", "second  7      32-bit integers")
     for shown in (
         plan.digest.hex(),
-        "Training with this plan is not permitted here: nobody here",
+        "This plan is not permitted here: nobody here",
         *tensors,
         "at most 144 bytes",
     ):

@@ -97,9 +97,10 @@ def of_sums(table: SurvivalTable) -> Federated:
     curves, _ = run(curve, frames)
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for term in fitted["terms"]:
-        for kind, key in (("coefficient", "estimate"), ("error",) * 2, ("p",) * 2, ("proportional_p",) * 2):
+        for kind, key in (("coefficient", "estimate"), ("error",) * 2, ("p",) * 2):
             found[kind][term["term"]] = term[key]
-    found["proportional_p"]["all"] = fitted["proportional_p"]
+        found["proportional_p"][term["term"]] = term["proportional"]["p"]
+    found["proportional_p"]["all"] = fitted["proportional"]["p"]
     found["log_rank"]["chi_squared"] = curves["log_rank"]["chi_squared"]
     for record, group in zip(curves["groups"], "abcdef", strict=False):
         steps = zip(record["times"], record["survival"], record["interval_events"], strict=True)

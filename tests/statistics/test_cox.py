@@ -135,7 +135,7 @@ def test_proportional_hazards_are_tested_as_by_adding_columns_times_log_time() -
          for b in steps] for a in steps
     ])  # fmt: skip
     whole = float(score @ np.linalg.solve(-bend, score))
-    assert found["proportional_p"] == pytest.approx(chi2.sf(whole, 2), rel=1e-4)
+    assert found["proportional"]["p"] == pytest.approx(chi2.sf(whole, 2), rel=1e-4)
 
 
 def test_a_penalty_has_no_interval_and_no_p_value() -> None:
@@ -146,7 +146,7 @@ def test_a_penalty_has_no_interval_and_no_p_value() -> None:
     free, shrunk = (run(_model(table, ridge=ridge), frames)[0]["terms"] for ridge in (0.0, 50.0))
 
     assert sum(one["estimate"] ** 2 for one in shrunk) < sum(one["estimate"] ** 2 for one in free)
-    assert {one[key] for one in shrunk for key in ("error", "low", "high", "p", "proportional_p")} == {None}
+    assert {one[key] for one in shrunk for key in ("error", "low", "high", "p", "proportional")} == {None}
 
 
 def _separated(rows: pd.DataFrame) -> pd.DataFrame:
@@ -205,8 +205,7 @@ def test_no_number_of_a_result_is_infinite() -> None:
     found, _ = run(model, frames_of(rows, "site", {"event": (0.0, 1.0)}))
 
     json.dumps(found, allow_nan=False)
-    assert found["proportional_p"] is None
-    assert found["terms"][0]["proportional_p"] is None
+    assert found["proportional"] is found["terms"][0]["proportional"] is None
 
 
 def test_few_events_at_a_site_make_the_model_void() -> None:

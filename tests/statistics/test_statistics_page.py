@@ -17,6 +17,7 @@ from host.statistics_page import statistics_page
 from protos.plan.analyses import Cox, Curve, Regression, Unanswerable
 from protos.statistics.cox import CoxArithmetic
 from protos.statistics.group_curves import CurveArithmetic
+from protos.statistics.printed_results import named
 from protos.statistics.regression import RegressionArithmetic
 from tests.statistics.federations import frames_of as frames_of_plan
 from tests.statistics.federations import patients, results_of, statistics_plan
@@ -69,7 +70,7 @@ def test_every_estimate_is_on_the_page(table: SurvivalTable) -> None:
     page = statistics_page(results)
 
     for term in results["analyses"][0]["terms"]:
-        row = re.search(rf'<th scope="row">{term["term"]}</th>(.*?)</tr>', page)
+        row = re.search(rf'<th scope="row">{named(term)}</th>(.*?)</tr>', page)
         assert row is not None
         assert f"{term['estimate']:.4g}" in row[1]
         assert f"{term['error']:.4g}" in row[1]

@@ -85,7 +85,7 @@ def saved_facts(state: Path, run: str) -> dict[str, Json]:
         raise ConfigurationError(
             what=f"The run {run} has no report that can be read.",
             consequence="No report was made, and nothing was sent.",
-            remedy="Name a run that has finished at this site, or take part in a new run.",
+            remedy="Name a run that has finished at this site. `site-agent results` shows those of statistics plans.",
         ) from cause
 
 

@@ -149,7 +149,7 @@ def latest_run(state: Path) -> str:
         raise OperatorError(
             what="This site has no trained model yet.",
             consequence="No model was used, and nothing was sent.",
-            remedy="First take part in a study with `site-agent join`.",
+            remedy="First take part in a study with `site-agent join`. `site-agent results` shows statistics.",
         )
     return runs[0]
 

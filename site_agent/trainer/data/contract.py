@@ -343,6 +343,14 @@ class Contract(Document):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
+def find_contract(path: Path) -> Contract | None:
+    """Return a contract. None if this user cannot read it, or if it is wrong."""
+    try:
+        return read_contract(path)
+    except (ConfigurationError, UnavailableError):
+        return None
+
+
 def read_contract(path: Path) -> Contract:
     """Read a contract from its YAML file.
 
@@ -360,20 +368,11 @@ def read_contract(path: Path) -> Contract:
         raise UnavailableError(what=error.what, consequence=error.consequence, remedy=remedy) from error
 
 
-def other_answer(plan: Plan, contract: Contract, site: str) -> str | None:
-    """Return how contract and plan differ about this site's outcome, as part of a sentence. None if they agree."""
-    planned = {one.name: one.answers for one in plan.sites}.get(site)
-    own = contract.target.answers
-    if plan.question is None or planned is None or planned == own:
-        return None
-    return f"the plan says that this site predicts the {planned} outcome, and the contract says: {own}"
-
-
 def require_answer(plan: Plan, contract: Contract, site: str) -> None:
     """Raise ConfigurationError if a plan describes this site's outcome differently from its contract."""
-    reason = other_answer(plan, contract, site)
-    if reason is not None:
+    planned = {one.name: one.answers for one in plan.sites}.get(site)
+    if plan.question is not None and planned not in (None, own := contract.target.answers):
         raise unfit(
-            what=f"The outcome in this site's contract does not match the plan's question: {reason}.",
+            what=f"The plan says that this site predicts the {planned} outcome, and the contract says: {own}.",
             remedy="Correct the key `answers` of the target in the contract, or ask for a new version of the plan.",
         )
