@@ -101,7 +101,7 @@ class Authority:
     def create(cls, directory: Path, record: FederationRecord, *, passphrase: str, now: datetime) -> Authority:
         """Create root, issuing authority, coordinator's certificate and register of sites. A failure creates none.
 
-        `passphrase` is that of `new_passphrase`. It encrypts the root's key.
+        `passphrase` is that of `new_passphrase`. It encrypts the root's key; an empty one is a ValueError.
 
         Raises:
             ConfigurationError: the directory is not empty.

@@ -49,10 +49,10 @@ def new_tls_key() -> Key:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def key_to_pem(key: Key, passphrase: str = "") -> bytes:
+def key_to_pem(key: Key, passphrase: str | None = None) -> bytes:
     """Encode a private key as PKCS#8 PEM. It is a secret, unless a passphrase that nobody can guess encrypts it."""
-    plain, secret = serialization.NoEncryption(), passphrase.encode()
-    encryption = serialization.BestAvailableEncryption(secret) if passphrase else plain
+    plain = serialization.NoEncryption()
+    encryption = plain if passphrase is None else serialization.BestAvailableEncryption(passphrase.encode())
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
 
 

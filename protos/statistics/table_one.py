@@ -5,7 +5,7 @@ The rules:
 * a cell is the rows of one code, or the rows with a number, of one group. A site with a cell that is not empty and has
   fewer patients than `smallest_cell` makes this column void for all sites in this group, with all its cells, and in
   further groups until no cell follows from a total (void_groups.py);
-* missing values are no cell: their number shows no value of a patient;
+* missing values are no cell: their number shows no value of a patient. But the rows of a group are one;
 * the rows of all groups together are a sum of the groups, so a void group makes the column of all void;
 * quartiles need the rows of each bin. A site first moves its extreme values, at most a quarter on each side, inward to
   a value that `smallest_cell` rows reach. So no bin shows its extremes, and quartiles stay;
@@ -120,9 +120,10 @@ class TableOneArithmetic(OneRound):
             most = int(np.bincount(patients, minlength=1).max())
             if self._bins and most > 1 and 4 * smallest * most > np.count_nonzero(~np.isnan(values)) > 0:
                 return isinstance(concept, NumberConcept)  # a quarter of the rows may be of too few patients
-            return any(0 < len(np.unique(patients[cell])) < smallest for cell in self._shown(concept, values))
+            sizes = [len(np.unique(patients[cell])) for cell in self._shown(concept, values)]
+            return any(0 < size < smallest for size in (len(np.unique(patients)), *sizes))
 
-        void = void_groups([int((~np.isnan(part)).sum()) for part in parts], is_small)
+        void = void_groups([len(part) for part in parts], is_small)
         nothing = [1.0, 1.0, *[VOID] * (self._length(concept) - 2)]
         # A bin's extremes are of enough patients if they are of enough rows of each.
         rows = [smallest * int(np.bincount(each, minlength=1).max()) for each in owners]

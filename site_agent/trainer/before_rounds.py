@@ -5,6 +5,7 @@ Libraries are loaded inside the functions, so an idle trainer uses no memory for
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,7 +78,8 @@ def begin_study(hospital: Hospital, plan: NetworkPlan, state: Path) -> tuple[Stu
         device=hospital.training.device,
     )
     if isinstance(plan.weighting, RowWeights):
-        _count_rows(study, state / "models", hospital.policy.smallest_cell)
+        most = max(Counter(table.patients or ("",)).values())  # rows of one patient
+        _count_rows(study, state / "models", most * hospital.policy.smallest_cell)
     study.remember = partial(_remember_network, hospital, plan, table, rows)
     return study, preprocessing
 
@@ -101,12 +103,10 @@ def _remember_network(hospital: Hospital, plan: NetworkPlan, table: Table, rows:
         answered_values.remember(folder, plan.run_name, others, cell, patients_of(rows.validation))
 
 
-def _count_rows(study: Study, folder: Path, smallest_cell: int) -> None:
+def _count_rows(study: Study, folder: Path, gap: int) -> None:
     """Set the row counts that determine this site's weights, so that they are consistent with earlier studies."""
-    training = len(study.own.training)
-    if study.rows:
-        training = released_count(folder, training, smallest_cell)
-    validation = released_count(folder, len(study.dataset.validation), smallest_cell, VALIDATION)
+    training = released_count(folder, len(study.own.training), gap) if study.rows else len(study.own.training)
+    validation = released_count(folder, len(study.dataset.validation), gap, VALIDATION)
     study.count_rows_as(training, validation)
 
 
@@ -119,8 +119,7 @@ def begin_prior(hospital: Hospital, plan: PriorPlan) -> tuple[PriorStudy, Prepro
 
     table, rows = _rows_of(hospital, plan)
     dataset, preprocessing = prepare_with_profile(table, rows)
-    fewest = hospital.policy.smallest_cell
-    study = PriorStudy(plan, dataset, table, rows, site=hospital.site, fewest=fewest)
+    study = PriorStudy(plan, dataset, table, rows, site=hospital.site, fewest=hospital.policy.smallest_cell)
     study.remember = partial(_remember_prior, hospital, study, table, rows)
     return study, preprocessing
 
@@ -145,7 +144,6 @@ def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> S
     from site_agent.trainer.answered_values import remember
     from site_agent.trainer.data.contract import require_answer
     from site_agent.trainer.data.run_table import table_digest, table_for_run
-    from site_agent.trainer.disk import site_secret
     from site_agent.trainer.statistics.concept_frame import concept_frame, used_values
     from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 

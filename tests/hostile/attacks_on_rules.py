@@ -23,7 +23,7 @@ from protos.plan.prior_plan import PriorPlan
 from protos.wire.messages import Bind, Chunk, Offer, Stage
 from protos.wire.positions import parameters_digest
 from site_agent.trainer_socket import Message, Train, Trained
-from tests.federation import MadeUpTrainer, Site, Vector, identity_of, masked_plan, of_kind, rows_of, update_of
+from tests.federation import MadeUpTrainer, Site, identity_of, masked_plan, of_kind, rows_of, update_from
 from tests.hostile.attack import Attack, played
 from tests.hostile.masking_coordinator import agree, all_refuse, collect, enter, found, total
 from tests.hostile.masking_weakened import without
@@ -108,10 +108,6 @@ async def _stop(sites: Sequence[Site]) -> None:
         await site.stop()
 
 
-def _from_parameters(site: str, number: int, parameters: Vector) -> Vector:
-    return update_of(site, 0, parameters)
-
-
 def another_rule_of_training(weakened: bool, **change: Any) -> bool:
     """Train twice from the same parameters under two rules, and subtract."""
     names = [name for name in "abcdefghijklmnop" if rows_of(name) >= 64][:3]
@@ -121,7 +117,7 @@ def another_rule_of_training(weakened: bool, **change: Any) -> bool:
     async def scene(folder: Path) -> bool:
         sums = []
         for plan in plans:
-            trainers = {name: MadeUpTrainer(name, _from_parameters) for name in plan.site_names}
+            trainers = {name: MadeUpTrainer(name, update_from) for name in plan.site_names}
             sites = [Site(name, plan, folder / name, trainer=trainers[name]) for name in plan.site_names]
             await enter(sites)
             await agree(sites)

@@ -6,7 +6,7 @@ and trusts no other program's memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 import site_agent.gate.policy
 from protos.masking.mask_stream import Masker
 from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
 from protos.plan.plan_head import PlanHead
 from protos.wire.messages import Announcement, Bind, Chunk, Join, KeyAdvert, KeySessionOpen
 from tests.federation import (
@@ -28,7 +29,7 @@ from tests.federation import (
     of_kind,
     settle,
     sites_of,
-    update_of,
+    update_from,
 )
 from tests.hostile.attack import Attack, played
 from tests.hostile.masking_coordinator import (
@@ -70,13 +71,7 @@ def same_step_for_a_smaller_set(weakened: bool, when: str) -> bool:
                 return False
             await agree(sites[:3], key_session=3)
         again = await collect(sites[:3], 0, 1, "abc")
-        if not all(again):
-            assert again == [[], [], []]
-            for site in sites[:3]:
-                _refused(site, chunks=1)
-            return False
-        second, is_consistent = total(plan, again)
-        return is_consistent and found(first - second, sites[3].update())
+        return _is_found(plan, sites, first, again)
 
     return played(scene, weakened, without_a_memory)
 
@@ -85,22 +80,13 @@ def next_step_for_a_smaller_set(weakened: bool) -> bool:
     """Send the same parameters again as the next step, without d, where training follows from the parameters alone."""
     plan = masked_plan("abcd")
 
-    def whole_batches(site: str, number: int, parameters: Vector) -> Vector:
-        return update_of(site, 0, parameters)
-
     async def scene(folder: Path) -> bool:
-        sites = [Site(name, plan, folder / name, trainer=MadeUpTrainer(name, whole_batches)) for name in "abcd"]
+        sites = [Site(name, plan, folder / name, trainer=MadeUpTrainer(name, update_from)) for name in "abcd"]
         await enter(sites)
         await agree(sites)
         first, _ = total(plan, await collect(sites, 0, 0, "abcd"))
         again = await collect(sites, 1, 0, "abc")
-        if not all(again):
-            assert again == [[], [], []]
-            for site in sites[:3]:
-                _refused(site, chunks=1)
-            return False
-        second, is_consistent = total(plan, again)
-        return is_consistent and found(first - second, sites[3].update())
+        return _is_found(plan, sites, first, again)
 
     return played(scene, weakened, without_a_quorum)
 
@@ -124,6 +110,17 @@ def two_sets_in_one_attempt(weakened: bool) -> bool:
         return found(first - second, sites[3].update())
 
     return played(scene, weakened, without_a_memory)
+
+
+def _is_found(plan: Plan, sites: Sequence[Site], first: Vector, again: Sequence[Sequence[Chunk]]) -> bool:
+    """Whether a sum without the last site shows its update; otherwise all other sites have refused it."""
+    if not all(again):
+        assert again == [[], [], []]
+        for site in sites[:3]:
+            _refused(site, chunks=1)
+        return False
+    second, is_consistent = total(plan, again)
+    return is_consistent and found(first - second, sites[3].update())
 
 
 def _refused(site: Site, reason: str = "other contributors than the sites of the plan", *, chunks: int = 0) -> None:

@@ -11,27 +11,15 @@ from typing import Any
 
 from protos.masking.masking_refusals import Reason
 from protos.plan.plan import Plan
-from tests.federation import (
-    Integers,
-    MadeUpTrainer,
-    Site,
-    Vector,
-    masked_plan,
-    update_of,
-)
+from tests.federation import Integers, MadeUpTrainer, Site, masked_plan, update_from
 from tests.hostile.attack import Attack, played
 from tests.hostile.masking_coordinator import agree, all_refuse, collect, enter, found, total
 from tests.hostile.masking_weakened import without
 
 
-def _from_parameters(site: str, number: int, parameters: Vector) -> Vector:
-    return update_of(site, 0, parameters)
-
-
 def _sites(plan: Plan, folder: Path, **policy: Any) -> list[Site]:
     return [
-        Site(name, plan, folder / name, trainer=MadeUpTrainer(name, _from_parameters), **policy)
-        for name in plan.site_names
+        Site(name, plan, folder / name, trainer=MadeUpTrainer(name, update_from), **policy) for name in plan.site_names
     ]
 
 

@@ -35,11 +35,12 @@ def test_an_authority_has_its_files_and_private_keys_are_private(authority: Auth
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path: Path, record: FederationRecord, now: datetime) -> None:
-    """A directory in use is refused, and no file of the attempt remains."""
+    """A directory in use is refused, and a root's key without passphrase; no file of the attempt remains."""
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").touch()
-    with pytest.raises(ConfigurationError):
-        Authority.create(tmp_path / "used", record, passphrase=PASSPHRASE, now=now)
+    for folder, passphrase in (("used", PASSPHRASE), ("open", "")):
+        with pytest.raises((ConfigurationError, ValueError)):
+            Authority.create(tmp_path / folder, record, passphrase=passphrase, now=now)
 
     assert [path.name for path in tmp_path.iterdir()] == ["used"]
 

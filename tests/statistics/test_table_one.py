@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -88,3 +90,14 @@ def test_a_code_may_be_the_word_missing() -> None:
     assert (record["rows"], record["missing"]) == (225, 75)
     assert {code: one["rows"] for code, one in record["codes"].items()} == {"no": 75, "yes": 75, "missing": 75}
     assert len({number.name for number in arithmetic.first}) == len(arithmetic.first)
+
+
+def test_a_small_group_without_any_value_is_void() -> None:
+    """The number of its missing values would be the number of its patients."""
+    rows = pd.DataFrame({"site": np.arange(90) % 3, "arm": [*"ab" * 43, *"cccc"], "age": [50.0] * 86 + [np.nan] * 4})
+    coded: dict[str, tuple[object, ...]] = {"arm": ("a", "b", "c")}
+    arithmetic = TableOneArithmetic(TableOne(columns=("age",), by="arm"), concepts_of(rows, coded), size(3))
+
+    found, _ = run(arithmetic, [replace(frame, smallest_cell=5) for frame in frames_of(rows, "site", coded)])
+
+    assert "void" in found["columns"]["age"]["arm=c"]
