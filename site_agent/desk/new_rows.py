@@ -115,10 +115,7 @@ def require_columns(new: NewRows) -> None:
         raise DataError(
             what=" ".join(found),
             consequence="Nothing was computed or overwritten. Nothing was sent.",
-            remedy=(
-                "Rename or add this column in the table. The column names must be those of the table that trained the "
-                "model."
-            ),
+            remedy="Rename or add this column. The names must be those of the table that trained the model.",
         )
 
 

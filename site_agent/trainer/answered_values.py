@@ -319,7 +319,6 @@ def _are_enough(new: Digests, old: Digests, owners: Sequence[Digests], smallest_
 
 
 def _most(owners: Digests) -> int:
-    """Return how many rows the patient with most rows has."""
     return int(np.unique(owners, return_counts=True)[1].max(initial=1))
 
 

@@ -62,7 +62,6 @@ def _lines(routes: Path) -> list[str]:
 
 
 def _succeeds_in_child() -> bool:
-    """Return whether a child process can create namespaces of its own."""
     child = os.fork()
     if child == 0:
         status = 1

@@ -13,9 +13,8 @@ import pytest
 from protos.errors import DataError
 from protos.plan.documents import parse_document
 from site_agent.desk.drafting.describe import describe
-from site_agent.trainer.data.cell_rules import NumberRule, written_day
-from site_agent.trainer.data.cells import Spelling, target_parser
-from site_agent.trainer.data.contract import Contract, RegressionTarget
+from site_agent.trainer.data.cell_rules import written_day
+from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import read_table
 
 
@@ -114,10 +113,3 @@ def test_years_of_two_digits_are_asked_about(tmp_path: Path, days: int) -> None:
     """Few days look like codes."""
     rows = "".join(f"P{row},{row % days % 28 + 1:02d}.03.4{row % 9},{'yn'[row % 2]}\n" for row in range(80))
     assert "two digits" in _drafted(tmp_path, "patient,born,outcome\n" + rows)
-
-
-def test_an_outcome_can_have_a_detection_limit(tmp_path: Path) -> None:
-    """What the error asks for can be declared."""
-    rule = NumberRule({""}, (None, None), refuses_missing=True, detection_limit="half")
-    target = RegressionTarget(name="a", role="target", task="regression", detection_limit="half")
-    assert target_parser(target, Spelling(".", ()))(arrow.array(["<5", "7"])).values.tolist() == [rule.read("<5"), 7]

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,7 @@ from site_agent.trainer.data.cell_rules import (
     LARGEST_MAGNITUDE,
     LIMIT,
     LIMIT_SIGNS,
+    MARKED,
     SHORT_YEAR,
     ZONED_TIME,
     canonical_code,
@@ -40,7 +42,6 @@ _TEXT_MARKERS: Final = frozenset(
 # These words can also be an answer, so they are markers only among numbers and dates.
 _ANSWERS: Final = frozenset({"none", "nil", "nd", "keine", "normal"})
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
-_COMMA_NUMBER: Final = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 _CODE_NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{6}", re.ASCII)
 _PATTERNS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%Y%m%d")
@@ -64,9 +65,15 @@ _NAME: Final = re.compile(
 _LATE: Final = re.compile(r"time|follow|surviv|discharg|death|died|event|outcome|length.?of.?stay|^los$", re.I)
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _YAML_WORDS: Final = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+# First words of a code or of its label: the event happened, or it did not.
 _YES: Final = (
-    "yes", "true", "y", "positive", "present", "dead", "died", "deceased", "malignant", "case", "ill", "sick",
-)  # fmt: skip
+    *("1", "yes", "y", "true", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "positive", "present", "dead", "died"),
+    *("deceased", "tot", "verstorben", "event", "malignant", "case", "ill", "sick"),
+)
+_NO: Final = (
+    *("0", "no", "n", "not", "non", "none", "nein", "nicht", "kein", "keine", "false", "falsch", "faux", "negative"),
+    *("absent", "alive", "living", "lebt", "lebend", "censored", "benign", "control", "healthy"),
+)
 _WITH_DIGIT: Final = re.compile(r"\W{0,3}\d[\d.,' ]*(\W.*)?", re.ASCII)  # but no code such as 1988F1
 _LONGEST_NOTE: Final = 200
 _FEWEST_CODES: Final = 2
@@ -84,9 +91,10 @@ _MAYBE_IDENTIFIER: Final = (
 
 
 class ColumnDraft:
-    """Guesses from its cells what kind of values a column has. `declared` are those that its file calls missing."""
+    """Guesses from its cells what kind of values a column has. `declared` cells are missing; `labels` are of codes."""
 
     declared: tuple[str, ...] = ()
+    labels: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, name: str, decimal: str, cells: Iterable[str]) -> None:
         found, self.unread = Counter(map(str.strip, cells)), Counter[str]()
@@ -132,13 +140,6 @@ class ColumnDraft:
         return len(self.numbers) > 0 and self.other_texts <= _FEW * self.filled
 
     @property
-    def is_mostly_numeric(self) -> bool:
-        """Whether most cells are numbers, and the others are too many for mistakes, such as decimal commas as text."""
-        commas = self.count(_COMMA_NUMBER) if self._decimal == "." else 0
-        is_comma = commas > 0 and self.other_texts - commas <= _FEW * self.filled
-        return not self.is_numeric and len(self.numbers) > 0.5 * self.filled and (is_comma or not self.codes)
-
-    @property
     def unlikely_codes(self) -> list[str]:
         """The codes that are probably marks for not known: numbers such as -99, far from all others."""
         numbers = {code: float(code) for code in self.shown_codes if _is_number(code)}
@@ -165,7 +166,8 @@ class ColumnDraft:
     @property
     def is_coded(self) -> bool:
         """Whether the column seems to contain a few codes."""
-        if not self.codes or self.patterns:
+        is_amount = len(self.numbers) > 0.5 * self.filled and self.count(MARKED) > 0
+        if not self.codes or self.patterns or (is_amount and not self.is_numeric):
             return False
         if self.is_numeric:
             is_whole = bool((self.numbers == np.floor(self.numbers)).all())
@@ -177,6 +179,15 @@ class ColumnDraft:
         """The codes in order. Words that occur only once are left out, because such a word could be a name."""
         shown = (code for code, count in self.codes.items() if count > 1 or (self.is_numeric and _is_number(code)))
         return sorted(shown, key=lambda code: (0, float(code), "") if _is_number(code) else (1, 0.0, code))
+
+    @property
+    def event(self) -> str | None:
+        """Which of two codes is the event, if the words of the codes or of their labels say so, or they are 0 and 1."""
+        words = {one: re.split(r"\W", self.labels.get(one, one).lower())[0] for one in self.shown_codes}
+        negative = [code for code, word in words.items() if word in _NO]
+        events = [code for code, word in words.items() if word in _YES] or [one for one in words if one not in negative]
+        is_clear = len(words) == 2 and len(events) == 1 and (negative or words[events[0]] != "1")
+        return events[0] if is_clear else None
 
     @property
     def is_named_as_identifier(self) -> bool:
@@ -192,7 +203,7 @@ class ColumnDraft:
     @property
     def has_identifiers(self) -> bool:
         """Whether the cells seem to be numbers of patients."""
-        if self.patterns:
+        if self.patterns or self.count(MARKED) > 0.5 * self.filled:
             return False
         if self.is_numeric:
             return seem_identifiers(self.numbers)
@@ -236,12 +247,6 @@ def feature_line(column: ColumnDraft) -> Line:
         return _ignored(column, f"times with a distance from UTC, whose day depends on the place: {told}", *words)
     if column.patterns:
         return _date(column, words)
-    if column.is_mostly_numeric:
-        words.append(
-            f"suspicious: {column.other_texts} of {column.rows} cells are no number, for example because of a decimal "
-            "comma. Correct the table, or list marks for missing values under missing_markers"
-        )
-        return _numeric(column, words)
     if column.is_coded:
         return _coded(column, words)
     if column.is_numeric and len(column.codes) != 1:
@@ -289,42 +294,34 @@ def follow_up_line(column: ColumnDraft, outcome: ColumnDraft) -> Line:
     return _line(column, "follow-up", [("unit", unit), *([] if column.is_complete else [("missing", "allow")])], words)
 
 
-def timed_target_line(column: ColumnDraft) -> Line:
-    """Return the contract's line for an outcome with a time of follow-up. A person must say which code is the event."""
-    codes = column.shown_codes
-    yes = [code for code in codes if code.lower() in _YES or code == "1"]
-    is_clear = len(codes) == 2 and len(yes) == 1 and "2" not in codes
-    words = ["the outcome with a time of follow-up: positive is the event, negative is censored"]
-    if not is_clear:
+def target_line(column: ColumnDraft, *, is_timed: bool) -> Line:
+    """Return the line for the outcome, with a time of follow-up if `is_timed`. A person decides an unclear event."""
+    words = ["the outcome: check that this column is the outcome, and that the positive code is right"]
+    if is_timed:
+        words = ["the outcome with a time of follow-up: positive is the event, negative is censored"]
+    codes, dropped = column.shown_codes, [] if column.is_complete else [("missing", "drop")]
+    if column.unlikely_codes:
+        words.append(f"suspicious: {' and '.join(column.unlikely_codes)} is like a marker for not known")
+    if not column.is_coded:
+        return _line(column, "target", [("task", "regression"), *_limit(column, words), *dropped], words)
+    if len(codes) > 2 and not is_timed:
+        words.append(f"or task: binary, positive: {_list(codes[1:])}, negative: {_list(codes[:1])}")
+        return _line(column, "target", [("task", "multi-class"), ("codes", _list(codes)), *dropped], words)
+    event = column.event
+    if event is None:
+        shown = [f"{one} ({column.labels[one]})" if one in column.labels else one for one in codes]
         words.append(
-            f"which of the codes {', '.join(codes)} is the event? Move it to positive: some programs write 1 for "
-            "censored and 2 for the event"
+            f"which of the codes {', '.join(shown)} is the event? Move it to positive: some programs write 1 for yes "
+            "and 2 for no, others 1 for censored and 2 for the event"
         )
     if len(codes) > 2:
         words.append(
             "leave the code of another event, such as death from another cause, in negative, and list it under "
             "competing of the follow-up too"
         )
-    positive, negative = (yes, [code for code in codes if code not in yes]) if is_clear else ([], codes)
-    keys = [("task", "binary"), ("positive", _list(positive)), ("negative", _list(negative))]
-    return _line(column, "target", keys, words)
-
-
-def target_line(column: ColumnDraft) -> Line:
-    """Return the contract's line for the outcome."""
-    words = ["the outcome: check that this column is the outcome, and that the positive code is right"]
-    codes, dropped = column.shown_codes, [] if column.is_complete else [("missing", "drop")]
-    if column.unlikely_codes:
-        words.append(f"suspicious: {' and '.join(column.unlikely_codes)} is like a marker for not known")
-    if not column.is_coded:
-        return _line(column, "target", [("task", "regression"), *_limit(column, words), *dropped], words)
-    if len(codes) == 2:
-        positive = next((code for code in codes if code.lower() in _YES), codes[-1])
-        negative = next(code for code in codes if code != positive)
-        keys = [("task", "binary"), ("positive", _list([positive])), ("negative", _list([negative]))]
-        return _line(column, "target", [*keys, ("positive_name", "positive"), *dropped], words)
-    words.append(f"or task: binary, positive: {_list(codes[1:])}, negative: {_list(codes[:1])}")
-    return _line(column, "target", [("task", "multi-class"), ("codes", _list(codes)), *dropped], words)
+    keys = [("task", "binary"), ("positive", _list([event] if event else []))]
+    keys.append(("negative", _list([code for code in codes if code != event])))
+    return _line(column, "target", [*keys, *dropped], words)
 
 
 def scalar(text: str) -> str:
@@ -433,6 +430,7 @@ def noted_draft(name: str, decimal: str, cells: Sequence[str], notes: Mapping[st
         return ColumnDraft(name, decimal, cells)
     missing = {cell for cell in set(cells) if note.means_missing(cell.strip())}
     draft = ColumnDraft(name, decimal, ["" if cell in missing else cell for cell in cells])
+    draft.labels = {canonical_code(code): label for code, label in note.labels.items()}
     draft.declared = tuple(sorted({canonical_code(cell) for cell in missing}))
     return draft
 

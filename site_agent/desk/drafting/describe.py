@@ -25,11 +25,11 @@ from site_agent.desk.drafting.column_draft import (
     noted_line,
     scalar,
     target_line,
-    timed_target_line,
 )
 from site_agent.desk.drafting.format_guess import guess_format
 from site_agent.desk.drafting.redcap_dictionary import dictionary_notes, export_note
 from site_agent.desk.examination.examined_outcome import FOLLOW_UP
+from site_agent.trainer.data.cell_rules import GROUPED, MARKED, UNPROVED
 from site_agent.trainer.data.columns import written_name
 from site_agent.trainer.data.contract import (
     ExcelFormat,
@@ -47,7 +47,6 @@ _MOST_IN_A_TITLE: Final = 2  # cells
 _NUMBER: Final = re.compile(r"[-+<>]?\d[\d.,:/ -]*([eE][-+]?\d+)?")  # or a date
 _MISSING: Final = frozenset(("NA", "NaN", "NULL", "?", "."))
 _MOST_CELLS: Final = 2_000_000
-_MOST_COMMENTED: Final = 1000
 _FEWEST_COLUMNS: Final = 2  # a feature and the outcome
 _OUTCOME: Final = re.compile(
     r"target|outcome|label|class|y|event|.*death.*|.*died.*|.*status|dead|cens(or(ed)?)?|relapse|chd|num|diagnosis"
@@ -109,8 +108,7 @@ def describe(
         f"missing_markers: {json.dumps(markers, ensure_ascii=False)}",
         "columns:",
     ]
-    is_commented = len(lines) <= _MOST_COMMENTED
-    comments = ([f"  # {text}" for text in line.words if is_commented] for line in lines)
+    comments = ([f"  # {text}" for text in line.words] for line in lines)
     body = [text for words, line in zip(comments, lines, strict=True) for text in (*words, f"  - {line.text}")]
     return Draft(text="\n".join([*head, *body]) + "\n", rows=rows, has_more=has_more)
 
@@ -212,6 +210,9 @@ def _columns(
     drafts = [noted_draft(names[place], form.decimal, column, notes) for place, column in cells.items()]
     for draft, place in zip(drafts, cells, strict=True):
         draft.unread = flaws[place]
+    marked, grouped = (sum(column.count(one) for column in drafts) for one in (MARKED, GROUPED))
+    if isinstance(form, TableFormat) and marked == grouped > 0:
+        doubts.append(Doubt(UNPROVED))
     return drafts, nameless, rows, has_more
 
 
@@ -236,7 +237,7 @@ def _lines(columns: list[ColumnDraft]) -> list[Line]:
     lines = []
     for column in columns:
         if column is outcome:
-            lines.append(target_line(column) if follow_up is None else timed_target_line(column))
+            lines.append(target_line(column, is_timed=follow_up is not None))
         elif column is follow_up:
             lines.append(follow_up_line(column, outcome))
         elif column is identifier:

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from site_agent.trainer.data.cell_rules import GROUPED, MARKED
 from site_agent.trainer.data.contract import (
     ExcelFormat,
     Format,
@@ -21,8 +22,6 @@ from site_agent.trainer.data.mistakes import refuse, unusable
 
 _LOOKED_AT: Final = 1 << 18
 _DELIMITERS: Final = ("\t", ";", "|", ",")
-_COMMA_NUMBER: Final = re.compile(r"[+-]?\d+,\d+")
-_POINT_NUMBER: Final = re.compile(r"[+-]?\d+\.\d+")
 _NUMBER: Final = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 
 _DATE: Final = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?[./-]\d\d?[./-]\d{2,4}")
@@ -39,7 +38,7 @@ def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
         return SqlFormat(kind="sql", query=query)
     with path.open("rb") as file:
         start = file.read(_LOOKED_AT)
-    kind = kind_of(path, start)
+    kind = kind_of(start)
     suffix = path.suffix.lower()
     if suffix in (".xlsx", ".xlsm") or (kind is not None and kind.form == "excel"):
         return ExcelFormat(kind="excel", sheet=sheet)
@@ -69,8 +68,13 @@ def _guess_text(start: bytes) -> TableFormat:
         rows = list(csv.reader(lines[:200], delimiter=delimiter))
     except csv.Error:
         refuse(["a cell near the beginning has more than 131,072 characters: remove the column, or a quotation mark"])
+    is_short = {len(row) for row in rows[1:]} == {len(rows[0]) + 1} if len(rows) > 1 else False
+    has_header = _has_header(rows)
+    if is_short and has_header and any(row[-1].strip() for row in rows[1:]):
+        told = "each row has one cell more than the first row has names; export without the names of rows, with"
+        refuse([f"{told} row.names = FALSE in R or index=False in pandas, or name the first column too"])
     return TableFormat(
-        header=_has_header(rows),
+        header=has_header,
         delimiter=delimiter,  # type: ignore[arg-type]  # one of the four
         encoding=encoding,  # type: ignore[arg-type]  # one of the encodings that _encoding returns
         decimal="," if _has_commas(rows) else ".",
@@ -135,6 +139,7 @@ def _is_value(cell: str, column: list[str]) -> bool:
 
 
 def _has_commas(rows: list[list[str]]) -> bool:
-    """Return whether more numbers have a decimal comma than a decimal point, without those of the first row."""
+    """Return whether more numbers prove a decimal comma than a decimal point, without those of the first row."""
     cells = [cell.strip() for row in rows[1:] for cell in row]
-    return sum(map(bool, map(_COMMA_NUMBER.fullmatch, cells))) > sum(map(bool, map(_POINT_NUMBER.fullmatch, cells)))
+    marks = Counter(found[1] for cell in cells if (found := MARKED.fullmatch(cell)) and not GROUPED.fullmatch(cell))
+    return marks[","] > marks["."]

@@ -13,7 +13,6 @@ from site_agent.desk.examination.examine import Examination
 from site_agent.desk.examination.finding import Level, counted
 from site_agent.trainer.data.contract import Column
 from site_agent.trainer.data.mistakes import KEPT_ROWS, as_sentences, where
-from site_agent.trainer.data.run_table import table_digest
 
 _MOST_COLUMNS: Final = 1000
 _MOST_NOTES: Final = 10
@@ -30,6 +29,7 @@ def examination_page(examination: Examination, *, site: str, accepted_by: str | 
                 "outside this hospital.",
                 "soft",
             ),
+            paragraph(f"The digest of this examination is {examination.digest}.", "soft"),
         ],
         [
             _findings("Errors", examination, "error"),
@@ -37,7 +37,6 @@ def examination_page(examination: Examination, *, site: str, accepted_by: str | 
             _findings("Notes", examination, "note"),
             _parts(examination),
             _columns(examination),
-            _digests(examination),
         ],
     )
 
@@ -105,13 +104,6 @@ def _columns(examination: Examination) -> Section:
 def _what(column: Column) -> str:
     parts = [getattr(column, "type", None) or getattr(column, "task", None), getattr(column, "unit", None)]
     return ", ".join([column.role, *(part for part in parts if part)])
-
-
-def _digests(examination: Examination) -> Section:
-    contract = examination.table.contract
-    lines = [("this check", examination.digest), ("the table as read", table_digest(examination.table))]
-    lines.append(("the contract", contract.digest))
-    return Section(heading="Digests", parts=[table("Digests", ("of", "digest"), lines)])
 
 
 def finding_lines(examination: Examination) -> Iterator[str]:

@@ -21,6 +21,9 @@ from site_agent.trainer.data.tables import Table
 
 _ROUNDED: Final = re.compile(r"\d(\.\d+)?[eE]\+?\d+|\d{15,}0(\.0)?", re.ASCII)
 _FEWEST_ROUNDED: Final = 3
+_LONG: Final = re.compile(r"\d{8,15}(\.0)?", re.ASCII)
+_FLOAT_WHOLE: Final = 1 << 24  # above it, a float of 32 bits does not hold every whole number
+_FEWEST_FLOATS: Final = 10
 _FEWEST_ROWS_OF_NOBODY: Final = 10
 _ROWS_OF_NOBODY: Final = 5
 _FEWEST_TWINS: Final = 3
@@ -86,9 +89,12 @@ def identifier_findings(table: Table) -> Iterator[Finding]:
     if alike := _alike(counts.keys()):
         told = f"{alike} identifiers differ from others only in capitals, dashes, accents, zeros or hidden signs"
         found["alike"] = f"{told}; are they one patient?"
-    if (rounded := sum(_ROUNDED.fullmatch(who) is not None for who in counts)) >= _FEWEST_ROUNDED:
-        told = f"{rounded} identifiers look like rounded numbers, as a spreadsheet writes long ones"
-        found["rounded"] = f"{told}; export them as text from the original system"
+    long = np.array([number for who in counts if _LONG.fullmatch(who) and (number := float(who)) > _FLOAT_WHOLE])
+    is_float = len(long) >= _FEWEST_FLOATS and bool((long == long.astype(np.float32)).all())
+    rounded = len(long) if is_float else sum(_ROUNDED.fullmatch(who) is not None for who in counts)
+    if rounded >= _FEWEST_ROUNDED:
+        told = f"{rounded} identifiers look like rounded numbers, as a spreadsheet or Stata's type float stores long"
+        found["rounded"] = f"{told} ones; export them as text, or of type long or double, from the original system"
     (_, most), *others = counts.most_common(2)
     if most >= _FEWEST_ROWS_OF_NOBODY and others and most > _ROWS_OF_NOBODY * others[0][1]:
         told = f"one identifier has {most} of {table.rows} rows, far more than any other"

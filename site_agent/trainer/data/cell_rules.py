@@ -22,6 +22,10 @@ LARGEST_MAGNITUDE: Final = 1e100
 LONGEST_NUMBER: Final = 400
 UNKNOWN_POSITION: Final = -1.0
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+# A number with a decimal mark, and one that could also be thousands. A mark is proved by a number that is no thousands.
+MARKED: Final = re.compile(r"[+-]?\d*([.,])\d+", re.ASCII)
+GROUPED: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}", re.ASCII)
+UNPROVED: Final = "each number with a decimal mark has three digits behind it; are they thousands? Then export no marks"
 LIMIT_SIGNS: Final = "<>\u2264\u2265"
 LIMIT: Final = re.compile(rf"([{LIMIT_SIGNS}])=?\s*(\S+)")
 _NO_SEPARATORS: Final = re.compile("(%[A-Za-z])+")

@@ -18,8 +18,10 @@ import pyarrow as arrow
 import pyarrow.compute as compute
 
 from site_agent.trainer.data.cell_rules import (
+    GROUPED,
     LARGEST_MAGNITUDE,
     LONGEST_NUMBER,
+    MARKED,
     MISSING,
     UNDECLARED,
     UNKNOWN_POSITION,
@@ -175,11 +177,17 @@ def _plain_numbers(cells: Cells, rule: NumberRule, decimal: str) -> Numbers | No
     return values if np.count_nonzero(is_allowed) == len(values) - missing else None
 
 
+def decimal_marks(cells: Cells) -> Numbers:
+    """Return how many cells are numbers with a decimal mark, and how many of them could be thousands: (2,)."""
+    patterns = (MARKED, GROUPED) if arrow.types.is_string(cells.type) else ()
+    found = (compute.match_substring_regex(cells, rf"^\s*{one.pattern}\s*$") for one in patterns)
+    return np.array([compute.sum(one).as_py() or 0 for one in found] or (0, 0), dtype=np.float64)
+
+
 class _BlockParser(dict[str, float | Flaw]):
     """Parses blocks of cells, and remembers the results for some cells, because most columns repeat their cells."""
 
     def __init__(self, read: Callable[[str], float | Flaw]) -> None:
-        """Store how a cell is read."""
         super().__init__()
         self._read = read
 

@@ -16,7 +16,6 @@ _EXPORT: Final = "Export the table as CSV, with codes and not with labels, and n
 _SAVE: Final = "Save it as xlsx without a password, or as CSV."
 _UNPACK: Final = "Unpack it, and name the file inside."
 _PACKED: Final = "a packed file or an archive"
-_AS_PARQUET: Final = "Write the table as Parquet."
 _RESTORE: Final = "Ask the database's administrator to export the table as Parquet or CSV."
 _QUERY: Final = "Declare `kind: sql` with a query in the contract's format, or give it with --query."
 
@@ -42,8 +41,6 @@ _MARKS: Final = (
     (0, b"PAR1", FileKind("a Parquet file", "parquet", "Declare `kind: parquet` in the contract's format.")),
     (0, b"SQLite format 3\0", FileKind("an SQLite database", "sql", _QUERY)),
     (8, b"DUCK", FileKind("a DuckDB database", "sql", _QUERY)),
-    (4, b"Standard Jet DB", FileKind("an Access database (mdb)", None, _EXPORT)),
-    (4, b"Standard ACE DB", FileKind("an Access database (accdb)", None, _EXPORT)),
     (30, b"mimetypeapplication/vnd.oasis", FileKind("an OpenDocument file (ods, odt)", None, _SAVE)),
     (0, b"\xd0\xcf\x11\xe0", FileKind("an old Excel workbook, or one with a password", "excel", _SAVE)),
     (0, b"{\\rtf", FileKind("a text document (rtf)", None, _EXPORT)),
@@ -51,22 +48,12 @@ _MARKS: Final = (
     (128, b"DICM", FileKind("a DICOM image", None, "Make a table with a row for each image and its path.")),
     (0, b"\x1f\x8b", FileKind(_PACKED, None, f"{_UNPACK} If it is of R (rds, RData): write.csv(TABLE, 'table.csv').")),
     *((0, mark, FileKind(_PACKED, None, _UNPACK)) for mark in (b"BZh", b"\xfd7zXZ\0", b"7z\xbc\xaf", b"Rar!\x1a")),
-    *((0, mark, FileKind("a file of R", None, "Write the table with write.csv.")) for mark in (b"RDX2\n", b"RDX3\n")),
-    (0, b"\x89HDF\r\n", FileKind("an HDF5 file", None, _EXPORT)),
-    (0, b"MATLAB 5.0", FileKind("a file of MATLAB", None, "Write the table with writetable.")),
-    (0, b"ARROW1\0\0", FileKind("a Feather file", None, _AS_PARQUET)),
-    (0, b"Obj\1", FileKind("an Avro file", None, _AS_PARQUET)),
     (0, b"**COMPRESSED** **COMP", FileKind("a file of PROC CPORT", None, "Write it with the engine XPORT of SAS.")),
-    (0, b"\0" * 12 + b"\xc2\xea\x81\x63", FileKind("a SAS catalogue", None, "Name the table (sas7bdat) beside it.")),
     (0, b"MSH|", FileKind("a file of HL7 messages", None, _EXPORT)),
-    *((0, mark, FileKind("a pickle of Python", None, _AS_PARQUET)) for mark in (b"\x80\4\x95", b"\x80\5\x95")),
     (0, b"PGDMP", FileKind("a dump of PostgreSQL", None, _RESTORE)),
-    (0, b"TAPE\0\0", FileKind("a backup of SQL Server", None, _RESTORE)),
-    (0, b"\1\x0f\0\0", FileKind("a database file of SQL Server", None, _RESTORE)),
 )  # fmt: skip
 _WORKBOOK: Final = FileKind("an Excel workbook", "excel", "Declare `kind: excel` in the contract's format.")
 _WORKBOOK_PARTS: Final = (b"xl/", b"[Content_Types].xml", b"_rels/", b"docProps/")
-_DBASE: Final = b"\x02\x03\x04\x05\x30\x31\x32\x43\x63\x83\x8b\xcb\xf5\xfb"
 _FHIR: Final = re.compile(rb'\s*\{[^\n]{0,4000}?"resourceType"\s*:')
 _MARKUP: Final = re.compile(rb"\s*<(\?xml|!doctype|html|table|workbook)\b", re.IGNORECASE)
 _SCRIPT: Final = re.compile(
@@ -75,8 +62,8 @@ _SCRIPT: Final = re.compile(
 _JSON: Final = re.compile(rb'\s*(\[\s*)?\{\s*"[^"\n]{0,200}"\s*:')
 
 
-def kind_of(path: Path, start: bytes) -> FileKind | None:
-    """Return the kind of a file that is no delimited text, by its name and first bytes, or None."""
+def kind_of(start: bytes) -> FileKind | None:
+    """Return the kind of a file that is no delimited text, by its first bytes, or None."""
     labelled = labelled_kind(start)
     if labelled is not None:
         remedy = "Declare `kind: sas-spss-stata` in the contract's format."
@@ -93,10 +80,7 @@ def kind_of(path: Path, start: bytes) -> FileKind | None:
         return FileKind("a page or a file in XML, also if its name ends in xls", None, _SAVE)
     if _SCRIPT.match(text):
         return FileKind("a dump of a database in SQL", None, _RESTORE)
-    if _JSON.match(text):
-        return FileKind("a file in JSON", None, _EXPORT)
-    is_dbase = path.suffix.lower() == ".dbf" and start[:1] in _DBASE and 1 <= start[2] <= 12 and 1 <= start[3] <= 31
-    return FileKind("a dBase file (dbf)", None, _EXPORT) if is_dbase else None
+    return FileKind("a file in JSON", None, _EXPORT) if _JSON.match(text) else None
 
 
 def another_kind(path: Path, kind: FileKind) -> DataError:
@@ -106,7 +90,7 @@ def another_kind(path: Path, kind: FileKind) -> DataError:
 
 def check_kind(path: Path, file: BinaryIO, form: str) -> None:
     """Raise DataError if an open file, whose format has this `kind`, is of another kind that is known here."""
-    kind = kind_of(path, file.read(START_BYTES))
+    kind = kind_of(file.read(START_BYTES))
     file.seek(0)
     if kind is not None and kind.form != form:
         raise another_kind(path, kind)

@@ -373,7 +373,6 @@ def preprocessing_of(text: str) -> Preprocessing:
 
 
 def _fits(loaded: Preprocessing) -> bool:
-    """Return whether a saved preprocessing has the encodings that its contract requires."""
     features = loaded.contract.features
     kinds = [item.encoding if isinstance(item, CategoricalFeature) else "numeric" for item in features]
     regression = isinstance(loaded.contract.target, RegressionTarget)

@@ -34,6 +34,7 @@ from site_agent.trainer.data.cell_rules import (
     ERROR_CODES,
     MISSING,
     UNKNOWN_POSITION,
+    UNPROVED,
     canonical_code,
 )
 from site_agent.trainer.data.cells import (
@@ -43,6 +44,7 @@ from site_agent.trainer.data.cells import (
     Parsed,
     TermsReader,
     date_parser,
+    decimal_marks,
     feature_parser,
     group_parser,
     interval_of,
@@ -245,6 +247,7 @@ class _Reading:
         self.others: dict[str, list[str]] = {}
         self.other_places: dict[str, int] = {}
         self.rows: list[npt.NDArray[np.int64]] = []
+        self.marks = np.zeros(2)
         self.drops = not for_prediction and contract.target.missing == "drop"
         self.dropped: list[int] = []
         self.folder: ImageFolder | None = None
@@ -288,6 +291,8 @@ class _Reading:
             for (name, day), count in self.marker_days.items()
             if count >= max(_FEWEST_MARKER_DAYS, sum(map(len, self.rows)) / 2000)
         ]
+        if self.marks[0] == self.marks[1] > 0:
+            self.doubts.append((UNPROVED, None))
         if self.folder is not None and image is not None and (words := difference(self.folder.scales)):
             self.doubts.append((words, image.name))
 
@@ -408,6 +413,8 @@ class _Reading:
                 self.marker_days[name, day] += int((parsed.values == day.toordinal()).sum())
         days |= {name: unknown for name in dates if name not in days}
         for name, parse in parsers.items():
+            if self.marks[0] == self.marks[1]:
+                self.marks += decimal_marks(block.columns[positions[name]])
             own = days[name] if name in days else parse(block.columns[positions[name]])
             parsed = self._interval(name, own, days)
             for words, places in parsed.flaws.items():

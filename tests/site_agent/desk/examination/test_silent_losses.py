@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from protos.errors import DataError
+from site_agent.desk.drafting.column_draft import ColumnDraft, target_line
 from site_agent.desk.drafting.describe import describe
 from site_agent.desk.examination.examine import examine
 from site_agent.desk.examination.examined_columns import far_values, unlikely_markers
@@ -88,3 +90,34 @@ def test_negative_numbers_switch_no_check_off() -> None:
     excess[::100] = 500
     assert np.flatnonzero(far_values(excess)).tolist() == [0, 100, 200, 300]
     assert unlikely_markers(np.append(excess[1:100], -999.0)) == (-999.0,)
+
+
+@pytest.mark.parametrize(("cells", "decimal", "is_asked"), [("9.252;11,8", ",", False), ("9,252;7", ".", True)])
+def test_thousands_prove_no_decimal_mark(tmp_path: Path, cells: str, decimal: str, is_asked: bool) -> None:
+    """Another column proves it, or a person is asked, also by the check."""
+    path = tmp_path / "table.csv"
+    path.write_text("leuko;hb;sick\n" + "".join(f"{cells}{row % 9};{row % 2}\n" for row in range(60)))
+    text = describe(path).text.replace("leuko, role: ignore", "leuko, role: feature, type: numeric")
+    assert f'decimal: "{decimal}"' in text
+    assert bool(survey_table(path, contract_from(text.replace('"."', '","'))).doubts) == is_asked
+
+
+@pytest.mark.parametrize(("labels", "event"), [("Yes No", "1"), ("Alive Dead", "2"), ("A B", None), ("", None)])
+def test_the_event_is_what_labels_say_or_asked(labels: str, event: str | None) -> None:
+    """A code 2 can be the event, or no event."""
+    column = ColumnDraft("died", ".", ["1", "2"] * 30)
+    column.labels = dict(zip("12", labels.split(), strict=False))
+    assert f"positive: [{event or ''}]" in target_line(column, is_timed=False).text
+
+
+def test_identifiers_in_32_bits_are_told(tmp_path: Path) -> None:
+    """Stata's type float stores several patients under one number."""
+    rows = [[str(int(np.float32(2e7 + 3 * number))), *cells] for number, (_, *cells) in enumerate(_lines())]
+    found = survey_table(_file(tmp_path / "table.csv", rows), contract_from(_contract()))
+    assert "identifiers-rounded" in {one.key for one in examine(found, Split(seed=0)).findings}
+
+
+def test_a_header_that_lacks_a_name_is_refused(tmp_path: Path) -> None:
+    """As R and pandas write the names of rows."""
+    with pytest.raises(DataError):
+        describe(_file(tmp_path / "table.csv", [[str(number), *row] for number, row in enumerate(_lines())]))

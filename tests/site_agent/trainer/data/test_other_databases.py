@@ -55,7 +55,8 @@ def test_types_of_duckdb_are_read_without_a_loss(tmp_path: Path) -> None:
 
 
 def _resource(kind: str, patient: int, **more: Any) -> str:
-    return json.dumps({"resourceType": kind, "subject": {"reference": f"Patient/{patient}"}, **more}) + "\n"
+    version = "/_history/2" if patient % 2 else ""
+    return json.dumps({"resourceType": kind, "subject": {"reference": f"Patient/{patient}{version}"}, **more}) + "\n"
 
 
 def _result(patient: int, value: str, day: str, unit: str = "mg/L", **more: Any) -> str:
