@@ -19,10 +19,7 @@ from site_agent.trainer.statistics.concept_frame import Recorded, mapped_concept
 
 
 def concept_sections(plan: Plan, contract: Contract | None, site: str) -> Iterator[Section]:
-    """Yield the sections of the review about the question and the concepts of a plan.
-
-    `contract` is this site's; None if this user cannot read it.
-    """
+    """Yield the sections about question and concepts. `contract` is None if this user cannot read this site's."""
     if plan.question is not None:
         yield _question(plan, plan.question)
     try:

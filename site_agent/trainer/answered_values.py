@@ -8,7 +8,8 @@ they have the same values as at every earlier answer, or enough other values. Th
   `smallest_cell` patients did. A row that changed in several columns is one row, and missing values are no rows;
 * a value that the plan's range replaced by a limit hides no other row, because anybody knows it. Only for pairs of two
   codes no number of rows is required;
-* source values are remembered, and values as the plan maps them. So a changed range is a change of values;
+* source values are remembered, and values as the plan maps them, by the concept's name. So a changed range is a change
+  of values, and a column that got another name is the same column;
 * the disk has no value. It has keyed digests under the site's secret, in the order of the rows;
 * each answer has a head, a keyed digest of everything remembered so far. The gate writes it to the audit log with
   each release. A memory without the newest head of the log was deleted or copied back, and counts as used up.
@@ -22,7 +23,7 @@ import hmac
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -86,6 +87,11 @@ class Values:
     hides: Bools | None = None
     is_code: bool = False
 
+    def beside_missing(self, rows: int) -> Values:
+        """Return the column with so many further rows that have no value."""
+        hides = None if self.hides is None else np.append(self.hides, np.zeros(rows, np.bool_))
+        return replace(self, values=np.append(self.values, np.full(rows, np.nan)), hides=hides)
+
 
 def codes_of(name: str, places: Float64, codes: Sequence[str]) -> dict[str, Values]:
     """Return a column for each code. `places` has the position among `codes` for each row, others if missing."""
@@ -93,13 +99,16 @@ def codes_of(name: str, places: Float64, codes: Sequence[str]) -> dict[str, Valu
     return {f"{name}={code}": Values(values=found, is_code=True) for code, found in values}
 
 
-def numbers_of(name: str, values: Float64, low: float, high: float, mapped: Float64 | None = None) -> dict[str, Values]:
+def numbers_of(
+    name: str, values: Float64, low: float, high: float, mapped: Float64 | None = None, concept: str | None = None
+) -> dict[str, Values]:
     """Return numbers as the table has them, as a plan maps them (converted, limited), and those within the range."""
+    concept = concept or name
     converted = values if mapped is None else mapped
     is_inside = (low <= converted) & (converted <= high)
     limited = Values(values=np.clip(converted, low, high), hides=is_inside)
     within = Values(values=np.where(is_inside, values, np.nan))  # other factors change all rows, but not these
-    return {name: Values(values=values), f"{name}, mapped": limited, f"{name}, within": within}
+    return {name: Values(values=values), f"{concept}, mapped": limited, f"{concept}, within": within}
 
 
 def features_of(table: Table, rows: Rows) -> dict[str, Values]:
@@ -132,7 +141,7 @@ def concepts_of(
     for column, one in zip(concepts, mapped, strict=True):
         if isinstance(one, MappedNumber):
             own = table.features[one.feature][rows]
-            found |= numbers_of(one.feature, own, one.low, one.high, one.factor * own + one.offset)
+            found |= numbers_of(one.feature, own, one.low, one.high, one.converted(own), column.name)
         elif isinstance(one, MappedCode):
             own = table.features[one.feature][rows]
             found |= {name: values for name, values in source.items() if name.startswith(f"{one.feature}=")}

@@ -126,11 +126,12 @@ def begin_prior(hospital: Hospital, plan: PriorPlan) -> tuple[PriorStudy, Prepro
 
 def _remember_prior(hospital: Hospital, study: PriorStudy, table: Table, rows: SplitRows) -> None:
     """Store on disk which values of which rows the sums have. See answered_values.py."""
-    from site_agent.trainer.answered_values import concepts_of, outcomes_of, patients_of, remember
+    from site_agent.trainer.answered_values import Values, concepts_of, outcomes_of, patients_of, remember
 
     plan = study.prior
     used = concepts_of(plan.columns, study.mapped, table, rows.training)
     used |= outcomes_of(table, rows.training, plan.outcome if isinstance(plan.outcome, Number) else None)
+    used |= {f"outcome {place}, mapped": Values(values=own) for place, own in enumerate(study.outcomes.T)}
     folder, patients = hospital.state_path / "models", patients_of(table, rows.training)
     remember(folder, plan.run_name, used, hospital.policy.smallest_cell, patients)
 
@@ -151,11 +152,12 @@ def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> S
     require_answer(plan, table.contract, hospital.site)
     cell = max(plan.smallest_cell, hospital.policy.smallest_cell)
     frame = concept_frame(plan, table, hospital.site, cell)
-    used = used_values(plan.concepts, table, frame)
+    used = used_values(plan, table, frame)
+    patients = None if table.patients is None else (*table.patients, *[""] * frame.left_out)
     secret = site_secret(state / "models")
     study = StatisticsStudy(plan, frame, site=hospital.site, secret=secret, digest=table_digest(table))
     if plan.privacy is None:
-        study.remember = partial(remember, state / "models", plan.run_name, used, cell, table.patients)
+        study.remember = partial(remember, state / "models", plan.run_name, used, cell, patients)
     return study
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -51,10 +52,21 @@ class MappedNumber(Document):
     low: float
     high: float
 
-    def values(self, own: Float64) -> Float64:
+    def converted(self, own: Float64) -> Float64:
+        """Return the numbers of a column, (rows,), in the concept's unit, as they enter sums.
+
+        Numbers from another unit are rounded to the largest power of ten that is at most a thousandth of the range.
+        Their digits would tell this site's part of a sum from that of the sites that need no conversion.
+        """
+        found = self.factor * own + self.offset
+        if (self.factor, self.offset) == (1.0, 0.0):
+            return found
+        return np.asarray(np.round(found, 3 - Decimal(self.high - self.low).adjusted()))
+
+    def values(self, own: Float64, *, is_summed: bool = False) -> Float64:
         """Return the values of a column of numbers, scaled to 0..1, NaN if missing. `own` has shape (rows,)."""
-        converted = self.factor * own + self.offset
-        return np.asarray(np.clip((converted - self.low) / (self.high - self.low), 0.0, 1.0))
+        found = self.converted(own) if is_summed else self.factor * own + self.offset
+        return np.asarray(np.clip((found - self.low) / (self.high - self.low), 0.0, 1.0))
 
 
 class MappedCode(Document):
@@ -67,7 +79,7 @@ class MappedCode(Document):
     ones: tuple[int, ...]
     known: tuple[int, ...]
 
-    def values(self, own: Float64) -> Float64:
+    def values(self, own: Float64, *, is_summed: bool = False) -> Float64:  # noqa: ARG002
         """Return 0 or 1 for each row, or NaN if the value is missing. `own` has positions of codes, shape (rows,)."""
         return np.where(np.isin(own, self.known), np.isin(own, self.ones).astype(np.float64), np.nan)
 
@@ -108,28 +120,23 @@ def _mapped(concept: Concept, feature: Feature | None, site: str | None) -> Sequ
     if feature is None:
         raise wrong_mapping(f"The plan says that this site records {concept.name}, and no column of the contract does.")
     if isinstance(concept, NumberConcept):
-        return [_mapped_number(concept, feature)]
+        if not isinstance(feature, NumericFeature | DateFeature):
+            raise wrong_mapping(f"{concept.name} is a number, and the column {feature.name} has codes.")
+        return [mapped_number(concept, feature.name, feature.unit)]
     return _mapped_codes(concept, feature)
 
 
-def _mapped_number(concept: NumberConcept, feature: Feature) -> MappedNumber:
-    if not isinstance(feature, NumericFeature | DateFeature):
-        raise wrong_mapping(f"{concept.name} is a number, and the column {feature.name} has codes.")
-    factor, offset = conversion_of(concept, feature.name, feature.unit)
-    return MappedNumber(feature=feature.name, factor=factor, offset=offset, low=concept.low, high=concept.high)
-
-
-def conversion_of(concept: NumberConcept, column: str, unit: str | None) -> tuple[float, float]:
-    """Return factor and offset that convert a column's unit to the concept's. Raises ConfigurationError without one."""
-    if unit == concept.unit:
-        return 1.0, 0.0
-    known = {conversion.unit: conversion for conversion in concept.conversions}
-    if unit is None or unit not in known:
+def mapped_number(concept: NumberConcept, column: str, unit: str | None) -> MappedNumber:
+    """Return how a column in this unit becomes the concept's. Raises ConfigurationError: the plan has no conversion."""
+    known = {conversion.unit: (conversion.factor, conversion.offset) for conversion in concept.conversions}
+    known[concept.unit or ""] = 1.0, 0.0
+    if (unit or "") not in known:
         raise wrong_mapping(
             f"{column} is in {unit or 'no unit'}, {concept.name} in {concept.unit or 'no unit'}, and the plan declares "
             "no conversion."
         )
-    return known[unit].factor, known[unit].offset
+    factor, offset = known[unit or ""]
+    return MappedNumber(feature=column, factor=factor, offset=offset, low=concept.low, high=concept.high)
 
 
 def _mapped_codes(concept: CodedConcept, feature: Feature) -> list[Mapped]:
@@ -196,9 +203,14 @@ def _common(columns: Mapping[int, MappedCode], own: Float64, fewest: int) -> tup
     return tuple(kept)
 
 
-def values_of(mapped: Sequence[Mapped], features: Mapping[str, Float64], rows: int) -> Float64:
+def values_of(
+    mapped: Sequence[Mapped], features: Mapping[str, Float64], rows: int, *, is_summed: bool = False
+) -> Float64:
     """Return each regression column in 0..1, float64 (rows, columns), NaN if missing, from own features (rows,)."""
-    columns = [np.full(rows, np.nan) if one is None else one.values(features[one.feature]) for one in mapped]
+    columns = [
+        np.full(rows, np.nan) if one is None else one.values(features[one.feature], is_summed=is_summed)
+        for one in mapped
+    ]
     return np.stack(columns, axis=1) if columns else np.empty((rows, 0))
 
 
@@ -243,9 +255,7 @@ class ConceptEncoding(Document):
         return self
 
     @classmethod
-    def of(
-        cls, names: tuple[str, ...], mapped: tuple[MappedNumber | MappedCode | None, ...], standard: Standard
-    ) -> ConceptEncoding:
+    def of(cls, names: tuple[str, ...], mapped: tuple[Mapped, ...], standard: Standard) -> ConceptEncoding:
         """Return an encoding whose means and deviations are computed from the statistics of all sites."""
         return cls(
             names=names,
@@ -256,7 +266,7 @@ class ConceptEncoding(Document):
         )
 
     @classmethod
-    def declared(cls, columns: Sequence[ConceptColumn], mapped: tuple[MappedNumber | MappedCode | None, ...]) -> Self:
+    def declared(cls, columns: Sequence[ConceptColumn], mapped: tuple[Mapped, ...]) -> Self:
         """Return the encoding with the typical values and spreads that the plan declares. No patient influences it."""
         standards = [declared_standard(column) for column in columns]
         return cls(

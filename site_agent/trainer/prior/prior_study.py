@@ -46,7 +46,6 @@ from site_agent.trainer.data.dataset import Dataset, SplitRows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import SavedStudy
 from site_agent.trainer.failures import MayNotSend, unfit
-from site_agent.trainer.prior.compared_columns import OtherColumns, Suspicion, suspicions
 from site_agent.trainer.prior.concept_columns import Float64, Mapped, mapped_columns, values_of, without_rare
 from site_agent.trainer.prior.site_sums import Concentrated, Rows, clipped_terms, own_sums, profiled_intercept
 from site_agent.trainer.requests import Answer, Asked, Vector
@@ -103,10 +102,9 @@ class PriorStudy:
         if plan.privacy is None:
             most = max(Counter(patients_of(table, rows.training) or ("",)).values())  # rows of one patient
             self.mapped = without_rare(self.recorded, self._features, max(fewest, FEWEST_ROWS) * most)
-        self._values = values_of(self.mapped, self._features, len(rows.training))
+        self._values = values_of(self.mapped, self._features, len(rows.training), is_summed=True)
         assert table.target is not None
-        self._outcomes = outcomes_of(plan, table.contract, table.target[rows.training])
-        self.suspicions: tuple[Suspicion, ...] = ()
+        self.outcomes = outcomes_of(plan, table.contract, table.target[rows.training])
         self._announced = np.empty(0, np.float32)
         self._final: tuple[AnnouncedSums, int] | None = None
         self.remember: Callable[[], None] = lambda: None  # before the first answer, which values it depends on
@@ -156,7 +154,6 @@ class PriorStudy:
         path = _path(found, rounds)
         try:
             self._check_own(found, path)
-            self.suspicions = self._compared(found)
             return KnownByOthers(
                 standard=found.standard,
                 mapped=self.recorded,
@@ -198,7 +195,7 @@ class PriorStudy:
         means, deviations = private.standard
         with np.errstate(invalid="ignore"):
             design = np.nan_to_num((self._values - means) / deviations)
-        outcomes = self._outcomes[:, 0]
+        outcomes = self.outcomes[:, 0]
         return clipped_terms(private, self.site, design, outcomes, self.own.training_patients)
 
     def _known_privately(self, found: AnnouncedSums, private: PrivateSums) -> KnownByOthers:
@@ -226,7 +223,7 @@ class PriorStudy:
         """
         rows, rounds = found.standard.rows, len(path) - 1
         assert rows is not None  # the private form has no Newton rounds
-        others = rows - len(self._outcomes)
+        others = rows - len(self.outcomes)
         if others < (needed := self.prior.rows_needed(rounds)):
             raise OutOfBound(f"the other sites have {others} rows, and {rounds} rounds need {needed:g}")
         for number in range(1, rounds + 1):
@@ -237,7 +234,7 @@ class PriorStudy:
         return own_sums(self._rows(found.standard), coefficients)
 
     def _rows(self, standard: Standard) -> Rows:
-        targets = self._outcomes
+        targets = self.outcomes
         if self.prior.is_number:
             targets = (targets - standard.outcome_means) / standard.outcome_deviation
         return Rows(design=standard.applied(self._values), targets=targets, is_number=self.prior.is_number)
@@ -255,18 +252,10 @@ class PriorStudy:
             numbers += [int(present.size > 0), present.size, _integer(present), _integer(present * present)]
         is_recorded = [mapped is not None for mapped in self.mapped]
         numbers += [int(one and other) for one, other in combinations(is_recorded, 2)]
-        outcomes = self._outcomes
+        outcomes = self.outcomes
         if self.prior.is_number:
             return (*numbers, len(outcomes), _integer(outcomes[:, 0]), _integer(outcomes[:, 0] ** 2))
         return (*numbers, len(outcomes), *(int(column.sum()) for column in outcomes.T))
-
-    def _compared(self, found: AnnouncedSums) -> tuple[Suspicion, ...]:
-        """Compare this site's columns with those of all other sites combined."""
-        sites, counts, means, deviations = found.without(self._statistics())
-        # The numbers of the other sites are shown only if they are sums of as many sites as the plan requires.
-        are_enough = (sites >= self.prior.fewest_sites - 1) & (counts >= FEWEST_ROWS)
-        others = OtherColumns(means=means, deviations=deviations, are_enough=are_enough)
-        return tuple(suspicions(self.prior.columns, self.recorded, self._features, others))
 
     def _gain_of(self, found: AnnouncedSums, others: Float64) -> int:
         """Return how much the other sites' score lowers the loss of an intercept alone, encoded as an integer."""

@@ -28,7 +28,8 @@ from site_agent.trainer.data.contract import (
     RegressionTarget,
 )
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.prior.concept_columns import conversion_of, meanings_of, wrong_mapping
+from site_agent.trainer.prior.concept_columns import mapped_number, meanings_of, wrong_mapping
+from site_agent.trainer.statistics.summed_rows import cells_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +102,7 @@ def mapped_concepts(concepts: Sequence[Concept], contract: Contract, site: str) 
             kinds = ("codes", "a number") if one.codes is None else ("a number", "codes")
             raise wrong_mapping(f"{concept.name} has {kinds[0]}, and the column {one.name} has {kinds[1]}.")
         if isinstance(concept, NumberConcept):
-            conversion_of(concept, one.name, one.unit)
+            mapped_number(concept, one.name, one.unit)
         else:
             meanings_of(concept, one.name, one.codes or (), one.concept_codes)
         found.append((concept, one))
@@ -118,20 +119,27 @@ def recorded_concepts(contract: Contract) -> dict[str, Recorded]:
     return found
 
 
-def used_values(concepts: Sequence[Concept], table: Table, frame: Frame) -> dict[str, Values]:
-    """Return the values that sums depend on, by name: as the table has them, and as the plan maps them."""
+def used_values(plan: StatisticsPlan, table: Table, frame: Frame) -> dict[str, Values]:
+    """Return the values that sums depend on, by name: as the table has them, as the plan maps them, and their products.
+
+    Each row has a 1 under `row`, also those that the contract leaves out, which come last and have no other value.
+    """
     recorded, found = recorded_concepts(table.contract), dict[str, Values]()
-    for concept in concepts:
+    for concept in plan.concepts:
         if concept.name not in frame.columns:
             continue
         one, mapped = recorded[concept.name], frame.columns[concept.name]
         own = one.own(table)
         if isinstance(concept, NumberConcept):
-            factor, offset = conversion_of(concept, one.name, one.unit)
-            found |= numbers_of(one.name, own, concept.low, concept.high, factor * own + offset)
+            number = mapped_number(concept, one.name, one.unit)
+            found |= numbers_of(one.name, own, concept.low, concept.high, number.converted(own), concept.name)
         else:
-            found |= codes_of(one.name, own, one.codes or ()) | codes_of(f"{one.name}, mapped", mapped, concept.codes)
-    return found
+            found |= codes_of(one.name, own, one.codes or ())
+            found |= codes_of(f"{concept.name}, mapped", mapped, concept.codes)
+    for analysis in plan.analyses:
+        found |= cells_of(analysis, plan.concepts, frame, found)
+    found = {name: one.beside_missing(frame.left_out) for name, one in found.items()}
+    return found | {"row": Values(values=np.ones(frame.rows + frame.left_out), is_code=True)}
 
 
 def _columns(contract: Contract) -> Iterator[Recorded]:
@@ -150,8 +158,8 @@ def _columns(contract: Contract) -> Iterator[Recorded]:
 def _values(concept: Concept, one: Recorded, own: Float64) -> Float64:
     """Return a concept's values, float64 (rows,), from the site's own numbers or positions of codes."""
     if isinstance(concept, NumberConcept):
-        factor, offset = conversion_of(concept, one.name, one.unit)
-        return np.asarray(np.clip(factor * own + offset, concept.low, concept.high))
+        number = mapped_number(concept, one.name, one.unit)
+        return np.asarray(np.clip(number.converted(own), concept.low, concept.high))
     found = np.full(len(own), np.nan)
     for place, code in enumerate(meanings_of(concept, one.name, one.codes or (), one.concept_codes)):
         if code is not None:
