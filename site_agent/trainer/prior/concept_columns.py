@@ -53,11 +53,7 @@ class MappedNumber(Document):
     high: float
 
     def converted(self, own: Float64) -> Float64:
-        """Return the numbers of a column, (rows,), in the concept's unit, as they enter sums.
-
-        Numbers from another unit are rounded to the largest power of ten that is at most a thousandth of the range.
-        Their digits would tell this site's part of a sum from that of the sites that need no conversion.
-        """
+        """Return numbers in the concept's unit, rounded if converted: digits of a sum would show this site's part."""
         found = self.factor * own + self.offset
         if (self.factor, self.offset) == (1.0, 0.0):
             return found
