@@ -107,7 +107,7 @@ def survival(about: str, label: str, groups: Records) -> str:
             below.text(grid[tick], place, still, ha="center", va="center", fontsize=9, color=colour)
     axes.set_ylim(0.0, 1.02)
     axes.set_ylabel("share without the event")
-    axes.set_xticks([grid[tick] for tick in marked])
+    axes.set_xticks([grid[tick] for tick in marked], [f"{grid[tick]:.4g}" for tick in marked])
     axes.tick_params(axis="x", labelbottom=True)
     axes.set_xlabel(label)
     axes.grid(color="#d0d7de", linewidth=0.5)

@@ -149,12 +149,9 @@ class CurveAnalysis(_Named):
     curve: Curve
 
 
-_KINDS: Final = ("table_one", "regression", "cox", "curve")
-
-
 def _kind(value: Any) -> str:  # pydantic's input before any check
     there = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    return next((kind for kind in _KINDS if kind in there), "table_one")
+    return next((kind for kind in ("regression", "cox", "curve") if kind in there), "table_one")
 
 
 Analysis: TypeAlias = Annotated[

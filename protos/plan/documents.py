@@ -263,6 +263,10 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
             texts = [f"{name}: {_unknown(context['tag'], context['expected_tags'])}"]
         case "literal_error" if isinstance(detail["input"], str):
             texts = [f"{name}: {_unknown(detail['input'], context['expected'])}"]
+        case "string_type" if isinstance(detail["input"], int | float):
+            texts = [f"{name}: {json.dumps(detail['input'])} must be a text: put it in quotes"]
+        case "string_pattern_mismatch" if "terms" in location:
+            texts = [f"{name}: name concepts, or a product such as age:sex; for a curve list knots under `splines`"]
         case "too_short" if isinstance(node, SequenceNode) and len(node.value) > context["actual_length"]:
             texts = []  # items with mistakes are not counted, and each has its own text
         case _:

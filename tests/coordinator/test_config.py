@@ -39,7 +39,7 @@ def written(folder: Path, **changes: object) -> Path:
         ({"listen": "localhost:"}, "listen: string should match pattern"),
         ({"listen": "localhost:8443\n"}, "listen: string should match pattern"),
         ({"listen": "https://localhost:8443"}, "listen: string should match pattern"),
-        ({"listen": 8443}, "listen: input should be a valid string"),
+        ({"listen": 8443}, "listen: 8443 must be a text: put it in quotes"),
         ({"enrolment_listen": "::1:80"}, "enrolment_listen: string should match pattern"),
         ({"listen": "localhost:65536"}, "listen: a port must be between 1 and 65535"),
         ({"listen": "localhost:0"}, "listen: a port must be between 1 and 65535"),

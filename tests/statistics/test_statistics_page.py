@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import re
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from statsmodels.api import Logit, add_constant
 
+import host
+from host import statistics_drawings
 from host import statistics_page as made
 from host.statistics_page import statistics_page
 from protos.plan.analyses import Cox, Curve, Regression, Unanswerable
@@ -25,6 +27,7 @@ from tests.statistics.one_process import concepts_of, frames_of, run, size
 from tests.statistics.survival_tables import LUNG, ROSSI, SurvivalTable
 from tests.statistics.test_regression import regression
 
+HEAD = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
 TABLE_ONE: dict[str, Any] = {
     "name": "characteristics", "kind": "table_one", "groups": ["all", "arm=a"],
     "units": {"age": "years"},
@@ -66,9 +69,7 @@ def _results(table: SurvivalTable) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_every_estimate_is_on_the_page(table: SurvivalTable) -> None:
     """Each term has its ratio, interval, coefficient and p value; each curve its median; each plot its description."""
     results, _ = _results(table)
-
     page = statistics_page(results)
-
     for term in results["analyses"][0]["terms"]:
         row = re.search(rf'<th scope="row">{named(term)}</th>(.*?)</tr>', page)
         assert row is not None
@@ -82,6 +83,14 @@ def test_every_estimate_is_on_the_page(table: SurvivalTable) -> None:
     assert "2 (66.7)" in page
     assert "age follows from the other columns." in page
     assert "ab" * 32 in page
+
+
+def test_numbers_at_risk_stand_where_they_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At ends of intervals, and not at a round time between two of them."""
+    monkeypatch.setattr(statistics_drawings, "image", lambda _, figure: figure)
+    groups = _results(LUNG)[0]["analyses"][1]["groups"]
+    drawn: Any = statistics_drawings.survival("", "", groups)
+    assert set() < set(drawn.axes[0].get_xticks()) < set(groups[0]["times"])
 
 
 def test_own_estimates_are_on_the_own_page_only() -> None:
@@ -110,11 +119,10 @@ def test_a_hospital_gets_its_own_estimates_of_every_model() -> None:
 
     assert set(own) == {"age", "prio"}
     for term, found in own.items():
-        limits = expected.conf_int().loc[term]
-        np.testing.assert_allclose([found["estimate"], found["low"], found["high"]], [expected.params[term], *limits])
+        alone = [expected.params[term], *expected.conf_int().loc[term]]
+        np.testing.assert_allclose([found["estimate"], found["low"], found["high"]], alone)
     results = {"name": "death"} | run(arithmetic, frames)[0]
-    head = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
-    page = statistics_page(head | {"analyses": [results]}, {"death": own})
+    page = statistics_page(HEAD | {"analyses": [results]}, {"death": own})
     assert all(made._with_ends(*np.exp(list(found.values()))) in page for found in own.values())
 
 
@@ -127,10 +135,9 @@ def test_a_page_names_what_it_counts() -> None:
         regression("rows", robust=True, terms=["sex"]),
         regression("rates", family="poisson", outcome="admissions", exposure="days", terms=["sex"]),
     )
-    head = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
     found = results_of(plan, frames_of_plan(plan, table, patients="patient"))
 
-    pages = [statistics_page(head | {"analyses": [one]}) for one in found]
+    pages = [statistics_page(HEAD | {"analyses": [one]}) for one in found]
 
     shown = ">F</th>", "eside a product", f"of {len(table) // 2} patients of", "no days above 0"
     assert [[one in page for one in shown] for page in pages] == [
@@ -151,15 +158,9 @@ def test_names_are_texts_and_the_page_loads_nothing() -> None:
 def test_a_coordinator_without_matplotlib_has_all_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plots are missing, and a sentence says so."""
     results, _ = _results(LUNG)
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any, **more: Any) -> Any:
-        if name == "host" and rest[2] == ("statistics_drawings",):
-            raise ModuleNotFoundError(name)
-        return real(name, *rest, **more)
-
     whole = statistics_page(results)
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "host.statistics_drawings", None)
+    monkeypatch.delattr(host, "statistics_drawings")
     page = statistics_page(results)
 
     assert "<img" not in page
