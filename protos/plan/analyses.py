@@ -244,6 +244,7 @@ class StudySize:
         smallest_part: patients that a site needs in a cell of a model. So the sum of the sites that do not collude has
             at least `smallest_cell` patients, whatever their number is.
         rows_per_unknown: rows of other sites for each number that a reader could solve for.
+        compares: whether sites' own estimates are summed. Those of several models could be solved for one site's.
     """
 
     sites: int
@@ -252,6 +253,7 @@ class StudySize:
     smallest_cell: int
     smallest_part: int
     rows_per_unknown: float
+    compares: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

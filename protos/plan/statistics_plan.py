@@ -14,7 +14,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictInt
 
-from protos.plan.analyses import Analysis, Arithmetic, Number, StudySize, concepts_used
+from protos.plan.analyses import (
+    Analysis,
+    Arithmetic,
+    CoxAnalysis,
+    Number,
+    RegressionAnalysis,
+    StudySize,
+    concepts_used,
+)
 from protos.plan.announcing_plan import AnnouncingPlan
 from protos.plan.concepts import Concept
 from protos.plan.plan_head import MOST_SITES, ListedSite, Stages, why_not_listed
@@ -75,7 +83,9 @@ class StatisticsPlan(AnnouncingPlan):
         return -(-self.smallest_cell // max(1, min(self.fewest_sites - self.assumed_colluders, 3)))
 
     def _size(self, analysis: Analysis) -> StudySize:
+        models = (one for one in self.analyses if isinstance(one, RegressionAnalysis | CoxAnalysis))
         return StudySize(
+            compares=next(models, None) is analysis,
             sites=min(len(self.recorders(used)) for used in concepts_used(analysis)),
             fewest_sites=self.fewest_sites,
             largest_rows=self.largest_rows,

@@ -75,6 +75,13 @@ def reasons_against(
     named = Counter(frozenset((name,)) for name, _ in described)
     for twice in (" with ".join(sorted(one)) for one, times in (*named.items(), *crossed.items()) if times > 1):
         return f"{twice} is described twice, and a void cell would follow from the other analysis: make two plans"
+    models = (
+        *(one.regression for one in analyses if isinstance(one, RegressionAnalysis)),
+        *(one.cox for one in analyses if isinstance(one, CoxAnalysis)),
+    )
+    knots = {(name, tuple(own)) for model in models for name, own in model.splines.items()}
+    for name in (name for name, times in Counter(name for name, _ in knots).items() if times > 1):
+        return f"{name} has two sets of knots, and sums of the rows between them would follow: make two plans"
     total = sum(size_of(analysis, concepts) for analysis in analyses)
     if total > MOST_SUMS:
         return f"the analyses need about {total:,} sums in a round; {MOST_SUMS:,} are allowed"

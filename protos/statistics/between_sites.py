@@ -3,7 +3,8 @@
 A site's own estimate b of a coefficient has the weight w = 1 / error^2. The first sums are of 1, w, w^2, w b and
 w b^2. They give the variance between sites, which all programs compute. With it each site sends v and v b with
 v = 1 / (error^2 + variance). A site with an own estimate has two unknowns at each other site, and six equations: with
-four other sites or more it cannot solve them, so fewer than FEWEST_ESTIMATES estimates print nothing.
+four other sites or more it cannot solve them, so fewer than FEWEST_ESTIMATES estimates print nothing. The equations of
+several models together could be solved, so only the first model of a plan has them.
 
 Sources: Cochran 1954; Higgins, Thompson 2002; DerSimonian, Laird 1986.
 """

@@ -62,3 +62,9 @@ def standardised_difference(one: Mapping[str, Any], other: Mapping[str, Any]) ->
     if not len(seen) or np.linalg.matrix_rank(covariance) < len(seen):
         return None
     return sqrt(float(change @ np.linalg.solve(covariance, change)))
+
+
+def is_of_one_patient(values: Float64, patients: Integers) -> bool:
+    """Return whether half of the squared distances from the mean are of one patient."""
+    each = np.bincount(patients, (values - values.mean()) ** 2) if len(values) else np.zeros(1)
+    return bool(2.0 * each.max() > each.sum() * (1.0 + 1e-9))

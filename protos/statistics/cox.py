@@ -4,7 +4,7 @@ Beside what model.py says, sites send in the last round the sums for a test of p
 
 * a site with some events but fewer than `smallest_part` makes the model void for all. A site without an event adds its
   rows to the counts and nothing to the model, as in one pooled table. The result has the number of such sites;
-* rows with a missing value take no part;
+* rows with a missing value take no part, and a time at the upper limit of its range is censored there;
 * at no coefficients may fewer than `smallest_part` rows have almost all the weight.
 
 The test of proportional hazards adds each column times log(time) to the model, and asks whether its coefficient is 0: a
@@ -43,7 +43,7 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
 
     def __init__(self, cox: Cox, concepts: tuple[Concept, ...], size: StudySize) -> None:
         """Raise ValueError or KeyError if the plan's concepts do not fit the model."""
-        require_survival(cox.time, cox.event, concepts)
+        self._time = require_survival(cox.time, cox.event, concepts)
         if {cox.time, cox.event} & {name for term in cox.terms for name in term.split(":")}:
             raise ValueError("the time or the event is one of the terms")
         super().__init__(cox, concepts, size)
@@ -64,14 +64,16 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
 
     def _rows(self, frame: Frame) -> _Rows:
         frame.require_one_row_each()
-        values, times = self._design.values(frame), frame.columns[self._cox.time]
-        events = frame.columns[self._cox.event]
+        values, (times, events) = self._design.values(frame), followed(frame, self._time, self._cox.event)
         complete = ~(np.isnan(values).any(axis=1) | np.isnan(times) | np.isnan(events))
+        concepts = {name: frame.columns[name][complete] for name in self._design.concepts}
         values, times, died = values[complete], times[complete], events[complete] == 1
+        patients = frame.patients[complete]
+        few = self._design.few(values, concepts, patients)
         if 0 < died.sum() < self._size.smallest_part:
             raise Unanswerable(f"Only {died.sum()} rows of this hospital have the event {self._cox.event}.")
         sets = RiskSets.of(times, died)
-        return _Rows(values=values, patients=frame.patients[complete], adds=bool(died.any()), sets=sets)
+        return _Rows(values=values, few=few, patients=patients, adds=bool(died.any()), sets=sets)
 
     def _counts(self, frame: Frame, rows: _Rows) -> list[float]:
         number = len(rows.values)
@@ -140,6 +142,12 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
             return None  # the events have hardly more than one time
         each = [chi_squared_test(float(one), 1) for one in score**2 / np.diagonal(variance)]
         return each, chi_squared_test(float(score @ np.linalg.lstsq(variance, score)[0]), columns)
+
+
+def followed(frame: Frame, time: NumberConcept, event: str) -> tuple[Float64, Float64]:
+    """Return the times, and 1 for an event. At the upper limit of its range a patient is still under observation."""
+    times = frame.columns[time.name]
+    return times, frame.columns[event] * (times < time.high)
 
 
 def require_survival(time: str, event: str, concepts: tuple[Concept, ...]) -> NumberConcept:

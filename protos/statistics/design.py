@@ -6,16 +6,18 @@ with a missing value take no part. The rules:
 
 * a column is scaled from its possible range to 0..1, and then standardised by the sums of all sites, so every entry of
   a Hessian has a bound. Coefficients are printed in the units of the concepts;
-* a site needs `smallest_part` patients beside the commonest value of a column, and with the reference code, or none.
-  Fewer would show single ones;
+* a site needs `smallest_part` patients, or none, beside the commonest value of a column, in each cell of the codes that
+  a term crosses (references too), and between two neighbouring knots. Fewer would show single ones, so then every
+  column of these concepts is void. So is a column with half of its squares from one patient;
 * a column that too few sites have is no part of a model that anybody prints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 from math import prod
 
 import numpy as np
@@ -33,6 +35,7 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
+from protos.statistics.binned_values import is_of_one_patient
 from protos.statistics.splines import spline_column
 
 _NARROWEST = 1e-4  # the standard deviation of a column, as a part of its possible range
@@ -106,6 +109,12 @@ class Design:
         self.concepts = tuple(dict.fromkeys(name for term in model.terms for name in term.split(":")))
         if strangers := sorted({*model.references, *model.splines} - {*self.concepts}):
             raise ValueError(f"{', '.join(strangers)} has a reference or knots, and is in no term")
+        terms = {frozenset(Counter(term.split(":")).items()) for term in model.terms}
+        for term in model.terms:
+            names = term.split(":")
+            for lower in (":".join(some) for length in range(1, len(names)) for some in combinations(names, length)):
+                if frozenset(Counter(lower.split(":")).items()) not in terms:
+                    raise ValueError(f"{term} is an interaction, so {lower} must be a term too")
         factors = {name: _factors(concept_named(concepts, name), model) for name in self.concepts}
         self.columns = tuple(column for term in model.terms for column in _columns(term, factors))
         if len({column.name for column in self.columns}) != len(self.columns):
@@ -132,20 +141,43 @@ class Design:
             found[:, place] = (values - column.low) / (column.high - column.low)
         return np.clip(found, 0.0, 1.0)
 
-    def first_values(self, complete: Float64, patients: Integers, *, adds: bool = True) -> Float64:
-        """Return the numbers of `first` for the scaled columns of complete rows, float64 (rows, columns), and patients.
+    def few(self, complete: Float64, concepts: Mapping[str, Float64], patients: Integers) -> list[bool]:
+        """Return for each column whether few patients of this site would decide a sum of it.
+
+        Args:
+            complete: the scaled columns of complete rows, float64 (rows, columns).
+            concepts: the values of each concept in these rows.
+            patients: their patients.
+        """
+        part, small = self.size.smallest_part, set[str]()
+        for codes in {self._codes_of(column) for column in self.columns}:
+            cells = _patients_by_cell([concepts[name] for name in codes], patients)
+            small |= codes if codes and len(cells) and cells.min() < part else set()
+        for factor in (one for column in self.columns for one in column.factors if one.knots):
+            places = np.searchsorted(factor.knots or (), concepts[factor.concept])
+            between = (places > 0) & (places < len(factor.knots or ()))
+            cells = _patients_by_cell([places[between]], patients[between])
+            small |= {factor.concept} if len(cells) and cells.min() < part else set()
+        found = []
+        for column, values in zip(self.columns, complete.T, strict=True):
+            beside = _beside_commonest(values, patients)
+            is_decided = part > 1 and is_of_one_patient(values, patients)
+            found.append(0 < beside < part or is_decided or bool(small & {one.concept for one in column.factors}))
+        return found
+
+    def _codes_of(self, column: DesignColumn) -> frozenset[str]:
+        return frozenset(one.concept for one in column.factors if one.knots is None)
+
+    def first_values(self, few: list[bool], complete: Float64, patients: Integers, *, adds: bool = True) -> Float64:
+        """Return the numbers of `first`, from what `few` returns and its arguments.
 
         A site whose rows add nothing to the model's sums (not `adds`) counts as no site of a column.
         """
         found = np.zeros((len(self.columns), 4))
         for place, values in enumerate(complete.T):
-            beside, term = _beside_commonest(values, patients), self.columns[place].term
-            is_few = 0 < beside < self.size.smallest_part
-            if self.columns[place].factors[0].knots is None and ":" not in term:
-                codes = complete[:, [column.term == term for column in self.columns]]
-                is_few |= 0 < len(np.unique(patients[~codes.any(axis=1)])) < self.size.smallest_part
-            moments = (VOID, VOID) if is_few else (values.sum(), values @ values)
-            found[place] = (adds and beside >= self.size.smallest_part, is_few, *moments)
+            moments = (VOID, VOID) if few[place] else (values.sum(), values @ values)
+            is_there = adds and _beside_commonest(values, patients) >= self.size.smallest_part
+            found[place] = (is_there, few[place], *moments)
         return found.ravel()
 
     def standardised(self, first: Float64, rows: float) -> Standardised:
@@ -160,8 +192,8 @@ class Design:
         for place, column in enumerate(self.columns):
             if few[place]:
                 raise Unanswerable(
-                    f"{column.name} has fewer than {self.size.smallest_part} patients beside its commonest value, or "
-                    "its reference has, at a hospital: remove the term, or join codes."
+                    f"Fewer than {self.size.smallest_part} patients of a hospital would decide {column.term}: remove "
+                    "the term, join codes, choose other knots, or declare a narrower range."
                 )
             if sites[place] < self.size.fewest_sites:
                 raise Unanswerable(
@@ -217,8 +249,15 @@ def _factors(concept: NumberConcept | CodedConcept, model: Model) -> tuple[_Fact
     return tuple(found)
 
 
+def _patients_by_cell(values: Sequence[Float64], patients: Integers) -> Integers:
+    """Count the patients with each combination of values that is there."""
+    cells = np.unique(np.column_stack([*values, patients]), axis=0)[:, :-1]
+    return np.unique(cells, axis=0, return_counts=True)[1]
+
+
 def _beside_commonest(values: Float64, patients: Integers) -> int:
     """Count the patients with a value that differs from the one that most patients have."""
-    places = np.unique(values, return_inverse=True)[1]
-    by_patient = np.unique(np.column_stack([places, patients]), axis=0)[:, 0]
-    return len(np.unique(patients[places != np.bincount(by_patient).argmax()])) if len(values) else 0
+    if not len(values):
+        return 0
+    commonest = np.unique(values)[np.argmax(_patients_by_cell([values], patients))]
+    return len(np.unique(patients[values != commonest]))

@@ -30,7 +30,7 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept
-from protos.statistics.cox import require_survival
+from protos.statistics.cox import followed, require_survival
 from protos.statistics.distributions import TWO_SIDED
 from protos.statistics.log_rank import log_rank_numbers, log_rank_test
 from protos.statistics.survival_curve import SurvivalCurve
@@ -63,7 +63,7 @@ class CurveArithmetic(OneRound):
             if not isinstance(by, CodedConcept):
                 raise ValueError(f"{curve.by} has no codes, so it makes no groups")
             self._groups = tuple(f"{curve.by}={code}" for code in by.codes)
-        self._curve, self._size, self._unit = curve, size, time.unit
+        self._curve, self._size, self._time = curve, size, time
 
     @cached_property
     def first(self) -> tuple[Number, ...]:
@@ -83,7 +83,7 @@ class CurveArithmetic(OneRound):
     def first_values(self, frame: Frame) -> Float64:
         """Return counts of each group and interval, and the log-rank numbers."""
         frame.require_one_row_each()
-        times, events = frame.columns[self._curve.time], frame.columns[self._curve.event]
+        times, events = followed(frame, self._time, self._curve.event)
         groups = np.zeros(frame.rows) if self._curve.by is None else frame.columns[self._curve.by]
         complete = ~(np.isnan(times) | np.isnan(events) | np.isnan(groups))
         times, died, groups = times[complete], events[complete] == 1, groups[complete]
@@ -120,7 +120,7 @@ class CurveArithmetic(OneRound):
             "time": self._curve.time,
             "event": self._curve.event,
             "by": self._curve.by,
-            "unit": self._unit,
+            "unit": self._time.unit,
             "resolution": float(self._grid[1]),
             "groups": [self._record(name, curve, shown[name], until) for name, curve in curves.items()],
             "not shown": [name for name in self._groups if name not in shown],

@@ -54,9 +54,13 @@ _NOT_ANSWERED: Final = "Few rows of a hospital would decide the sums: remove ter
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModelRows:
-    """A site's complete rows: columns in 0..1, float64 (rows, columns), patients, and whether they add to the sums."""
+    """A site's complete rows: columns in 0..1, float64 (rows, columns), patients, and whether they add to the sums.
+
+    `few` says of each column whether few patients would decide it.
+    """
 
     values: Float64 = field(repr=False)
+    few: list[bool] = field(repr=False)
     patients: Integers = field(repr=False)
     adds: bool
 
@@ -178,7 +182,11 @@ class ModelArithmetic(ABC, Generic[Rows]):
     @property
     def _compares(self) -> bool:
         """Return whether so many sites take part that nobody can solve the sums of own estimates for one of them."""
-        return not self._ridge and self._size.sites >= max(FEWEST_ESTIMATES, self._size.fewest_sites + 2)
+        return (
+            self._size.compares
+            and not self._ridge
+            and self._size.sites >= max(FEWEST_ESTIMATES, self._size.fewest_sites + 2)
+        )
 
     # The three occasions.
 
@@ -219,7 +227,7 @@ class ModelArithmetic(ABC, Generic[Rows]):
     def first_values(self, frame: Frame) -> Float64:
         """Return counts and moments."""
         rows = self._rows(frame)
-        moments = self._design.first_values(rows.values, rows.patients, adds=rows.adds)
+        moments = self._design.first_values(rows.few, rows.values, rows.patients, adds=rows.adds)
         return np.concatenate([self._counts(frame, rows), moments])
 
     def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
@@ -363,8 +371,10 @@ class ModelArithmetic(ABC, Generic[Rows]):
         return self._design.standardised(sums.first[len(self.counted) :], self._count(sums, "rows"))
 
     def _standard_rows(self, rows: Rows, sums: AnnouncedPart) -> Float64:
-        """Return the standardised design. Raises Unanswerable: the other sites have too few rows."""
+        """Return the standardised design. Raises Unanswerable: the other sites have too few rows, or this one."""
         self._require(sums)
+        if any(rows.few):  # whatever is announced
+            raise Unanswerable("Few patients of this hospital would decide a column.")
         standard = self._standard(sums)
         if standard.rows - len(rows.values) < self._rows_needed:
             raise Unanswerable("The other hospitals have too few rows.")

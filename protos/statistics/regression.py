@@ -152,13 +152,18 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         places = np.flatnonzero(is_there)
         outcomes, exposures = self._scaled(frame, places)
         offsets = np.zeros(len(places)) if model.exposure is None else np.log(frame.columns[model.exposure][places])
+        concepts, patients = (
+            {name: frame.columns[name][places] for name in self._design.concepts},
+            frame.patients[places],
+        )
         return _Rows(
             values=values[places],
-            adds=self._adds(frame, outcomes, frame.patients[places]),
+            few=self._design.few(values[places], concepts, patients),
+            adds=self._adds(frame, outcomes, patients),
             outcomes=outcomes,
             offsets=offsets,
             exposures=exposures,
-            patients=frame.patients[places],
+            patients=patients,
         )
 
     def _scaled(self, frame: Frame, places: Integers) -> tuple[Float64, Float64]:

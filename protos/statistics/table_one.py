@@ -10,12 +10,14 @@ The rules:
 * quartiles need the rows of each bin. A site first moves its extreme values, at most a quarter on each side, inward to
   a value that `smallest_cell` rows reach. So no bin shows its extremes, and quartiles stay;
 * rows that a contract leaves out, because they have no outcome, are counted and take no part;
-* a printed cell has at least `fewest_sites` sites that record its column.
+* half of the squared distances from a mean are not of one patient;
+* a group that is printed has values at `fewest_sites` sites or more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import combinations
 from math import sqrt
 from typing import Any
@@ -36,7 +38,13 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
-from protos.statistics.binned_values import bin_counts, quantile, standardised_difference, without_extremes
+from protos.statistics.binned_values import (
+    bin_counts,
+    is_of_one_patient,
+    quantile,
+    standardised_difference,
+    without_extremes,
+)
 from protos.statistics.void_groups import void_groups
 
 
@@ -77,7 +85,7 @@ class TableOneArithmetic(OneRound):
         codes = concept.codes if isinstance(concept, CodedConcept) else ("a value",)
         return (*(f"with {code}" for code in codes), "missing")  # a code may be the word missing
 
-    @property
+    @cached_property
     def first(self) -> tuple[Number, ...]:
         """Return for each group and column sites, sites with a small cell, counts and moments; then rows left out."""
         rows, found = self._size.largest_rows, list[Number]()
@@ -118,7 +126,10 @@ class TableOneArithmetic(OneRound):
         def is_small(places: Sequence[int]) -> bool:
             values, patients = (np.concatenate([each[place] for place in places]) for each in (parts, owners))
             most = int(np.bincount(patients, minlength=1).max())
-            if self._bins and most > 1 and 4 * smallest * most > np.count_nonzero(~np.isnan(values)) > 0:
+            present = ~np.isnan(values)
+            if isinstance(concept, NumberConcept) and is_of_one_patient(values[present], patients[present]):
+                return smallest > 1
+            if self._bins and most > 1 and 4 * smallest * most > np.count_nonzero(present) > 0:
                 return isinstance(concept, NumberConcept)  # a quarter of the rows may be of too few patients
             sizes = [len(np.unique(patients[cell])) for cell in self._shown(concept, values)]
             return any(0 < size < smallest for size in (len(np.unique(patients)), *sizes))
@@ -157,7 +168,7 @@ class TableOneArithmetic(OneRound):
             if self._bins:
                 moments += bin_counts(without_extremes(scaled, smallest), self._bins).tolist()
             counts = [len(present)]
-        return [1.0, 0.0, *map(float, counts), float(len(values) - len(present)), *moments]
+        return [float(len(present) > 0), 0.0, *map(float, counts), float(len(values) - len(present)), *moments]
 
     def own(self, frame: Frame) -> dict[str, Any]:  # noqa: ARG002
         """Return nothing: a hospital's own rows are described by its own programs."""
@@ -177,7 +188,7 @@ class TableOneArithmetic(OneRound):
         if self._by is not None:
             for concept in self._columns:
                 numbers = totals[concept.name]
-                numbers[0] /= len(self.groups)
+                numbers[0] = self._size.sites
                 found[concept.name] = {"all": self._record(concept, numbers)} | found[concept.name]
         groups = list(dict.fromkeys(["all", *self.groups]))
         units = {one.name: one.unit for one in self._columns if isinstance(one, NumberConcept)}

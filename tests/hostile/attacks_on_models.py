@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -98,7 +97,6 @@ def firth_at_one_patient(weakened: bool) -> bool:
     keys = {"terms": ["lactate"], "firth": True}
     (model,), frames = _begun(table, {"name": "model", "regression": MODEL | keys})
     forged = np.array([0.0, 0.0, 0.0, 1e-6, 0.0, 1e6])
-    sums = replace(_moved(model, frames, steps=0), newton=(forged,))
     fitted = RegressionArithmetic._fitted
 
     def without_a_rule_of_leverages() -> AbstractContextManager[None]:
@@ -107,29 +105,75 @@ def firth_at_one_patient(weakened: bool) -> bool:
 
         return patched(RegressionArithmetic, _fitted=lenient)
 
-    return _answer(weakened, without_a_rule_of_leverages, model, frames[0], sums) is not None
+    with _with_few():
+        sums = replace(_moved(model, frames, steps=0), newton=(forged,))
+        return _answer(weakened, without_a_rule_of_leverages, model, frames[0], sums) is not None
 
 
-def _with_rare_codes() -> AbstractContextManager[None]:
-    first = Design.first_values
+def _with_few() -> AbstractContextManager[None]:
+    return patched(Design, few=lambda self, *_: [False] * len(self.columns))
 
-    def lenient(self: Design, complete: Any, patients: Any, *, adds: bool = True) -> Any:
-        copied = copy(self)
-        copied.size = replace(self.size, smallest_part=1)
-        return first(copied, complete, patients, adds=adds)
 
-    return patched(Design, first_values=lenient)
+def _summed(weakened: bool, table: pd.DataFrame, terms: Sequence[str], **keys: Any) -> dict[str, float]:
+    (model,), frames = _begun(table, {"name": "model", "regression": MODEL | {"terms": terms} | keys})
+    with in_copy(weakened, _with_few):
+        return _first(model, frames)
 
 
 def product_with_a_rare_code(weakened: bool) -> bool:
     """Ask for the product of age and a code that one patient has: its sum is that patient's age."""
-    table = _patients()
-    table.loc[table["stage"] == "III", "stage"] = "I"
+    table = _patients().replace({"stage": {"III": "I"}})
     table.loc[0, "stage"] = "III"
-    (model,), frames = _begun(table, {"name": "model", "regression": MODEL | {"terms": ["age", "stage", "age:stage"]}})
-    with in_copy(weakened, _with_rare_codes):
-        found = _first(model, frames)
-    return abs(found["sum age:stage=III"] * 120.0 - OLDEST) < 1e-6
+    return _is_oldest(_summed(weakened, table, ["age", "stage", "age:stage"])["sum age:stage=III"])
+
+
+def cell_of_a_crossing(weakened: bool) -> bool:
+    """Cross two codes, and subtract the columns of a product: one man has the reference stage."""
+    table = _patients()
+    table["stage"] = np.where(table["sex"] == "male", "II", "I")
+    table.loc[0, ["sex", "stage"]] = "male", "I"
+    terms = ["age", "sex", "stage", "age:sex", "age:stage", "sex:stage", "age:sex:stage"]
+    found = _summed(weakened, table, terms)
+    return _is_oldest(found["sum age:sex=male"] - found["sum age:sex=male:stage=II"])
+
+
+def code_by_two_references(weakened: bool) -> bool:
+    """Ask for the same model with two references: the void code is the total without the columns of the others."""
+    table = _patients().replace({"stage": {"III": "I"}})
+    table.loc[0, "stage"], terms = "III", ["age", "stage", "age:stage"]
+    one, other = (_summed(weakened, table, terms, references={"stage": code}) for code in ("I", "II"))
+    return _is_oldest(one["sum age"] - one["sum age:stage=II"] - other["sum age:stage=I"])
+
+
+def square_of_an_extreme(weakened: bool) -> bool:
+    """Ask for the square of a number that one patient has far above all others."""
+    table = _patients().assign(lactate=lambda rows: 0.5 + rows["age"] / 1e3)
+    table.loc[0, "lactate"] = 29.0
+    found = _summed(weakened, table, ["lactate", "lactate:lactate"])["squares lactate:lactate"]
+    return abs(30.0 * found**0.25 - 29.0) < 0.1
+
+
+def window_between_knots(weakened: bool) -> bool:
+    """Lay the knots of a spline around one patient's age: the curved columns of all others are straight lines there."""
+    table = _patients().assign(age=lambda rows: np.where(rows["age"] < 60, 40.0, 90.0))
+    table.loc[0, "age"] = 65.0
+    found = _summed(weakened, table, ["age"], splines={"age": [64.0, 64.5, 65.5, 66.0]})
+    return bool(np.isfinite(found["sum age'"]))
+
+
+def few_that_are_denied(weakened: bool) -> bool:
+    """Announce that no hospital has few patients of a code, with invented sums: a hospital with one patient answers."""
+    table = _patients().replace({"stage": {"III": "I"}})
+    table.loc[0, "stage"] = "III"
+    keys = {"terms": ["stage"], "family": "gaussian", "outcome": "pressure"}
+    (model,), frames = _begun(table, {"name": "model", "regression": MODEL | keys})
+    first = np.array(list(_first(model, frames).values()))
+    first[-8:] = [len(frames), 0.0, 20.0, 20.0] * 2
+    return _answer(weakened, _with_few, model, frames[0], AnnouncedPart(first=first)) is not None
+
+
+def _is_oldest(number: float) -> bool:
+    return abs(number * 120.0 - OLDEST) < 1e-6
 
 
 @contextmanager
@@ -208,6 +252,11 @@ ATTACKS = (
     _attack("cox-at-one-patient", cox_at_one_patient, "the least number of rows in a risk set's weight"),
     _attack("firth-at-one-patient", firth_at_one_patient, "the least number of rows with a leverage"),
     _attack("regression-product-with-a-rare-code", product_with_a_rare_code, "the rows beside a column's usual value"),
+    _attack("regression-cell-of-a-crossing", cell_of_a_crossing, "the cells of crossed codes"),
+    _attack("regression-two-references", code_by_two_references, "the void of all codes"),
+    _attack("regression-square-of-an-extreme", square_of_an_extreme, "the largest part of one patient in a column"),
+    _attack("regression-window-between-knots", window_between_knots, "the patients between two knots"),
+    _attack("regression-few-that-are-denied", few_that_are_denied, "the own look at few patients in each round"),
     _attack("statistics-group-as-the-rest", group_as_the_rest_of_a_total, "the further groups of a void"),
     _attack(
         "regression-commonest-code-of-one-patient", commonest_code_of_one_patient, "patients behind the usual value"
