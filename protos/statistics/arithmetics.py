@@ -68,6 +68,23 @@ def reasons_against(
                 f"{analysis.name}: only {found.sites} sites record all of its columns, but fewest_sites is "
                 f"{found.fewest_sites}"
             )
+    if reason := _told_twice(analyses):
+        return reason
+    total = sum(size_of(analysis, concepts) for analysis in analyses)
+    if total > MOST_SUMS:
+        return f"the analyses need about {total:,} sums in a round; {MOST_SUMS:,} are allowed"
+    for analysis in analyses:
+        try:
+            if is_private:
+                PrivateTables((analysis,), concepts, 1.0)
+            arithmetic_of(analysis, concepts, size(analysis))
+        except ValueError as wrong:
+            return f"{analysis.name}: {wrong}"
+    return None
+
+
+def _told_twice(analyses: Sequence[Analysis]) -> str | None:
+    """Return the first reason why two analyses together would tell more than each of them, or None."""
     tables = [one.table_one for one in analyses if isinstance(one, TableOneAnalysis)]
     curves = [one.curve for one in analyses if isinstance(one, CurveAnalysis)]
     described = [(name, one.by) for one in tables for name in one.columns] + [(one.event, one.by) for one in curves]
@@ -82,16 +99,6 @@ def reasons_against(
     knots = {(name, tuple(own)) for model in models for name, own in model.splines.items()}
     for name in (name for name, times in Counter(name for name, _ in knots).items() if times > 1):
         return f"{name} has two sets of knots, and sums of the rows between them would follow: make two plans"
-    total = sum(size_of(analysis, concepts) for analysis in analyses)
-    if total > MOST_SUMS:
-        return f"the analyses need about {total:,} sums in a round; {MOST_SUMS:,} are allowed"
-    for analysis in analyses:
-        try:
-            if is_private:
-                PrivateTables((analysis,), concepts, 1.0)
-            arithmetic_of(analysis, concepts, size(analysis))
-        except ValueError as wrong:
-            return f"{analysis.name}: {wrong}"
     return None
 
 
