@@ -154,7 +154,7 @@ class Design:
             cells = _patients_by_cell([concepts[name] for name in codes], patients)
             small |= codes if codes and len(cells) and cells.min() < part else set()
         for factor in (one for column in self.columns for one in column.factors if one.knots):
-            places = np.searchsorted(factor.knots or (), concepts[factor.concept])
+            places = np.searchsorted(factor.knots or (), concepts[factor.concept]).astype(np.float64)
             between = (places > 0) & (places < len(factor.knots or ()))
             cells = _patients_by_cell([places[between]], patients[between])
             small |= {factor.concept} if len(cells) and cells.min() < part else set()
