@@ -73,4 +73,5 @@ async def _connection(hospital: Hospital, kept: KeptCertificates) -> Finding:
         return fine("D411", f"The coordinator at {address} accepts this site's certificate.")
     status = result.status if isinstance(result, CallEnded) else "deadline_exceeded"
     told = of_certificate(address, status, datetime.now(UTC), "E020") or stream_ended(address, status)
-    return failure("D411", told.what, told.remedy)
+    through = f"Check that the proxy {hospital.proxy} runs. With openssl, add `-proxy {hospital.proxy}`. "
+    return failure("D411", told.what, (through if hospital.proxy else "") + told.remedy)

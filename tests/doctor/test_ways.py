@@ -63,6 +63,7 @@ def test_through_a_connect_proxy(scene: Scene, monkeypatch: pytest.MonkeyPatch) 
 
     assert without.severity is Severity.FAILURE
     assert "p@ss" not in without.says + without.remedy
+    assert f"127.0.0.1:{port}" in without.remedy
     assert told.severity is Severity.FINE
     assert len(proxy.asked) >= 2
     assert set(proxy.asked) == {scene.place.address}

@@ -356,7 +356,7 @@ def _coded(column: ColumnDraft, words: list[str]) -> Line:
     kind = "binary" if len(codes) == 2 else "categorical"
     if column.is_numeric and len(codes) > 2:
         words.append("whole numbers: codes (categorical), codes in order (ordinal), or an amount (numeric)?")
-    if once := len(column.codes) - len(codes):
+    if once := len(column.codes) - len(column.shown_codes):
         words.append(f"{once} further words occur only once and are not listed")
     keys = [("type", kind), ("codes", _list(codes))]
     if kind == "categorical" and not column.is_numeric:

@@ -224,7 +224,7 @@ def _check_names(names: list[str]) -> None:
         refuse(["the first row has no names of columns"])
     twice = [" and ".join(map(str, some)) for name, some in places.items() if name and len(some) > 1]
     if twice:
-        told = "have one name, small and capital letters not distinguished; rename one in the table"
+        told = "have one name, capitals not distinguished; rename one, or export raw data if these are labels of REDCap"
         refuse([f"the header's columns number {some} {told}" for some in twice])
 
 

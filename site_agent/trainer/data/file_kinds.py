@@ -50,7 +50,6 @@ _MARKS: Final = (
     *((0, mark, FileKind(_PACKED, None, _UNPACK)) for mark in (b"BZh", b"\xfd7zXZ\0", b"7z\xbc\xaf", b"Rar!\x1a")),
     (0, b"**COMPRESSED** **COMP", FileKind("a file of PROC CPORT", None, "Write it with the engine XPORT of SAS.")),
     (0, b"MSH|", FileKind("a file of HL7 messages", None, _EXPORT)),
-    (0, b"PGDMP", FileKind("a dump of PostgreSQL", None, _RESTORE)),
 )  # fmt: skip
 _WORKBOOK: Final = FileKind("an Excel workbook", "excel", "Declare `kind: excel` in the contract's format.")
 _WORKBOOK_PARTS: Final = (b"xl/", b"[Content_Types].xml", b"_rels/", b"docProps/")

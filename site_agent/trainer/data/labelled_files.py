@@ -304,7 +304,7 @@ def _note(name: str, kind: Kind, facts: Any, catalogue: Mapping[str, Mapping[Any
         told.append("a time of day or a duration, in seconds")
     elif not is_text and _conversion(kind, form) is None and not (labels or _ORDINARY.fullmatch(form.upper())):
         told.append(f"its format in the file is {form}, which is not used: what does the number mean?")
-    found = {code if isinstance(code, str) else str(_spelt(code)): str(label) for code, label in labels.items()}
+    found = {code if is_text else str(_spelt(code)): str(label) for code, label in labels.items()}
     return FileNote(
         label=str(facts.column_names_to_labels.get(name) or "").strip(),
         labels=found if len(found) <= _MOST_LABELS else {},

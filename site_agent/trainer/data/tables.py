@@ -326,7 +326,7 @@ class _Reading:
         counts = Counter(found)
         declared = {column.name: column for column in self.contract.columns}
         if not counts.keys() & declared.keys():
-            refuse(["The first row has none of the declared names. If the file has no header, declare header: false."])
+            refuse(["The first row has no declared name: are capitals, the delimiter and `header` as declared?"])
         needed = {feature.other for feature in self.contract.features if isinstance(feature, DateFeature)}
         for name, column in declared.items():
             if counts[name] > 1:

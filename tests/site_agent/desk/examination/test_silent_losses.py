@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from protos.errors import DataError
-from site_agent.desk.drafting.column_draft import ColumnDraft, target_line
+from site_agent.desk.drafting.column_draft import ColumnDraft, feature_line, target_line
 from site_agent.desk.drafting.describe import describe
 from site_agent.desk.examination.examine import examine
 from site_agent.desk.examination.examined_columns import far_values, unlikely_markers
@@ -90,6 +90,7 @@ def test_negative_numbers_switch_no_check_off() -> None:
     excess[::100] = 500
     assert np.flatnonzero(far_values(excess)).tolist() == [0, 100, 200, 300]
     assert unlikely_markers(np.append(excess[1:100], -999.0)) == (-999.0,)
+    assert not any("once" in one for one in feature_line(ColumnDraft("sex", ".", ["1", "2"] * 30 + ["-9"])).words)
 
 
 @pytest.mark.parametrize(("cells", "decimal", "is_asked"), [("9.252;11,8", ",", False), ("9,252;7", ".", True)])
