@@ -108,6 +108,20 @@ class AnnouncedSums:
             outcome_deviation=max(float(outcome_deviations[0]), _NARROWEST),
         )
 
+    def without(self, own: Sequence[int]) -> tuple[Float64, Float64, Float64, Float64]:
+        """Return the statistics of each column without one site's part: number of sites, counts, means and deviations.
+
+        Args:
+            own: the numbers that this site sent in the statistics round.
+
+        Returns:
+            Four float64 arrays of shape (columns,), means and deviations of values in 0..1.
+        """
+        names = self._prior.statistics_names
+        rest = {name: word - mine for name, word, mine in zip(names, self._words, own, strict=False)}
+        sites, counts, sums, squares = self.moments(rest)
+        return (sites, counts, *_moments(np.maximum(counts, 1.0), sums, squares))
+
     def moments(self, found: Mapping[str, int]) -> tuple[Float64, Float64, Float64, Float64]:
         """Return for each column its number of sites, count, sum and sum of squares; float64 of shape (columns,)."""
         columns = self._prior.columns

@@ -43,12 +43,16 @@ def drawn_facts(
 ) -> dict[str, Json]:
     """Return what the report of a run has beside the comparison of its models, which `facts` contain."""
     groups = subgroups(test, models[FEDERATED], dataset.test_groups, _SEED)
+    prior = cast(Mapping[str, Json], facts.get("prior") or {})  # columns with a suspected unit, or swapped codes
     return {
         "outcome": _outcome(contract),
         "unit": test.unit,
         "dataset": dataset.digest,
         "subgroups": [one.to_json() for one in groups],
-        "warnings": list(_warnings(facts, test, groups)),
+        "warnings": [
+            *(f"Look at {one}" for one in cast(Sequence[str], prior.get("suspicions") or ())),
+            *_warnings(facts, test, groups),
+        ],
         **(_of_outcome(test, models) if test.task == "binary" else {}),
         **(_of_number(test, models[FEDERATED]) if test.task == "regression" else {}),
     }

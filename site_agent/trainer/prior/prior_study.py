@@ -46,6 +46,7 @@ from site_agent.trainer.data.dataset import Dataset, SplitRows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import SavedStudy
 from site_agent.trainer.failures import MayNotSend, unfit
+from site_agent.trainer.prior.compared_columns import OtherColumns, Suspicion, suspicions
 from site_agent.trainer.prior.concept_columns import Float64, Mapped, mapped_columns, values_of, without_rare
 from site_agent.trainer.prior.site_sums import Concentrated, Rows, clipped_terms, own_sums, profiled_intercept
 from site_agent.trainer.requests import Answer, Asked, Vector
@@ -105,6 +106,7 @@ class PriorStudy:
         self._values = values_of(self.mapped, self._features, len(rows.training), is_summed=True)
         assert table.target is not None
         self.outcomes = outcomes_of(plan, table.contract, table.target[rows.training])
+        self.suspicions: tuple[Suspicion, ...] = ()
         self._announced = np.empty(0, np.float32)
         self._final: tuple[AnnouncedSums, int] | None = None
         self.remember: Callable[[], None] = lambda: None  # before the first answer, which values it depends on
@@ -154,6 +156,7 @@ class PriorStudy:
         path = _path(found, rounds)
         try:
             self._check_own(found, path)
+            self.suspicions = self._compared(found)
             return KnownByOthers(
                 standard=found.standard,
                 mapped=self.recorded,
@@ -256,6 +259,14 @@ class PriorStudy:
         if self.prior.is_number:
             return (*numbers, len(outcomes), _integer(outcomes[:, 0]), _integer(outcomes[:, 0] ** 2))
         return (*numbers, len(outcomes), *(int(column.sum()) for column in outcomes.T))
+
+    def _compared(self, found: AnnouncedSums) -> tuple[Suspicion, ...]:
+        """Compare this site's columns with those of all other sites combined."""
+        sites, counts, means, deviations = found.without(self._statistics())
+        # The numbers of the other sites are shown only if they are sums of as many sites as the plan requires.
+        are_enough = (sites >= self.prior.fewest_sites - 1) & (counts >= FEWEST_ROWS)
+        others = OtherColumns(means=means, deviations=deviations, are_enough=are_enough)
+        return tuple(suspicions(self.prior.columns, self.recorded, self._features, others))
 
     def _gain_of(self, found: AnnouncedSums, others: Float64) -> int:
         """Return how much the other sites' score lowers the loss of an intercept alone, encoded as an integer."""
