@@ -20,9 +20,10 @@ import numpy.typing as npt
 from protos.errors import DataError
 from protos.plan.documents import nearest_name
 from site_agent.desk.export.export_inputs import input_names
-from site_agent.trainer.data.cell_rules import ABSENT, MISSING, Flaw
+from site_agent.trainer.data.cell_rules import ABSENT, MISSING, PLAIN_DATE, Flaw
 from site_agent.trainer.data.column_profile import Profile
-from site_agent.trainer.data.contract import Contract, ParquetFormat, TableFormat
+from site_agent.trainer.data.columns import DateFeature, DayColumn, patterns_of
+from site_agent.trainer.data.contract import Contract, ExcelFormat, Format, ParquetFormat, TableFormat
 from site_agent.trainer.data.mistakes import Mistake, refuse
 from site_agent.trainer.data.run_table import is_missing
 from site_agent.trainer.data.tables import Survey, Table, survey_new_rows
@@ -129,7 +130,7 @@ def read_new_rows(
     """Read a table of new patients by the rules of the trained model's contract.
 
     Args:
-        path: a file in the contract's format. By its name it may also be Parquet (.parquet) or text (.csv).
+        path: a file in the contract's format. By its name it may also be Parquet (.parquet), Excel (.xlsx) or text.
         profile: of the training rows, for their limits; without it no value is beyond them.
         scratch: the folder for files with the pixels of images; None keeps pixels in memory.
 
@@ -190,12 +191,21 @@ def _foreign(table: Table, profile: Profile | None) -> list[LeftOut]:
 
 
 def _with_format_of(path: Path, contract: Contract) -> Contract:
-    """Return the contract with the table format changed to the format that the file's name shows."""
-    suffix = path.suffix.lower()
-    if suffix in _PARQUET and not isinstance(contract.format, ParquetFormat):
-        return contract.model_copy(update={"format": ParquetFormat(kind="parquet")})
-    if suffix in _TEXT and not isinstance(contract.format, TableFormat):
-        return contract.model_copy(
-            update={"format": TableFormat(header=True, delimiter="\t" if suffix == ".tsv" else ",")}
-        )
-    return contract
+    """Return the contract with the format that the file's name shows. A cell with a date has no declared pattern."""
+    suffix, zone = path.suffix.lower(), contract.format.zone
+    other: Format = contract.format
+    if suffix in _PARQUET:
+        other = ParquetFormat(kind="parquet", zone=zone)
+    elif suffix == ".xlsx":
+        other = ExcelFormat(kind="excel", zone=zone)
+    elif suffix in _TEXT:
+        other = TableFormat(header=True, delimiter="\t" if suffix == ".tsv" else ",", zone=zone)
+    if other.kind == contract.format.kind:
+        return contract
+    columns = [
+        one.model_copy(update={"pattern": (*patterns_of(one.pattern), PLAIN_DATE)})
+        if isinstance(one, DateFeature | DayColumn)
+        else one
+        for one in contract.columns
+    ]
+    return contract.model_copy(update={"format": other, "columns": tuple(columns)})

@@ -57,7 +57,7 @@ def _one_reading_query(text: str) -> str:
 
 def _place(name: str) -> str:
     try:
-        ZoneInfo(name)
+        ZoneInfo("" if name in ("EST", "MST", "HST") else name)  # without summer time, unlike most places
     except (ValueError, OSError, KeyError):  # ZoneInfoNotFoundError is a KeyError
         raise ValueError("the name of a time zone, such as Europe/Berlin") from None
     return name

@@ -41,6 +41,8 @@ _MARKS: Final = (
     (0, b"PAR1", FileKind("a Parquet file", "parquet", "Declare `kind: parquet` in the contract's format.")),
     (0, b"SQLite format 3\0", FileKind("an SQLite database", "sql", _QUERY)),
     (8, b"DUCK", FileKind("a DuckDB database", "sql", _QUERY)),
+    (4, b"Standard Jet DB", FileKind("an Access database (mdb)", None, _EXPORT)),
+    (4, b"Standard ACE DB", FileKind("an Access database (accdb)", None, _EXPORT)),
     (30, b"mimetypeapplication/vnd.oasis", FileKind("an OpenDocument file (ods, odt)", None, _SAVE)),
     (0, b"\xd0\xcf\x11\xe0", FileKind("an old Excel workbook, or one with a password", "excel", _SAVE)),
     (0, b"{\\rtf", FileKind("a text document (rtf)", None, _EXPORT)),
@@ -49,6 +51,11 @@ _MARKS: Final = (
     (0, b"\x1f\x8b", FileKind(_PACKED, None, f"{_UNPACK} If it is of R (rds, RData): write.csv(TABLE, 'table.csv').")),
     *((0, mark, FileKind(_PACKED, None, _UNPACK)) for mark in (b"BZh", b"\xfd7zXZ\0", b"7z\xbc\xaf", b"Rar!\x1a")),
     (0, b"**COMPRESSED** **COMP", FileKind("a file of PROC CPORT", None, "Write it with the engine XPORT of SAS.")),
+    (0, b"\0" * 12 + b"\xc2\xea\x81\x63", FileKind("a SAS catalogue", None, "Name the table (sas7bdat) beside it.")),
+    *((0, mark, FileKind("a file of R", None, "Write the table with write.csv.")) for mark in (b"RDX2\n", b"RDX3\n")),
+    (0, b"PGDMP", FileKind("a dump of PostgreSQL", None, _RESTORE)),
+    (0, b"TAPE\0\0", FileKind("a backup of SQL Server", None, _RESTORE)),
+    (0, b"\1\x0f\0\0", FileKind("a database file of SQL Server", None, _RESTORE)),
     (0, b"MSH|", FileKind("a file of HL7 messages", None, _EXPORT)),
 )  # fmt: skip
 _WORKBOOK: Final = FileKind("an Excel workbook", "excel", "Declare `kind: excel` in the contract's format.")

@@ -15,6 +15,8 @@ from site_agent.trainer.data.tables import read_table, survey_table
 from tests.site_agent.trainer.data.conftest import contract_from
 
 STARTS: Final = {
+    "table.mdb": b"\0\1\0\0Standard Jet DB\0",
+    "table.accdb": b"\0\1\0\0Standard ACE DB\0",
     "table.ods": b"PK\3\4" + bytes(22) + b"\x08\0\0\0mimetypeapplication/vnd.oasis.opendocument.spreadsheet",
     "table.rtf": b"{\\rtf1\\ansi a,b\n1,2\n",
     "table.pdf": b"%PDF-1.7\na,b\n1,2\n",

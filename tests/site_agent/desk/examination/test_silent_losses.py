@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from protos.errors import DataError
@@ -12,6 +13,7 @@ from site_agent.desk.drafting.column_draft import ColumnDraft, feature_line, tar
 from site_agent.desk.drafting.describe import describe
 from site_agent.desk.examination.examine import examine
 from site_agent.desk.examination.examined_columns import far_values, unlikely_markers
+from site_agent.desk.new_rows import read_new_rows
 from site_agent.hospital import Split
 from site_agent.trainer.data.tables import survey_table
 from tests.site_agent.trainer.data.conftest import contract_from
@@ -122,3 +124,10 @@ def test_a_header_that_lacks_a_name_is_refused(tmp_path: Path) -> None:
     """As R and pandas write the names of rows."""
     with pytest.raises(DataError):
         describe(_file(tmp_path / "table.csv", [[str(number), *row] for number, row in enumerate(_lines())]))
+
+
+def test_new_rows_in_parquet_can_have_real_dates(tmp_path: Path) -> None:
+    """Such a cell has no pattern."""
+    pd.DataFrame({"born": np.array(["1960-03-01"], "datetime64[s]"), "code": ["01"]}).to_parquet(tmp_path / "n.pq")
+    contract = contract_from(_contract().replace("date, since", 'date, pattern: "%d.%m.%Y", since'))
+    assert len(read_new_rows(tmp_path / "n.pq", contract, None).usable) == 1
