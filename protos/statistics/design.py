@@ -78,7 +78,7 @@ class DesignColumn:
 
     @property
     def scale(self) -> str:
-        """Return what a coefficient compares: "per 1 years" or "compared with female". Empty for a spline's column."""
+        """Return what a coefficient compares: "per unit (years)" or "compared with female"; nothing for a spline."""
         return "" if any(factor.knots for factor in self.factors) else ", ".join(one.scale for one in self.factors)
 
     @property
@@ -241,7 +241,7 @@ def _factors(concept: NumberConcept | CodedConcept, model: Model) -> tuple[_Fact
         raise ValueError(f"{name} is a number and has no reference")
     if knots and any(not one < other for one, other in pairwise((concept.low, *knots, concept.high))):
         raise ValueError(f"the knots of {name} must rise, strictly between {concept.low:g} and {concept.high:g}")
-    limits, scale = np.array([concept.low, concept.high]), f"per 1 {concept.unit or ''}".rstrip()
+    limits, scale = np.array([concept.low, concept.high]), "per unit" + (f" ({concept.unit})" if concept.unit else "")
     found = []
     for place in range(max(1, len(knots) - 1)):
         low, high = spline_column(limits, knots, place).tolist()

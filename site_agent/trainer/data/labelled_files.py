@@ -173,6 +173,9 @@ def labelled_rows(path: Path, form: LabelledFormat, doubts: list[Doubt]) -> Gene
         rows += now
     if marked is not None or (kind in ("sas7bdat", "sav", "dta") and facts.number_rows not in (rows, None)):
         refuse([f"only {rows} of the file's rows can be read; copy or export it again"])
+    with path.open("rb") as file:
+        if kind == "sav" and any(file.read(80)[76:]):  # the place of the weight among the columns, from 1
+            doubts.append(Doubt("the file weights its rows (WEIGHT BY), and each is read as one: repeat the rows"))
     for place, count in enumerate(missing):
         if count:
             words = f"the file declares {count.total()} of its numbers as missing"

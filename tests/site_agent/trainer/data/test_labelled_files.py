@@ -140,6 +140,8 @@ def test_numbers_that_spss_calls_missing_are_asked_about(tmp_path: Path) -> None
     undeclared = contract_from(describe(path).text.replace('missing_markers: ["998", "999"]', "required: true", 1))
     assert not survey_table(path, drafted).doubts
     assert [name for _, name in survey_table(path, undeclared).doubts] == ["AGE"]
+    path.write_bytes(path.read_bytes()[:76] + b"\2\0\0\0" + path.read_bytes()[80:])  # the second column is a weight
+    assert len(survey_table(path, drafted).doubts) == 1
 
 
 def test_special_missing_values_are_not_numbers(tmp_path: Path) -> None:
