@@ -30,7 +30,8 @@ NUMBERS: Final = {"age": (0, 120), "pressure": (0, 300), "lipids": (0, 800)}
 CODES: Final = {"sex": ["m", "f"], "smoker": ["no", "yes"]}
 TABLE: Final = {"table_one": {"columns": ["age"]}}
 MODEL: Final = {"family": "gaussian", "intercept": "common", "outcome": "pressure"}
-PRODUCT: Final = {"regression": MODEL | {"terms": ["age", "sex", "smoker", "age:sex:smoker"]}}
+_TERMS = ["age", "sex", "smoker", "age:sex", "age:smoker", "sex:smoker", "age:sex:smoker"]
+PRODUCT: Final = {"regression": MODEL | {"terms": _TERMS}}
 Row = tuple[object, ...]
 
 

@@ -201,7 +201,7 @@ def _renamed(name: str) -> Callable[[str], bytes]:
 @pytest.mark.parametrize(
     ("written", "words"),
     [
-        (_with_decimal_commas, "The first row has none of the declared names"),
+        (_with_decimal_commas, "The first row has no declared name"),
         (_renamed("Pressure"), "column pressure: it is missing. Column number 4 has the same name but for capitals"),
         (_renamed("presure"), "column pressure: it is missing. Column number 4 has nearly the same name"),
     ],

@@ -107,8 +107,8 @@ def test_a_cell_that_does_not_fit_is_told_by_column_and_row(
             ["Age", "Age", "cp", "smoker", "note", "sick"],
             ["column Age: it is there 2 times", "column chol: it is miss"],
         ),
-        (["a", "b", "c", "d", "Zebra", "f"], ["none of the declared names", "header: false"]),
-        (None, ["none of the declared names"]),
+        (["a", "b", "c", "d", "Zebra", "f"], ["no declared name"]),
+        (None, ["no declared name"]),
     ],
 )
 def test_a_wrong_header_is_told_without_repeating_it(
