@@ -65,6 +65,6 @@ def standardised_difference(one: Mapping[str, Any], other: Mapping[str, Any]) ->
 
 
 def is_of_one_patient(values: Float64, patients: Integers) -> bool:
-    """Return whether half of the squared distances from the mean are of one patient."""
+    """Return whether all but a twentieth of the squared distances from the mean is of one patient."""
     each = np.bincount(patients, (values - values.mean()) ** 2) if len(values) else np.zeros(1)
-    return bool(2.0 * each.max() > each.sum() * (1.0 + 1e-9))
+    return bool(each.max() > 0.95 * each.sum())

@@ -8,7 +8,7 @@ with a missing value take no part. The rules:
   a Hessian has a bound. Coefficients are printed in the units of the concepts;
 * a site needs `smallest_part` patients, or none, beside the commonest value of a column, in each cell of the codes that
   a term crosses (references too), and between two neighbouring knots. Fewer would show single ones, so then every
-  column of these concepts is void. So is a column with half of its squares from one patient;
+  column of these concepts is void. So is a column if nearly all its squared distances are of one;
 * a column that too few sites have is no part of a model that anybody prints.
 """
 

@@ -10,7 +10,7 @@ The rules:
 * quartiles need the rows of each bin. A site first moves its extreme values, at most a quarter on each side, inward to
   a value that `smallest_cell` rows reach. So no bin shows its extremes, and quartiles stay;
 * rows that a contract leaves out, because they have no outcome, are counted and take no part;
-* half of the squared distances from a mean are not of one patient;
+* a cell whose squared distances from the mean are nearly all of one patient is small;
 * a group that is printed has values at `fewest_sites` sites or more.
 """
 
@@ -207,7 +207,7 @@ class TableOneArithmetic(OneRound):
         if small:
             return {"void": f"a hospital has fewer rows of a cell than its smallest cell: join codes of {concept.name}"}
         if sites < self._size.fewest_sites:
-            return {"void": f"{sites:.0f} hospitals record {concept.name}, and {self._size.fewest_sites} are needed"}
+            return {"void": f"{sites:.0f} hospitals have {concept.name} here, and {self._size.fewest_sites} are needed"}
         *counts, missing = map(round, rest[: len(self._cells(concept))])
         rows = sum(counts)
         record: dict[str, Any] = {"rows": rows, "missing": missing, "sites": round(sites)}
