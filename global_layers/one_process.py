@@ -5,18 +5,19 @@ There is no socket, no mask and no second process. Every integer is the same as 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from coordinator.rounds.phases import Gathering
 from coordinator.rounds.run import Run, new_run, terms_of
 from protos.plan.exchange import stage_at
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
 from protos.wire.messages import Finish, Offer, Stage
 from site_agent.gate.door import Builder, Noise
 from site_agent.gate.privacy_ledger import with_noise
@@ -25,6 +26,7 @@ from site_agent.trainer.requests import Asked
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 from site_agent.trainer.study import Study
 
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz234567"
 AnyStudy: TypeAlias = Study | PriorStudy | StatisticsStudy
 
 
@@ -104,3 +106,13 @@ def asked_by(message: Offer | Finish) -> Asked:
         best_round=message.best_round,
         scales=message.scales if isinstance(message, Offer) else b"",
     )
+
+
+def plan_among(members: Mapping[str, object], **keys: Any) -> Plan:  # Any: keys of a plan, checked by it
+    """Return a plan with these keys among sites with made-up identities."""
+    sites = [
+        {"name": name, "identity": "-".join([f"aa{_LETTERS[place // 32]}{_LETTERS[place % 32]}"] * 8)}
+        for place, name in enumerate(members)
+    ]
+    content = {"study": "simulation", "version": 1, "sites": sites}
+    return plan_from_json(json.dumps(content | {"masking": {"required": False}} | keys))

@@ -6,7 +6,6 @@ no network. Masks cancel in every sum, so without them all bits of a result are 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -14,9 +13,8 @@ import pandas as pd
 from sklearn.metrics import roc_auc_score
 
 from global_layers.frames import FEWEST_SITES, tables_of
-from global_layers.one_process import run_rounds
+from global_layers.one_process import plan_among, run_rounds
 from protos.plan.network_plan import NetworkPlan
-from protos.plan.plan import Plan, plan_from_json
 from protos.plan.prior_plan import PriorPlan
 from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.joining_models import fit_own_models
@@ -30,7 +28,6 @@ from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Study
 
 _PRIOR: Final = "federated-prior"
-_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz234567"
 _LATENT: Final = 16  # of the networks: small, so that a simulation takes seconds
 
 
@@ -98,7 +95,7 @@ def _best_local(member: _Member, site: str, seed: int) -> float:
 def _of_prior(
     members: Mapping[str, _Member], concepts: Sequence[Mapping[str, Any]], seed: int
 ) -> dict[str, dict[str, float]]:
-    plan = _plan(members, kind="prior", concepts=concepts, fewest_sites=FEWEST_SITES, rows_per_unknown=1.0)
+    plan = plan_among(members, kind="prior", concepts=concepts, fewest_sites=FEWEST_SITES, rows_per_unknown=1.0)
     assert isinstance(plan, PriorPlan)
     studies = {
         name: PriorStudy(plan, member.dataset, member.table, member.rows, site=name) for name, member in members.items()
@@ -125,7 +122,7 @@ def _of_networks(members: Mapping[str, _Member], method: str, rounds: int, seed:
         {"name": column, "recorded_by": [name for name, recorded in own.items() if column in recorded]}
         for column in dict.fromkeys(column for recorded in own.values() for column in recorded)
     ]
-    plan = _plan(
+    plan = plan_among(
         members,
         kind="network",
         start={"name": "equal", "seed": seed},
@@ -141,12 +138,3 @@ def _of_networks(members: Mapping[str, _Member], method: str, rounds: int, seed:
     studies = {name: Study(plan, member.dataset, seeds=Seeds.published(seed, name)) for name, member in members.items()}
     run_rounds(plan, studies)
     return {name: member.auroc(studies[name].conclude().test_outputs[:, 0]) for name, member in members.items()}
-
-
-def _plan(members: Mapping[str, object], **keys: Any) -> Plan:  # Any: keys of a plan, checked by it
-    sites = [
-        {"name": name, "identity": "-".join([f"aa{_LETTERS[place // 32]}{_LETTERS[place % 32]}"] * 8)}
-        for place, name in enumerate(members)
-    ]
-    content = {"study": "simulation", "version": 1, "sites": sites}
-    return plan_from_json(json.dumps(content | {"masking": {"required": False}} | keys))

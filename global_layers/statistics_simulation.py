@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from global_layers.one_process import run_rounds
+from global_layers.one_process import plan_among, run_rounds
 from protos.plan.analyses import Frame
 from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.statistics_plan import StatisticsPlan
@@ -17,11 +17,12 @@ from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
 
 def simulate_statistics(
-    plan: StatisticsPlan, sites: Mapping[str, pd.DataFrame], patient: str | None = None
+    plan: StatisticsPlan | Mapping[str, Any], sites: Mapping[str, pd.DataFrame], patient: str | None = None
 ) -> list[dict[str, Any]]:
     """Return what each analysis of the plan prints, or the reason under the key `refused`.
 
     Args:
+        plan: a plan, or its keys `concepts`, `analyses`, `smallest_cell` and others without study, version and sites.
         sites: by the names in the plan a frame whose columns have the names of concepts: numbers in the concept's unit,
             and codes as texts or numbers. A frame lacks exactly the concepts that `recorded_by` does not give it.
         patient: the column that identifies patients; None if each row is one.
@@ -29,6 +30,10 @@ def simulate_statistics(
     Raises:
         ValueError: the sites are not those of the plan, or a column is absent or has other values.
     """
+    if not isinstance(plan, StatisticsPlan):
+        made = plan_among(sites, **{"kind": "statistics", **plan})
+        assert isinstance(made, StatisticsPlan)
+        plan = made
     if set(sites) != set(plan.site_names):
         raise ValueError(f"the plan has the sites {', '.join(plan.site_names)}")
     studies = {}
