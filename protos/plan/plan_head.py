@@ -19,7 +19,7 @@ from protos.numbers.fixed_point import is_power_of_two
 from protos.plan.canonical import digest
 from protos.plan.concepts import Answers, Concept, Question
 from protos.plan.documents import Document, refuse_for
-from protos.plan.ingredients import Mean, Method, Nothing
+from protos.plan.ingredients import Method, Nothing
 from protos.plan.patient_privacy import Privacy
 from protos.plan.private_training import PrivateTraining
 from protos.plan.schedules import Timing
@@ -118,9 +118,8 @@ class PlanHead(Document, ABC):
         if self.bits != 32 and not self.sends_updates:
             yield "only updates of a network without privacy can be short integers. Set bits under masking to 32"
         if self.bits == 8 and len(self.sites) > _MOST_SITES_OF_8_BITS:
-            yield f"{len(self.sites)} sites, but bits: 8 allows at most {_MOST_SITES_OF_8_BITS}. Set bits to 16"
-        if self.bits == 8 and not isinstance(self.ingredients.server_rule, Mean):
-            yield f"bits: 8 is too coarse for the server rule of {self.method_name}. Set bits to 16"
+            allowed = f"with bits: 8 a plan has at most {_MOST_SITES_OF_8_BITS} sites"
+            yield f"{allowed}, but this one has {len(self.sites)}. Set bits under masking to 16"
         if self.privacy is None:
             return
         if not self.masking.required:

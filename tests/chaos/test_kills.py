@@ -20,7 +20,7 @@ from protos.wire.messages import Chunk, KeyAdvert, KeySessionAcknowledgement, Si
 from tests.chaos.in_process import Mortal, plan_of, to_the_end
 from tests.federation import StreamEnd
 from tests.for_each import in_turns
-from tests.laws.catalogue import NAMES, NOT_SHORTEST
+from tests.laws.catalogue import NAMES
 
 Strikes = Callable[[str, str], bool]
 MEASURING: dict[str, Any] = {"checkpoint": "global"}
@@ -55,7 +55,7 @@ def a_plan(method: str, *, is_masked: bool, measures: bool, every_rounds: int) -
     """A method's plan that saves after this number of rounds."""
     keys = {key: MEASURING[key] for key in MEASURING if measures and key not in CANNOT.get(method, ())}
     saving = {"save_every_rounds": every_rounds, "save_every_seconds": None}
-    masking = {"required": is_masked, "bits": (32, 16, 16 if method in NOT_SHORTEST else 8)[every_rounds % 3]}
+    masking = {"required": is_masked, "bits": (32, 16, 8)[every_rounds % 3]}
     return plan_of(method, masking=masking, timing=saving, **keys)
 
 

@@ -52,7 +52,6 @@ _METHODS: Final[dict[str, dict[str, Any]]] = {
     _OF_ONE_LAYER: {"layers": 1},
 }
 NAMES: Final = (*NETWORK_METHODS, _OF_ONE_LAYER)
-NOT_SHORTEST: Final = ("fedadagrad", "fedadam", "fedyogi", "scaffold")  # not with 8 bits
 # Of the networks that read a table, only this one has a normalisation.
 _OF_A_TABLE: Final[dict[str, Any]] = {
     "architecture": {

@@ -20,7 +20,6 @@ from site_agent.trainer_socket import Message, Prepare
 from tests.federation import Federation, MadeUpTrainer, identity_of, masked_plan
 from tests.for_each import in_turns
 from tests.hostile.real_trainers import RealTrainer
-from tests.laws.catalogue import NOT_SHORTEST
 from tests.laws.masked_runs import SCHEDULES, decisions, reference, unmasked
 from tests.protos.examples import COMPANIONS, METHODS, plan_of_method
 from tests.rehearsal.made_up_time import play
@@ -35,8 +34,7 @@ pytestmark = pytest.mark.usefixtures("disk_without_waiting")
 
 def a_plan(seed: int, aggregate: str = "every-round", **changes: Any) -> Plan:
     """A masked plan for three to seven sites; sites, weights, seed and bits of updates follow from the number."""
-    shortest = 16 if changes.get("method", {}).get("name") in NOT_SHORTEST else 8
-    count, masking = 3 + seed % 5, {"required": True, "bits": (shortest, 16, 32)[seed % 3]}
+    count, masking = 3 + seed % 5, {"required": True, "bits": (8, 16, 32)[seed % 3]}
     schedule: dict[str, Any] = {"aggregate": aggregate, "epochs": 2, "batches_per_epoch": 2}
     keys: dict[str, Any] = {"schedule": schedule, "start": {"seed": seed}, "masking": masking}
     return masked_plan("abcdefg"[:count], parameters=17, **(keys | changes))

@@ -19,7 +19,7 @@ from site_agent.trainer.site_network import Seeds, SiteTraining, begin_training,
 from site_agent.trainer.study import Study
 from site_agent.trainer.training.flat_network import State, Vector
 from tests.for_each import in_turns, some
-from tests.laws.catalogue import NAMES, NOT_SHORTEST, SITES, catalogue_plan, rows_at
+from tests.laws.catalogue import NAMES, SITES, catalogue_plan, rows_at
 from tests.site_agent.trainer.methods.tiny import Federation, scalars_of
 
 by_method = pytest.mark.parametrize("name", NAMES)
@@ -146,7 +146,7 @@ def _restored(plan: Plan, study: Study) -> Study:
 @pytest.mark.parametrize(("name", "made"), in_turns(NAMES, [1, 2], every=2))
 def test_a_saved_state_brings_back_all_that_the_next_steps_depend_on(name: str, made: int) -> None:
     """As bytes of a safetensors file into a fresh study: every later answer and the last model have equal bits."""
-    plan = catalogue_plan(name, dropout=0.2, masking={"bits": 16 if made == 2 or name in NOT_SHORTEST else 8})
+    plan = catalogue_plan(name, dropout=0.2, masking={"bits": (8, 16)[made - 1]})
     federation, again = _federation(plan), _federation(plan)
     number = _first_training_rounds(federation, made)
     assert _first_training_rounds(again, made) == number
