@@ -68,7 +68,7 @@ class Figures:
 @click.option("--parameters", type=click.IntRange(1, 1 << 30), default=300_000, show_default=True)
 @click.option("--rounds", type=click.IntRange(2, 100_000), default=200, show_default=True)
 @click.option("--masked/--unmasked", default=False, show_default=True, help="Secure aggregation.")
-@click.option("--bits", type=click.Choice(["8", "16", "32"]), default="32", show_default=True, help="Of an update.")
+@click.option("--bits", type=click.Choice(["16", "32"]), default="32", show_default=True, help="Of an update.")
 @click.option("--early", is_flag=True, help="Aggregate after every batch.")
 @click.option("--limit-seconds", type=float, default=600.0, show_default=True, help="When to give up.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="An empty folder for logs and records.")

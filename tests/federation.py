@@ -130,7 +130,7 @@ def short(plan: Plan, site: str, update: Vector, asked: Asked, weight: float = 1
     assert isinstance(plan, NetworkPlan)
     manifest = manifest_of(plan)
     tensors = Exchanges(plan, manifest).of(asked.round, Stage.TRAINING, asked.layers).up
-    return ShortUpdates(plan, manifest, tensors, site.encode()).encode(update, asked, weight)[0]
+    return ShortUpdates(plan, manifest, tensors, site.encode()).encode(update, asked, weight)
 
 
 def encoded(plan: Plan, update: Vector, weight: float = 1.0) -> Integers:

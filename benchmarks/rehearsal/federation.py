@@ -151,7 +151,7 @@ def hospital_document(setting: Setting, name: str) -> dict[str, object]:
             "smallest_sites": setting.sites,
             "largest_rounds": setting.rounds,
             "largest_megabytes": 1e9,
-            "largest_clipping_range": 1024.0,
+            "largest_clipping_range": 8.0,
         },
         "data": {"table": "none.csv", "contract": "none.yaml", "split": {"seed": 0}},  # this trainer reads neither
     }
@@ -183,5 +183,5 @@ def plan_document(setting: Setting, parameters: int, identities: dict[str, str])
         "weighting": {"name": "equal"},
         "start": {"name": "equal", "seed": 0},
         "sites": [{"name": name, "identity": identity} for name, identity in sorted(identities.items())],
-        "masking": {"required": setting.is_masked, "bits": setting.bits, "clipping_range": 1024.0},
+        "masking": {"required": setting.is_masked, "bits": setting.bits},
     }

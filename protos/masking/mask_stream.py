@@ -24,8 +24,8 @@ from protos.numbers.chunk_layout import Layout
 from protos.plan.canonical import pack
 
 _CIPHER: Final = "aes-256-ctr"
-# The fastest of 2**16 to 2**19 bytes in measurements: zeros, keystream and vector fit into a core's own cache together.
-BLOCK_PARAMETERS: Final = 1 << 16  # of 32 bits
+# The fastest of 2**14 to 2**17 in measurements: zeros, keystream and vector fit into a core's own cache together.
+BLOCK_PARAMETERS: Final = 1 << 16
 _BLOCK_WORDS: Final = 1 << 13
 _BLOCK_BYTES: Final = 8 * _BLOCK_WORDS + 4 * BLOCK_PARAMETERS
 _ZEROS: Final = memoryview(bytes(_BLOCK_BYTES))
@@ -113,7 +113,7 @@ class Masker:
         """Write `plain` plus each peer's keystream from `start` into `out`, block by block."""
         for stream, _ in self._streams:
             stream.reset_nonce(start)
-        for word_slice, change_slice in _blocks(plain[0].size, plain[1].size, self._layout.width):
+        for word_slice, change_slice in _blocks(plain[0].size, plain[1].size):
             self._add_block((plain[0][word_slice], plain[1][change_slice]), (out[0][word_slice], out[1][change_slice]))
 
     def _add_block(self, plain: Numbers, out: Numbers) -> None:
@@ -130,12 +130,12 @@ class Masker:
             plain = out  # a contributor has at least one peer, so all of `out` is written
 
 
-def _blocks(words: int, updates: int, width: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the slices of words and updates for each block of keystream. Words come before updates of `width` bytes."""
-    word, update, most = 0, 0, 4 * BLOCK_PARAMETERS // width
+def _blocks(words: int, updates: int) -> Iterator[tuple[slice, slice]]:
+    """Yield the slices of words and updates for each block of keystream. Words come before updates."""
+    word, update = 0, 0
     while word < words or update < updates:
         next_word = min(word + _BLOCK_WORDS, words)
-        next_update = min(update + most, updates) if next_word == words else 0
+        next_update = min(update + BLOCK_PARAMETERS, updates) if next_word == words else 0
         yield slice(word, next_word), slice(update, next_update)
         word, update = next_word, next_update
 

@@ -24,8 +24,12 @@ def is_power_of_two(number: float) -> bool:
     return number > 0 and math.isfinite(number) and math.frexp(number)[0] == 0.5
 
 
-class NotFinite(ValueError):  # the caller turns it into an error
-    """A value is infinite or not a number."""
+class NotFinite(ValueError):  # names the value's position; the caller turns it into an error
+    """A value is infinite or not a number; `index` is its position in the vector."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class FixedPoint:
     def __post_init__(self) -> None:
         if not is_power_of_two(self.clipping_range) or self.sites < 1:
             raise ValueError("a clipping range that is a power of two, and at least one site")
+        if self.scale < 1:
+            raise ValueError("the clipping range leaves no bits for fractions")
 
     @cached_property
     def scale(self) -> float:
@@ -78,15 +84,16 @@ class FixedPoint:
                 np.multiply(given, factor, out=block)
                 largest = max(float(block.max()), -float(block.min()))
                 if not largest <= limit:
-                    clipped += self._clip(given, block, limit)
+                    clipped += self._clip(given, block, start, limit)
                 np.rint(block, out=block)
                 out[start : start + BLOCK] = block
         return clipped
 
     @staticmethod
-    def _clip(given: npt.NDArray[np.float32], block: npt.NDArray[np.float32], limit: np.float32) -> int:
-        if not np.isfinite(given).all():
-            raise NotFinite
+    def _clip(given: npt.NDArray[np.float32], block: npt.NDArray[np.float32], start: int, limit: np.float32) -> int:
+        finite = np.isfinite(given)
+        if not finite.all():
+            raise NotFinite(start + int(np.argmin(finite)))
         outside = int(np.count_nonzero(np.abs(block) > limit))
         np.clip(block, -limit, limit, out=block)
         return outside

@@ -40,7 +40,6 @@ Float32 = npt.NDArray[np.float32]
 Starts = Mapping[str, Float32]  # the values of a plan's starting file, by tensor name
 
 ROWS: Final = "rows"  # the scalar that gives the updates their weight
-SHORTENED: Final = "shortened: "  # before the name of a layer: whether a site has divided its update of the layer
 LARGEST_LOSS: Final = 1024.0  # a larger validation loss counts as this value
 LARGEST_SENSITIVITY: Final = 8.0
 LOSS_SCALE: Final = 1 << 32
@@ -235,7 +234,6 @@ def _scalars(plan: NetworkPlan, tensors: tuple[TensorSpec, ...]) -> Iterator[Sca
     if plan.has_validation_round:
         yield Scalar("validation weight", weight, Stage.VALIDATION)
         yield Scalar("validation loss", int(LARGEST_LOSS) * LOSS_SCALE, Stage.VALIDATION, LOSS_SCALE)
-    yield from (Scalar(SHORTENED + layer, 1) for layer in layers_of(tensors) if plan.bits == 8)
 
 
 def _statistics_scalars(plan: StatisticsPlan) -> Iterator[Scalar]:

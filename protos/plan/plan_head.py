@@ -16,6 +16,7 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 from pydantic import Field, StrictBool, StringConstraints, model_validator
 
 from protos.numbers.fixed_point import is_power_of_two
+from protos.numbers.short_integers import largest_integer
 from protos.plan.canonical import digest
 from protos.plan.concepts import Answers, Concept, Question
 from protos.plan.documents import Document, refuse_for
@@ -46,7 +47,7 @@ class ListedSite(Document):
     answers: Answers = "same"
 
 
-_MOST_SITES_OF_8_BITS: Final = 14  # so that a site has at least 8 integers on each side of 0
+_FEWEST_LEVELS: Final = 256  # of a short integer on each side of 0
 
 
 class Masking(Document):
@@ -54,11 +55,11 @@ class Masking(Document):
 
     Without masks the coordinator can read each site's contribution. `clipping_range` is the largest absolute value of
     an encoded update, an integer of so many `bits`. If more than `largest_clipped_share` of the values are clipped (of
-    short integers in any layer), the site sends a void. With 8 bits it sends a part of its update later instead.
+    16 bits in any layer), the site sends a void.
     """
 
     required: StrictBool = True
-    bits: Literal[8, 16, 32] = 32
+    bits: Literal[16, 32] = 32
     clipping_range: float = Field(default=8.0, ge=2.0**-40, le=1024)
     largest_clipped_share: float = Field(default=0.001, ge=0, le=1)
 
@@ -117,9 +118,8 @@ class PlanHead(Document, ABC):
     def _of_masks(self) -> Iterator[str]:
         if self.bits != 32 and not self.sends_updates:
             yield "only updates of a network without privacy can be short integers. Set bits under masking to 32"
-        if self.bits == 8 and len(self.sites) > _MOST_SITES_OF_8_BITS:
-            allowed = f"with bits: 8 a plan has at most {_MOST_SITES_OF_8_BITS} sites"
-            yield f"{allowed}, but this one has {len(self.sites)}. Set bits under masking to 16"
+        if self.bits != 32 and largest_integer(self.bits, len(self.sites)) < _FEWEST_LEVELS:
+            yield f"sums of {self.bits} bits are too coarse for {len(self.sites)} sites. Set bits under masking to 32"
         if self.privacy is None:
             return
         if not self.masking.required:

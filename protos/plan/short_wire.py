@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.numbers.round_sums import Sums
-from protos.numbers.short_integers import WIDTHS, Integers, Scales, unpack_exponents
+from protos.numbers.short_integers import WIDTHS, Integers, first_exponent, most_after, next_exponent, unpack_exponents
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange
 from protos.plan.ingredients import Mean
-from protos.plan.manifest import ROWS, SHORTENED, Manifest, slices_of
+from protos.plan.manifest import ROWS, Manifest, slices_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.plan.server_rules import Float32, apply_rule
@@ -50,19 +50,20 @@ def layer_parts(tensors: tuple[TensorSpec, ...]) -> Iterator[tuple[str, slice]]:
 
 def first_exponents(plan: Plan, manifest: Manifest) -> tuple[int, ...]:
     """Return the exponents of the first round, one for each of the manifest's layers. It is empty for 32 bits."""
-    return () if plan.bits == 32 else (_scales(plan).first,) * len(manifest.layers)
+    return () if plan.bits == 32 else (_first(plan),) * len(manifest.layers)
 
 
 def next_exponents(plan: NetworkPlan, manifest: Manifest, sums: Sums) -> tuple[int, ...]:
     """Return the exponents of the round after these sums. Layers that were not summed keep theirs."""
-    found = dict(zip(manifest.layers, sums.exponents, strict=bool(sums.exponents)))
     largest: dict[str, int] = {}
-    for layer, part in layer_parts(sums.exchange.up) if found else ():
-        updates = sums.updates[part]
-        largest[layer] = max(largest.get(layer, 0), int(updates.max()), -int(updates.min()))
-    for layer, most in largest.items():
-        found[layer] = _scales(plan).next(found[layer], most, sums.scalars.get(SHORTENED + layer, 0))
-    return tuple(found.values())
+    for layer, part in layer_parts(sums.exchange.up) if sums.exponents else ():
+        found = sums.updates[part]
+        largest[layer] = max(largest.get(layer, 0), int(found.max()), -int(found.min()))
+    facts = plan.bits, len(plan.sites), _first(plan)
+    return tuple(
+        next_exponent(exponent, largest[layer], *facts) if layer in largest else exponent
+        for layer, exponent in zip(manifest.layers, sums.exponents, strict=bool(sums.exponents))
+    )
 
 
 def why_not_scales(plan: Plan, manifest: Manifest, scales: bytes, before: bytes | None) -> str | None:
@@ -77,13 +78,13 @@ def why_not_scales(plan: Plan, manifest: Manifest, scales: bytes, before: bytes 
     if before is None:
         return None if unpack_exponents(scales) == first else "first scales that are not the plan's"
     known = unpack_exponents(before) if before else (_UNKNOWN,) * len(first)
-    may, pairs = _scales(plan), zip(unpack_exponents(scales), known, strict=True)
-    is_fit = all(may.coarsest <= scale <= may.most_after(earlier) for scale, earlier in pairs)
+    pairs = zip(unpack_exponents(scales), known, first, strict=True)
+    is_fit = all(lowest <= scale <= most_after(earlier, lowest) for scale, earlier, lowest in pairs)
     return None if is_fit else "scales that grow faster than they may"
 
 
-def _scales(plan: Plan) -> Scales:
-    return Scales(plan.bits, len(plan.sites), plan.masking.clipping_range)
+def _first(plan: Plan) -> int:
+    return first_exponent(plan.bits, len(plan.sites), plan.masking.clipping_range)
 
 
 @dataclass(frozen=True)

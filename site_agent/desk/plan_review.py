@@ -16,7 +16,7 @@ from host.printed_page import Section as Part
 from host.printed_page import page, paragraph, table
 from protos.plan.architecture import NamedTensors
 from protos.plan.ingredients import SensitivePrefix
-from protos.plan.manifest import ROWS, SHORTENED, Manifest, Scalar, most_bytes, rounds_with
+from protos.plan.manifest import ROWS, Manifest, Scalar, most_bytes, rounds_with
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
@@ -39,7 +39,6 @@ _LARGE: Final = 100_000  # numbers above this limit are shown with grouped digit
 _MEANING: Final = {
     "rows": "the number of this site's training rows, rounded to two significant bits",
     "sensitivity": "how much the loss depends on the layers up to this layer, times this site's weight",
-    "shortened": "1 if this site sends a part of its update of this layer with a later round, otherwise 0",
     "validation weight": "the number of this site's validation rows, rounded to two significant bits, or 1 if all "
     "weights are equal",
     "validation loss": "the loss of the received model on this site's validation rows, times this site's weight",
@@ -247,7 +246,7 @@ def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:
 
 def _kind(scalar: Scalar) -> str | None:
     """Return the group of a number, if the review shows this group in a single line. Otherwise return None."""
-    if scalar.name.startswith(("private ", SHORTENED)):
+    if scalar.name.startswith("private "):
         return scalar.name.partition(":")[0]
     is_pair = scalar.stage is Stage.STATISTICS and " x " in scalar.name
     return scalar.name.partition(" ")[0] if is_pair or scalar.stage is Stage.NEWTON else None

@@ -31,12 +31,11 @@ class ShortUpdates:
     def __init__(self, plan: NetworkPlan, manifest: Manifest, tensors: tuple[TensorSpec, ...], key: bytes) -> None:
         self._layers, self._key, self._kind = manifest.layers, key, WIDTHS[plan.bits]
         self._limit = largest_integer(plan.bits, len(plan.sites))
-        self._share = plan.masking.largest_clipped_share if plan.bits == 8 else 1.0  # otherwise the gate sends a void
         self._parts = tuple(layer_parts(tensors))
         self.residual = np.zeros(sum(tensor.number_count for tensor in tensors), np.float32)
 
-    def encode(self, update: Vector, asked: Asked, weight: float) -> tuple[Integers, frozenset[str]]:
-        """Return an update as integers, and the layers that were divided.
+    def encode(self, update: Vector, asked: Asked, weight: float) -> Integers:
+        """Return an update as integers.
 
         Args:
             update: float32 of the shape of `residual`.
@@ -50,10 +49,7 @@ class ShortUpdates:
             raise MalformedMessage("scales of other layers than the manifest's")
         exponents = dict(zip(self._layers, unpack_exponents(asked.scales), strict=True))
         stream, out = rounding_stream(digest("rounding", self._key, asked.round)), np.empty(update.size, self._kind)
-        shortened = set[str]()
         for layer, part in self._parts:
             values, rest = update[part], self.residual[part]
-            factor, clipped = np.ldexp(np.float32(weight), exponents[layer]), int(self._share * rest.size)
-            if encode_short(values, rest, factor, self._limit, clipped, stream, out[part]):
-                shortened.add(layer)
-        return out, frozenset(shortened)
+            encode_short(values, rest, exponents[layer], weight, self._limit, stream, out[part])
+        return out

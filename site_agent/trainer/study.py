@@ -28,11 +28,12 @@ import torch
 from torch import Tensor
 
 from protos.numbers.fixed_point import NotFinite
+from protos.numbers.short_integers import WIDTHS
 from protos.plan.architecture import TensorSpec
 from protos.plan.canonical import digest
 from protos.plan.exchange import Exchange, Exchanges, is_measured
 from protos.plan.ingredients import InnerProblem, Mixture, PersonalCopy, SensitivePrefix
-from protos.plan.manifest import SHORTENED, Starts, largest_weight, manifest_of
+from protos.plan.manifest import Starts, largest_weight, manifest_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.noisy_results import local_change
 from protos.plan.private_training import PrivateTraining
@@ -108,7 +109,8 @@ class Study:
             device=device,
         )
         self._measures = Measures(plan, len(self.dataset.training), len(self.dataset.validation))
-        self._begin_training(self.manifest.tensors)
+        self._training = self._begin_training(self.manifest.tensors)
+        self._short = self._short_updates(self.manifest.tensors)
         self.choice, self._layers, self._rounds_taken, self._is_closed = Choice(plan.checkpoint), b"", 0, False
         self._own_start = self._training.flat.private.data.clone() if plan.own_numbers else None
         self._trains = plan.tier_of(seeds.site) == "training"
@@ -190,8 +192,8 @@ class Study:
         facts: Any = saved.facts  # JSON that this class wrote, under a digest
         layers = bytes.fromhex(facts["layers"])
         if layers != self._layers:
-            self._layers = layers
-            self._begin_training(self._exchanges.result(layers))
+            self._layers, self._training = layers, self._begin_training(self._exchanges.result(layers))
+            self._short = self._short_updates(self._exchanges.result(layers))
         if self._short is not None:
             self._short.residual[...] = saved.tensors["residual"].numpy()
         self._training.local.restore(part_of(saved.tensors, "training"))
@@ -217,15 +219,22 @@ class Study:
             return Answer(updates=np.empty(0, np.float32), scalars=sums)
         if self._trains:  # otherwise the parameters stay as received, and the update is zeros
             local.train_round(self.plan.schedule.steps_per_round, values, controls if exchange.has_controls else None)
-        update = self._training.flat.update(values).numpy()
+        update, scalars = self._training.flat.update(values).numpy(), self._scalars(exchange)
         if self._short is None:
-            return Answer(updates=update, scalars=self._scalars(exchange))
+            return Answer(updates=update, scalars=scalars)
+        if not self._trains:
+            return Answer(updates=np.zeros(update.size, WIDTHS[self.plan.bits]), scalars=scalars)
         weight = self.rows / largest_weight(self.plan) if self.rows else 1.0
         try:
-            updates, shortened = self._short.encode(update, asked, weight)
+            return Answer(updates=self._short.encode(update, asked, weight), scalars=scalars)
         except NotFinite as cause:
             raise TrainingDiverged from cause
-        return Answer(updates=updates, scalars=self._scalars(exchange, shortened))
+
+    def _short_updates(self, tensors: tuple[TensorSpec, ...]) -> ShortUpdates | None:
+        if self.plan.bits == 32:
+            return None
+        key = digest("short updates", self.seeds.origin, self.site)
+        return ShortUpdates(self.plan, self.manifest, tensors, key)
 
     def _private_sums(self, training: PrivateTraining) -> tuple[int, ...]:
         """Return the sum of this site's clipped gradients at the shared values. A private round sends only this sum."""
@@ -238,9 +247,8 @@ class Study:
         rows = self.dataset.training
         return PrivateRows.of(rows.features, np.asarray(rows.targets, np.float64), self.own.training_patients)
 
-    def _scalars(self, exchange: Exchange, shortened: frozenset[str] = frozenset()) -> tuple[int, ...]:
-        values = {SHORTENED + layer: int(layer in shortened) for layer in self.manifest.layers}
-        values |= self._measures.validation_of(self.choice.curve[-1].loss) if self.choice.curve else {}
+    def _scalars(self, exchange: Exchange) -> tuple[int, ...]:
+        values = self._measures.validation_of(self.choice.curve[-1].loss) if self.choice.curve else {}
         return tuple(values[scalar.name] for scalar in exchange.scalars if scalar.name != "rows")
 
     def _probe(self) -> Answer:
@@ -269,7 +277,8 @@ class Study:
         if self._rounds_taken:
             raise MalformedMessage("other layers than those that were chosen")
         self._layers = asked.layers
-        self._begin_training(self._exchanges.result(asked.layers))
+        self._training = self._begin_training(self._exchanges.result(asked.layers))
+        self._short = self._short_updates(self._exchanges.result(asked.layers))
 
     def _take_in(self, asked: Asked, values: Tensor) -> None:
         if self.plan.start.name == "own" and asked.round == 0:
@@ -298,10 +307,8 @@ class Study:
             self.choice.consider(round_number, float(training.validation_losses()), training.local.evaluated())
             self.watch(self.choice, is_last)
 
-    def _begin_training(self, federated: tuple[TensorSpec, ...]) -> None:
-        rows, key = rows_of(self.dataset), digest("short updates", self.seeds.origin, self.site)
-        self._training = begin_training(self.networks, self.plan.ingredients, federated, rows, self.seeds)
-        self._short = None if self.plan.bits == 32 else ShortUpdates(self.plan, self.manifest, federated, key)
+    def _begin_training(self, federated: tuple[TensorSpec, ...]) -> SiteTraining:
+        return begin_training(self.networks, self.plan.ingredients, federated, rows_of(self.dataset), self.seeds)
 
 
 def _read(plan: NetworkPlan, own: Dataset, inputs: ConceptInputs | None) -> tuple[Dataset, int | None]:

@@ -55,7 +55,7 @@ def a_plan(method: str, *, is_masked: bool, measures: bool, every_rounds: int) -
     """A method's plan that saves after this number of rounds."""
     keys = {key: MEASURING[key] for key in MEASURING if measures and key not in CANNOT.get(method, ())}
     saving = {"save_every_rounds": every_rounds, "save_every_seconds": None}
-    masking = {"required": is_masked, "bits": (32, 16, 8)[every_rounds % 3]}
+    masking = {"required": is_masked, "bits": (32, 16)[every_rounds % 2]}
     return plan_of(method, masking=masking, timing=saving, **keys)
 
 

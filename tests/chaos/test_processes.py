@@ -49,7 +49,7 @@ def prepared(folder: Path, *, is_masked: bool, has_services: bool = False) -> Re
     prepared_here(rehearsal)
     (plan,) = folder.glob("plan-*.yaml")
     saving = {"timing": {"save_every_rounds": 3, "save_every_seconds": None}}
-    masking = {"masking": {"required": is_masked, "bits": 8 if is_masked else 16}}
+    masking = {"masking": {"required": is_masked, "bits": 16}}
     plan.write_text(yaml.safe_dump(yaml.safe_load(plan.read_text()) | saving | masking))
     for hospital in rehearsal.hospitals:
         config = folder / hospital.name / "hospital.yaml"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import protos.wire.messages
-from protos.numbers.short_integers import Scales, pack_exponents
+from protos.numbers.short_integers import first_exponent, pack_exponents
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
@@ -61,7 +61,7 @@ PLANS: dict[str, dict[str, Any]] = {
 FIRST_LAYER = manifest_of(masked_plan("abc", **PLANS["probing"])).initial_parameters(0)[:4]
 
 
-SCALES = pack_exponents((Scales(16, 3, 8.0).first,) * 2)
+SCALES = pack_exponents((first_exponent(16, 3, 8.0),) * 2)
 SUM = np.ones(ZEROS.size, np.int16)
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from protos.errors import ProtocolError
-from protos.numbers.short_integers import Scales, pack_exponents
+from protos.numbers.short_integers import first_exponent, pack_exponents
 from protos.plan.plan import Plan
 from protos.wire.messages import Bind, Chunk, CoordinatorMessage, Finish, Offer
 from protos.wire.positions import parameters_digest
@@ -21,7 +21,7 @@ from tests.scripted import Step, begun, scripted
 
 ALL = ("a", "b", "c")
 COUNT = 10
-EXPONENT = Scales(16, 3, 8.0).first
+EXPONENT = first_exponent(16, 3, 8.0)
 SCALES = pack_exponents((EXPONENT, EXPONENT))
 ZEROS = np.zeros(COUNT, np.float32)
 SUM = np.arange(-5, 5, dtype=np.int16)

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("disk_without_waiting")
 
 def a_plan(seed: int, aggregate: str = "every-round", **changes: Any) -> Plan:
     """A masked plan for three to seven sites; sites, weights, seed and bits of updates follow from the number."""
-    count, masking = 3 + seed % 5, {"required": True, "bits": (8, 16, 32)[seed % 3]}
+    count, masking = 3 + seed % 5, {"required": True, "bits": (16, 32)[seed % 2]}
     schedule: dict[str, Any] = {"aggregate": aggregate, "epochs": 2, "batches_per_epoch": 2}
     keys: dict[str, Any] = {"schedule": schedule, "start": {"seed": seed}, "masking": masking}
     return masked_plan("abcdefg"[:count], parameters=17, **(keys | changes))

@@ -47,13 +47,15 @@ def test_no_honest_sum_exceeds_most_and_one_reaches_it(sites: int) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("index", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5, 3 * BLOCK - 1])
-def test_what_is_not_finite_is_refused(value: float, index: int) -> None:
-    """In the first block and behind it."""
+def test_what_is_not_finite_is_refused_where_it_stands(value: float, index: int) -> None:
+    """The refusal names the value's place in the vector, in the first block and behind it."""
     values = np.zeros(3 * BLOCK, np.float32)
     values[index] = value
 
-    with pytest.raises(NotFinite):
+    with pytest.raises(NotFinite) as refusal:
         encoded(FixedPoint(8.0, 3), values)
+
+    assert refusal.value.index == index
 
 
 @for_each("seed", range(20))
@@ -93,9 +95,11 @@ def test_the_blocks_leave_no_trace(seed: int) -> None:
     np.testing.assert_array_equal(values, before)
 
 
-@pytest.mark.parametrize(("clipping_range", "sites"), [(3.0, 3), (0.0, 3), (-8.0, 3), (8.0, 0), (np.inf, 1)])
+@pytest.mark.parametrize(
+    ("clipping_range", "sites"), [(3.0, 3), (0.0, 3), (-8.0, 3), (8.0, 0), (2.0**31, 1), (np.inf, 1)]
+)
 def test_impossible_encodings_are_refused(clipping_range: float, sites: int) -> None:
-    """A range that is no power of two, or no site, is a programmer's mistake."""
+    """A range that is no power of two, no site, or no bit left for fractions is a programmer's mistake."""
     with pytest.raises((ValueError, OverflowError)):
         FixedPoint(clipping_range, sites)
 

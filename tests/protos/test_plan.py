@@ -204,7 +204,6 @@ def test_defaults_are_written_out_before_they_are_agreed() -> None:
         ({"weighting": EXACT | {"largest_rows": 1 << 25}}, "largest_rows is at most 16777216"),
         ({"weighting": EXACT, "masking": {"required": False}}, "exact row counts need masks"),
         ({"masking": {"clipping_range": 3.0}}, "power of two"),
-        ({"sites": listed(15), "masking": {"bits": 8}}, "at most 14 sites"),
         ({"masking": {"clipping_range": 2048.0}}, "less than or equal to 1024"),
         ({"optimiser": {"name": "sgd", "learning_rate": 0}}, "greater than 0"),
         ({"optimiser": {"name": "sgd", "learning_rate": 1, "momentum": 1}}, "less than 1"),

@@ -1,4 +1,4 @@
-"""Updates as integers of 8 and 16 bits: sums fit, rounding is unbiased, and nothing is lost."""
+"""Updates as integers of 16 bits: sums fit, rounding is unbiased, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 from protos.numbers.fixed_point import NotFinite
 from protos.numbers.short_integers import (
     WIDTHS,
-    Scales,
     encode_short,
+    first_exponent,
     largest_integer,
+    most_after,
+    next_exponent,
     pack_exponents,
     rounding_stream,
     unpack_exponents,
@@ -25,39 +27,37 @@ Float32 = npt.NDArray[np.float32]
 
 
 def encoded(
-    values: Float32, residual: Float32, *, exponent: int = 0, weight: float = 1.0, limit: int = 9000,
-    clipped: int = 1 << 30, key: bytes = KEY,
-) -> npt.NDArray[np.signedinteger]:  # fmt: skip
+    values: Float32, residual: Float32, *, exponent: int = 0, weight: float = 1.0, limit: int = 9000, key: bytes = KEY
+) -> npt.NDArray[np.signedinteger]:
     """The integers of an update. The residual is changed."""
-    out = np.empty(values.size, WIDTHS[8 if limit < 128 else 16])
-    encode_short(values, residual, np.ldexp(np.float32(weight), exponent), limit, clipped, rounding_stream(key), out)
+    out = np.empty(values.size, WIDTHS[16])
+    encode_short(values, residual, exponent, weight, limit, rounding_stream(key), out)
     return out
 
 
 @for_each("seed", range(40))
 def test_a_sum_of_all_sites_fits(seed: int) -> None:
     """Whatever the weights, also where every site sends the largest values: no sum leaves the ring of its bits."""
-    generator, bits = np.random.default_rng(seed), (8, 16)[seed % 2]
-    sites, total = int(generator.integers(2, 100 if bits == 16 else 15)), np.zeros(500, np.int64)
+    generator = np.random.default_rng(seed)
+    sites, total = int(generator.integers(2, 100)), np.zeros(500, np.int64)
     for site in range(sites):
         values = np.float32(generator.choice([-1.0, 1.0])) * np.full(500, 1e9, np.float32)
-        weight, limit = generator.uniform(1e-3, 1.0), largest_integer(bits, sites)
+        weight, limit = generator.uniform(1e-3, 1.0), largest_integer(16, sites)
         out = encoded(values, np.zeros(500, np.float32), weight=weight, limit=limit, key=site.to_bytes(32, "big"))
         assert set(np.abs(out).tolist()) == {limit}  # a clipped value tells nothing of the weight
         total += np.abs(out.astype(np.int64))
-    assert total.max() <= (1 << (bits - 1)) - 1
+    assert total.max() <= (1 << 15) - 1
 
 
 @for_each("seed", range(20))
 def test_nothing_is_lost(seed: int) -> None:
-    """What was sent, divided or not, and the residual are what was to be sent, up to a rounding in each step."""
-    generator, facts = np.random.default_rng(seed), ({"limit": 9000}, {"limit": 24, "clipped": 70})[seed % 2]
+    """What was sent and the residual are what was to be sent, up to one rounding of float32 for each step."""
+    generator = np.random.default_rng(seed)
     exponent, weight = int(generator.integers(-4, 12)), float(np.float32(generator.uniform(0.01, 1.0)))
     values = generator.normal(0, 2.0 ** (3 - exponent), (6, 70_000)).astype(np.float32)
     residual, sent = np.zeros(70_000, np.float32), np.zeros(70_000)
     for number, update in enumerate(values):
-        out = encoded(update, residual, exponent=exponent, weight=weight, key=number.to_bytes(32, "big"), **facts)
-        assert np.count_nonzero(np.abs(out) >= facts["limit"]) <= facts.get("clipped", 0)
+        out = encoded(update, residual, exponent=exponent, weight=weight, key=number.to_bytes(32, "big"))
         sent += out / np.float64(np.float32(math.ldexp(1.0, exponent)) * np.float32(weight))
     largest = np.abs(values).sum(axis=0).max() + np.abs(sent).max()
     np.testing.assert_allclose(sent + residual, values.sum(axis=0, dtype=np.float64), atol=12 * 2.0**-24 * largest)
@@ -68,7 +68,7 @@ def test_rounding_is_unbiased() -> None:
     values = np.full(1 << 18, 2.3, np.float32)
     out = encoded(values, np.zeros_like(values))
     assert set(np.unique(out).tolist()) == {2, 3}
-    assert abs(out.mean() - 2.3) < 5 * 0.5 / 2**9 + 2.0**-8  # a draw has eight bits
+    assert abs(out.mean() - 2.3) < 5 * 0.5 / 2**9 + 2.0**-10  # a draw has ten bits
 
 
 def test_the_same_key_rounds_alike_and_another_differently() -> None:
@@ -80,32 +80,30 @@ def test_the_same_key_rounds_alike_and_another_differently() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_not_finite_is_refused(value: float) -> None:
+def test_a_value_that_is_not_finite_is_refused_with_its_place(value: float) -> None:
     """No integer stands for it."""
     values = np.ones(70_000, np.float32)
     values[66_000] = value
-    with pytest.raises(NotFinite):
+    with pytest.raises(NotFinite) as found:
         encoded(values, np.zeros_like(values))
+    assert found.value.index == 66_000
 
 
 @for_each("seed", range(30))
 def test_the_next_scale_leaves_room_for_larger_sums(seed: int) -> None:
     """The largest power of two that leaves it, but not much finer than before. The first scale is the coarsest."""
-    generator, (bits, times) = np.random.default_rng(seed), ((8, 8), (16, 64))[seed % 2]
-    sites, exponent = int(generator.integers(3, 15)), int(generator.integers(20))
-    room = sites * largest_integer(bits, sites)
-    largest = int(generator.integers(1, room))
-    scales, finest = Scales(bits, sites, 0.5), Scales(bits, sites, 2.0**100)
-    found = finest.next(exponent, largest, 0)
-    grown = times * largest * 2.0 ** (found - exponent)
+    generator = np.random.default_rng(seed)
+    sites, exponent = int(generator.integers(3, 100)), int(generator.integers(20))
+    room, largest = sites * largest_integer(16, sites), int(generator.integers(1, 400))
+    found = next_exponent(exponent, largest, 16, sites, -100)
+    grown = 64 * largest * 2.0 ** (found - exponent)
     assert grown <= room
-    assert room < 2 * grown or found == finest.most_after(exponent) == exponent + 2
-    coarsest = scales.coarsest
-    assert math.ldexp(0.5, coarsest) <= largest_integer(bits, sites) < math.ldexp(0.5, coarsest + 1)
-    assert scales.first == coarsest + (10 if bits == 8 else 0)
-    unshortened = [scales.next(coarsest, room, 0), scales.next(coarsest, 0, 0), scales.next(coarsest + 1, 0, 0)]
-    assert unshortened == [coarsest, coarsest + 10, coarsest + 3]
-    assert [scales.next(coarsest + 5, one, 1) - coarsest for one in (0, 1, room)] == [4, 4, 2 if bits == 8 else 0]
+    assert room < 2 * grown or found == most_after(exponent, -100) == exponent + 2
+    first = first_exponent(16, sites, 0.5)
+    assert math.ldexp(0.5, first) <= largest_integer(16, sites) < math.ldexp(0.5, first + 1)
+    assert next_exponent(first, room, 16, sites, first) == first
+    assert next_exponent(first, 0, 16, sites, first) == first + 10
+    assert next_exponent(first + 1, 0, 16, sites, first) == first + 3
 
 
 def test_exponents_travel_as_bytes() -> None:
