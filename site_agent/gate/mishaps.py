@@ -22,7 +22,7 @@ _REMEDIES: Final = {
 }
 
 
-OTHER_PLAN: Final = "Agree with the researcher on another plan, or change the policy in hospital.yaml."
+OTHER_PLAN: Final = "Tell the researcher this reason. Another plan may be needed, or another policy in hospital.yaml."
 
 
 class TrainerFailed(OperatorError):

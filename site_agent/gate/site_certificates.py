@@ -131,6 +131,7 @@ class SiteCertificates:
         addresses: tuple[str, str] = ("", ""),
     ) -> None:
         """Let the agent start to use a new certificate, after the gate has verified and recorded it."""
+        self._belong(federation, root)
         await self._shown(Install(key, site, federation, *addresses, payload=packed((chain, root))))
 
     async def _shown(self, order: Look | Install) -> ShownCertificates:
@@ -142,11 +143,13 @@ class SiteCertificates:
         shown = ShownCertificates(chain=chain, root=root)
         if shown.is_enrolled:
             self.check(shown.federation(), shown.root)
-            if not self._audit.records(_BELONGS):
-                federation, root_sha256 = shown.federation(), _fingerprint(shown.root)
-                self._audit.write(_BELONGS, federation=federation, root_sha256=root_sha256)
+            self._belong(shown.federation(), shown.root)
         self.shown = shown
         return shown
+
+    def _belong(self, federation: str, root: bytes) -> None:
+        if not self._audit.records(_BELONGS):
+            self._audit.write(_BELONGS, federation=federation, root_sha256=_fingerprint(root))
 
 
 async def renewal_of(certificates: SiteCertificates, site: str, identity_key: Ed25519PrivateKey) -> RenewalAsked:
