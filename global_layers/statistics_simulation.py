@@ -41,7 +41,7 @@ def simulate_statistics(
         there = [one for one in plan.concepts if one.recorded_by is None or name in one.recorded_by]
         owners = np.arange(len(table)) if patient is None else pd.factorize(table[patient])[0]
         columns = {concept.name: _values(concept, table, name) for concept in there}
-        if any((table[time] < 0).any() for time in times_of(plan)):
+        if any((table[time] < 0).any() for time in times_of(plan) & {*columns}):
             raise ValueError(f"the frame of {name} has times below 0")
         frame = Frame(columns=columns, patients=owners.astype(np.int64), smallest_cell=plan.smallest_cell)
         studies[name] = StatisticsStudy(plan, frame, site=name, secret=b"simulated")

@@ -211,7 +211,10 @@ def _differences(one: Facts) -> Iterator[str]:
     if rows:
         yield table("Differences between hospitals", head, rows, style="figures")
     elif not one["ridge"]:
-        yield paragraph("Too few hospitals have an estimate of their own to print Q and I².", "soft")
+        yield paragraph(
+            "Q and I² are those of a plan's first model, if enough hospitals have own estimates.",
+            "soft",
+        )
 
 
 def _shapes(one: Facts) -> Iterator[str]:

@@ -67,4 +67,5 @@ def standardised_difference(one: Mapping[str, Any], other: Mapping[str, Any]) ->
 def is_of_one_patient(values: Float64, patients: Integers) -> bool:
     """Return whether all but a twentieth of the squared distances from the mean is of one patient."""
     each = np.bincount(patients, (values - values.mean()) ** 2) if len(values) else np.zeros(1)
-    return bool(each.max() > 0.95 * each.sum())
+    number = len(np.unique(patients))  # of n patients, one can have at most the part (n - 1) / n
+    return bool(each.max() * number > 0.95 * each.sum() * (number - 1) and each.max() > 0.0)

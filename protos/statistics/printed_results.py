@@ -50,7 +50,10 @@ def results_as_lines(results: Results) -> Iterator[str]:
             yield from _model(result)
         elif "log_rank" in result:
             for group in result["groups"]:
-                median, low, high = (group["median"][key] or "not reached" for key in ("value", "low", "high"))
+                median, low, high = (
+                    "not reached" if group["median"][key] is None else group["median"][key]
+                    for key in ("value", "low", "high")
+                )
                 line = f"{group['patients']} patients, {group['events']} events, median {median} [{low}, {high}]"
                 yield f"  {group['group']:<28}{line}"
             if test := result["log_rank"]:

@@ -178,17 +178,21 @@ class TableOneArithmetic(OneRound):
         """Return for each column a record of each group. A void cell has a reason and no numbers."""
         found: dict[str, dict[str, Any]] = {concept.name: {} for concept in self._columns}
         totals: dict[str, Float64] = {}
+        sites: dict[str, list[float]] = {concept.name: [] for concept in self._columns}
         start = 0
         for group in self.groups:
             for concept in self._columns:
                 numbers = sums.first[start : start + self._length(concept)]
                 start += len(numbers)
+                sites[concept.name] += [float(numbers[0])] if numbers[0] > 0 else []
                 found[concept.name][group] = self._record(concept, numbers)
                 totals[concept.name] = totals.get(concept.name, np.zeros(len(numbers))) + numbers
         if self._by is not None:
             for concept in self._columns:
                 numbers = totals[concept.name]
-                numbers[0] = self._size.sites
+                # A group of too few sites would be the rest of all.
+                fewest = min(sites[concept.name], default=0.0)
+                numbers[0] = self._size.sites if fewest >= self._size.fewest_sites else fewest
                 found[concept.name] = {"all": self._record(concept, numbers)} | found[concept.name]
         groups = list(dict.fromkeys(["all", *self.groups]))
         units = {one.name: one.unit for one in self._columns if isinstance(one, NumberConcept)}
@@ -205,7 +209,8 @@ class TableOneArithmetic(OneRound):
     def _record(self, concept: NumberConcept | CodedConcept, numbers: Float64) -> dict[str, Any]:
         sites, small, *rest = numbers
         if small:
-            return {"void": f"a hospital has fewer rows of a cell than its smallest cell: join codes of {concept.name}"}
+            remedy = "join codes" if isinstance(concept, CodedConcept) else "narrow the range or leave out bins"
+            return {"void": f"few rows of a hospital, or one patient, would decide a cell of {concept.name}: {remedy}"}
         if sites < self._size.fewest_sites:
             return {"void": f"{sites:.0f} hospitals have {concept.name} here, and {self._size.fewest_sites} are needed"}
         *counts, missing = map(round, rest[: len(self._cells(concept))])

@@ -153,7 +153,7 @@ def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> S
     cell = max(plan.smallest_cell, hospital.policy.smallest_cell)
     frame = concept_frame(plan, table, hospital.site, cell)
     used = used_values(plan, table, frame)
-    patients = None if table.patients is None else (*table.patients, *[""] * frame.left_out)
+    patients = None if table.patients is None else (*table.patients, *(f"left {one}" for one in range(frame.left_out)))
     secret = site_secret(state / "models")
     study = StatisticsStudy(plan, frame, site=hospital.site, secret=secret, digest=table_digest(table))
     if plan.privacy is None:

@@ -112,6 +112,17 @@ def test_a_plan_whose_sums_differ_by_one_hospital_or_one_group_is_refused() -> N
     assert found["columns"]["age"]["all"]["rows"] == table[table.site < 3].age.notna().sum()
 
 
+def test_all_are_void_where_a_group_is_of_too_few_hospitals() -> None:
+    """The group would be the rest of all: here men are at two of four hospitals, with enough patients at each."""
+    table = patients(0)
+    table.loc[table.site < 2, "sex"] = "female"
+    plan = statistics_plan(table_one("age", by="sex"))
+
+    age = results_of(plan, frames_of(plan, table))[0]["columns"]["age"]
+
+    assert [name for name, one in age.items() if "void" in one] == ["all", "sex=male"]
+
+
 def test_a_notebook_has_the_same_numbers() -> None:
     """The same plan over frames with texts for codes."""
     table = patients(3)

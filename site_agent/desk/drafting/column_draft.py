@@ -183,7 +183,10 @@ class ColumnDraft:
     @property
     def event(self) -> str | None:
         """Which of two codes is the event, if the words of the codes or of their labels say so, or they are 0 and 1."""
-        words = {one: re.split(r"\W", self.labels.get(one, one).lower())[0] for one in self.shown_codes}
+        told = {one: self.labels.get(one, one).lower() for one in self.shown_codes}
+        if re.search("cens|alive|surviv", self.name.lower()) or any("surviv" in one for one in told.values()):
+            return None  # 1 may be the censored
+        words = {one: re.split(r"\W", text)[0] for one, text in told.items()}
         negative = [code for code, word in words.items() if word in _NO]
         events = [code for code, word in words.items() if word in _YES] or [one for one in words if one not in negative]
         is_clear = len(words) == 2 and len(events) == 1 and (negative or words[events[0]] != "1")

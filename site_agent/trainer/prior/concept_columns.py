@@ -57,7 +57,9 @@ class MappedNumber(Document):
         found = self.factor * own + self.offset
         if (self.factor, self.offset) == (1.0, 0.0):
             return found
-        return np.asarray(np.round(found, 3 - Decimal(self.high - self.low).adjusted()))
+        digits = 3 - Decimal(self.high - self.low).adjusted()
+        step = np.where((found > 0.0) & (np.round(found, digits) == 0.0), 10.0**-digits, 0.0)  # a time above 0 stays so
+        return np.asarray(np.round(found, digits) + step)
 
     def values(self, own: Float64, *, is_summed: bool = False) -> Float64:
         """Return the values of a column of numbers, scaled to 0..1, NaN if missing. `own` has shape (rows,)."""
@@ -171,7 +173,7 @@ def without_rare(
     for place, one in enumerate(mapped):
         if isinstance(one, MappedCode):
             codes.setdefault(one.feature, {})[place] = one
-        elif one is not None and _beside_commonest(one.values(features[one.feature])) >= fewest:
+        elif one is not None and _beside_commonest(one.values(features[one.feature], is_summed=True)) >= fewest:
             kept[place] = one
     for name, columns in codes.items():
         for place in _common(columns, features[name], fewest):
