@@ -84,12 +84,10 @@ class SiteMasking:
         """Create this site's masking keys for a new key session, and delete the keys of the previous session.
 
         Raises:
-            MaskingRefused: the key session is not new or has other sites, or the sums are not allowed.
+            MaskingRefused: the key session is not new, or its sites are not exactly the plan's.
         """
         require(message.key_session > self._highest_key_session, Reason.WRONG_KEY_SESSION)
         require(message.sites == self._plan.site_names, Reason.OTHER_SITES)
-        if self._why_not is not None:
-            require(False, self._why_not)
         self.forget()
         self._highest_key_session = message.key_session
         self._terms = KeySessionTerms(
@@ -176,6 +174,8 @@ class SiteMasking:
 
     def _check_bind(self, bind: Bind) -> None:
         require(self.key_session > 0, Reason.WRONG_KEY_SESSION)
+        if self._why_not is not None:
+            require(False, self._why_not)
         require(bind.sites == self._plan.site_names, Reason.OTHER_SITES)
 
     def _context(self, position: bytes, bind: Bind, layout: Layout) -> bytes:
