@@ -28,15 +28,21 @@ Weakened = Callable[[], AbstractContextManager[Any]]
 class Attack:
     """An attack of the wall.
 
-    `name` is unique and has no spaces. `tries` is one sentence without a full stop. `without` names what the
-    weakened copy lacks: "the plan's list of identity keys". An attack that `needs_root` becomes other users.
+    `name` is unique and has no spaces. `tries` is one sentence without a full stop; by default the first one of what
+    `run` says of itself. `without` names what the weakened copy lacks: "the plan's list of identity keys". An attack
+    that `needs_root` becomes other users.
     """
 
     name: str
-    tries: str
     without: str
     run: Callable[[bool], bool]
+    tries: str = ""
     needs_root: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """Return what the attack tries."""
+        return self.tries or " ".join((self.run.__doc__ or "").partition("\n\n")[0].split()).rstrip(".")
 
 
 def in_copy(is_weak: bool, weakened: Weakened) -> AbstractContextManager[Any]:

@@ -229,15 +229,9 @@ ATTACKS = (
         )
         for kind in BEYOND
     ),
-    Attack(
-        name="gate-upload-after-a-withdrawal",
-        tries="an upload goes on after the persons have withdrawn in its middle",
-        without="the approval",
-        run=upload_after_a_withdrawal,
-    ),
+    Attack(name="gate-upload-after-a-withdrawal", without="the approval", run=upload_after_a_withdrawal),
     Attack(
         name="gate-release-without-a-record",
-        tries="a contribution leaves while the audit log cannot be written",
         without="the rule that a record comes before the act",
         run=release_without_a_record,
     ),

@@ -91,16 +91,6 @@ class _Key:
 
 
 ATTACKS = (
-    Attack(
-        name="plan-that-fills-the-memory",
-        tries="some kilobytes of a plan have half a million sums in each round",
-        without="the count of sums before they are listed",
-        run=memory_of_a_plan,
-    ),
-    Attack(
-        name="plan-that-holds-the-gate",
-        tries="a plan whose reading takes long holds up everything else at the gate",
-        without="the other thread in which plans are read",
-        run=time_of_a_plan,
-    ),
+    Attack(name="plan-that-fills-the-memory", without="the count of sums before they are listed", run=memory_of_a_plan),
+    Attack(name="plan-that-holds-the-gate", without="the other thread in which plans are read", run=time_of_a_plan),
 )

@@ -158,39 +158,23 @@ def one_round_for_many_values(weakened: bool) -> bool:
 
 
 ATTACKS = (
+    Attack(name="forged-approval", without="the look at who could have written an approval", run=forged_approval),
     Attack(
-        name="forged-approval",
-        tries="the owner of the agent writes an approval as its own user",
-        without="the look at who could have written an approval",
-        run=forged_approval,
+        name="agent-without-approval", without="the gate's question for an approval", run=joining_without_an_approval
     ),
-    Attack(
-        name="agent-without-approval",
-        tries="the owner of the agent announces a plan that nobody has approved",
-        without="the gate's question for an approval",
-        run=joining_without_an_approval,
-    ),
-    Attack(
-        name="flood-through-the-agent",
-        tries="the owner of the agent sends messages until they fill the gate's memory",
-        without="the window of the gate socket",
-        run=flood_of_messages,
-    ),
+    Attack(name="flood-through-the-agent", without="the window of the gate socket", run=flood_of_messages),
     Attack(
         name="failure-that-names-a-patient",
-        tries="the owner of the trainer fails with a patient's name where a tensor's name belongs",
         without="the gate's comparison with the names of the plan's tensors",
         run=failure_that_names_a_patient,
     ),
     Attack(
         name="gate-without-approval",
-        tries="the owner of the gate asks the trainer for a plan that nobody has approved",
         without="the trainer's own question for an approval",
         run=training_without_an_approval,
     ),
     Attack(
         name="gate-asks-one-round-often",
-        tries="the owner of the gate asks for one round with many values of its choice",
         without="the trainer's memory of answered rounds",
         run=one_round_for_many_values,
     ),

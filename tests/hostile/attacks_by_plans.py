@@ -255,34 +255,9 @@ ATTACKS = (
         )
         for kind in WEAK_PLANS
     ),
-    Attack(
-        name="another-key-in-the-sites-place",
-        tries="the coordinator announces an approved plan with another identity key under the site's name",
-        without="the policy",
-        run=another_key_in_the_sites_place,
-    ),
-    Attack(
-        name="unapproved-plan",
-        tries="the coordinator announces another plan under an approved plan's name and version",
-        without="the approval",
-        run=unapproved_plan,
-    ),
-    Attack(
-        name="one-approver-of-two",
-        tries="the coordinator has a plan followed that one person has approved where two must",
-        without="the approval",
-        run=one_approver_of_two,
-    ),
-    Attack(
-        name="round-after-withdrawal",
-        tries="the coordinator asks for a contribution after the persons have withdrawn",
-        without="the approval",
-        run=round_after_withdrawal,
-    ),
-    Attack(
-        name="old-version-of-a-plan",
-        tries="the coordinator replays version 1 of a plan after version 2 was approved",
-        without="the age of a plan",
-        run=old_version,
-    ),
+    Attack(name="another-key-in-the-sites-place", without="the policy", run=another_key_in_the_sites_place),
+    Attack(name="unapproved-plan", without="the approval", run=unapproved_plan),
+    Attack(name="one-approver-of-two", without="the approval", run=one_approver_of_two),
+    Attack(name="round-after-withdrawal", without="the approval", run=round_after_withdrawal),
+    Attack(name="old-version-of-a-plan", without="the age of a plan", run=old_version),
 )

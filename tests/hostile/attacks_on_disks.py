@@ -38,11 +38,4 @@ def _renewed(office: Office, certificates: SiteCertificates) -> str:
         return Membership(office.authority, register, utc_now).renew(asked).refusal
 
 
-ATTACKS = (
-    Attack(
-        name="endless-certificates",
-        tries="a site requests new certificates without end, which the register stores for good",
-        without="the daily limit of certificates",
-        run=endless_certificates,
-    ),
-)
+ATTACKS = (Attack(name="endless-certificates", without="the daily limit of certificates", run=endless_certificates),)

@@ -41,10 +41,5 @@ def keys_of_the_office(weakened: bool) -> bool:
 
 
 ATTACKS = (
-    Attack(
-        name="identity-keys-of-the-office",
-        tries="the office lists two identity keys of its own, and the sheets that hospitals compare still agree",
-        without="the keys in the number of the list",
-        run=keys_of_the_office,
-    ),
+    Attack(name="identity-keys-of-the-office", without="the keys in the number of the list", run=keys_of_the_office),
 )

@@ -139,13 +139,11 @@ def _statistics(study: PriorStudy) -> tuple[int, ...]:
 ATTACKS = (
     Attack(
         name="concept-that-one-site-records",
-        tries="a plan leaves out who records a concept, and the sums of the only site that does are its own",
         without="the refusal of a site that lacks a concept for which the plan counts it",
         run=concept_of_one_site,
     ),
     Attack(
         name="column-that-one-site-records",
-        tries="an onlooker reads the update of a column's weights that one site alone records",
         without="the comparison of a table with the columns that a plan says it records",
         run=column_of_one_site,
     ),

@@ -126,15 +126,9 @@ def rows_through_private_layers(weakened: bool) -> bool:
 
 
 ATTACKS = (
-    Attack(
-        name="rows-read-by-an-imprint",
-        tries="the coordinator sends an imprinted first layer and reads rows out of a masked sum of three sites",
-        without="the check of the first parameters",
-        run=imprint_in_the_first_round,
-    ),
+    Attack(name="rows-read-by-an-imprint", without="the check of the first parameters", run=imprint_in_the_first_round),
     Attack(
         name="rows-read-through-private-layers",
-        tries="the coordinator computes sites' private first layers from the public seed and reads rows through them",
         without="the site's own secret in private starts, and in both copies the check of the first parameters",
         run=rows_through_private_layers,
     ),

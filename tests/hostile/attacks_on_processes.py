@@ -181,15 +181,9 @@ def without_the_memory() -> AbstractContextManager[None]:
 
 
 ATTACKS = (
-    Attack(
-        name="another-federation",
-        tries="the owner of the agent shows certificates of another federation, for which the gate then signs",
-        without="the gate's memory of its federation",
-        run=another_federation,
-    ),
+    Attack(name="another-federation", without="the gate's memory of its federation", run=another_federation),
     Attack(
         name="taken-over-agent",
-        tries="the owner of the agent's user, files and sockets forges two approvals and asks the trainer for rows",
         without="a user for each process, and the look at who could have written an approval",
         run=taken_over_agent,
         needs_root=True,

@@ -261,21 +261,8 @@ ATTACKS = (
         for name, (tries, kind, steps, reason, missing, without) in TURNS.items()
     ),
     Attack(
-        name="contributor-that-nobody-listed",
-        tries="the coordinator binds a set in which an unlisted site stands in a listed site's place",
-        without="the plan's list of sites",
-        run=contributor_that_nobody_listed,
+        name="contributor-that-nobody-listed", without="the plan's list of sites", run=contributor_that_nobody_listed
     ),
-    Attack(
-        name="newton-round-after-the-guard",
-        tries="the coordinator asks for a further sum of a regression after the last one",
-        without="the order of stages",
-        run=newton_round_after_the_guard,
-    ),
-    Attack(
-        name="terminal-codes-in-a-farewell",
-        tries="the coordinator sends terminal codes in the text that an operator reads",
-        without="the check of texts",
-        run=terminal_codes_in_a_farewell,
-    ),
+    Attack(name="newton-round-after-the-guard", without="the order of stages", run=newton_round_after_the_guard),
+    Attack(name="terminal-codes-in-a-farewell", without="the check of texts", run=terminal_codes_in_a_farewell),
 )

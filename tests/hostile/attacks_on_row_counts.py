@@ -92,13 +92,11 @@ def _differ_by_one(studies: Sequence[tuple[int, bool]]) -> bool:
 ATTACKS = (
     Attack(
         name="one-patient-between-two-studies",
-        tries="a study with exact row counts is repeated, and the sums of rows differ by one new patient",
         without="the counts that a site used before",
         run=one_patient_between_two_studies,
     ),
     Attack(
         name="one-patient-at-a-limit-of-the-grid",
-        tries="an exact count is compared with a rounded count of another plan, and one patient moves the rounded one",
         without="the memory of counts that left rounded",
         run=one_patient_at_a_limit_of_the_grid,
     ),

@@ -167,32 +167,21 @@ def second_study_without_a_site(weakened: bool) -> bool:
 
 ATTACKS = (
     Attack(
-        name="first-parameters",
-        tries="the coordinator chooses the parameters of the first round, to imprint rows into its sum",
-        without="the check of the first parameters",
-        run=first_parameters_of_the_coordinator,
+        name="first-parameters", without="the check of the first parameters", run=first_parameters_of_the_coordinator
     ),
     Attack(
         name="crafted-starting-file",
-        tries="a plan names a starting file whose values imprint rows into the first sum",
         without="the policy's rule about starting files",
         run=starting_file_of_the_researcher,
     ),
     Attack(
         name="first-control-variates",
-        tries="the coordinator sends control variates before anything was trained",
         without="the check of the first parameters",
         run=first_control_variates_of_the_coordinator,
     ),
-    Attack(
-        name="first-private-values",
-        tries="the coordinator computes a site's private layers from the plan, to invert the first sum",
-        without="the site's secret",
-        run=first_private_values,
-    ),
+    Attack(name="first-private-values", without="the site's secret", run=first_private_values),
     Attack(
         name="second-study-with-the-same-draws",
-        tries="a second study with the same seed and one site fewer is subtracted from the first",
         without="the site's secret and the plan's digest in its draws",
         run=second_study_without_a_site,
     ),

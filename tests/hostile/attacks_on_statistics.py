@@ -91,19 +91,14 @@ def column_of_one_site(weakened: bool) -> bool:
 ATTACKS = (
     Attack(
         name="statistics-range-around-one-patient",
-        tries="a plan declares a range in which one patient lies, so that the sum of three sites is that value",
         without="the smallest cell of rows within a range",
         run=range_around_one_patient,
     ),
     Attack(
-        name="statistics-suppressed-code",
-        tries="a plan counts a code of three patients at each site, directly or as the total minus the other codes",
-        without="the void of a whole column with a small cell",
-        run=suppressed_code,
+        name="statistics-suppressed-code", without="the void of a whole column with a small cell", run=suppressed_code
     ),
     Attack(
         name="statistics-column-of-one-site",
-        tries="a plan names a column that one hospital's contract has, so that the sum is that hospital's",
         without="the check of recorders against the contract",
         run=column_of_one_site,
     ),

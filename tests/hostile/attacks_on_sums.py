@@ -173,7 +173,6 @@ ATTACKS = (
     ),
     Attack(
         name="chunks-of-an-earlier-round",
-        tries="a site replays the chunks of an earlier round in a later one",
         without="the round and attempt of a chunk, the order of chunks, the check words and the bounds of the sum",
         run=replayed_chunks,
     ),

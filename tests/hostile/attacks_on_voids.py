@@ -267,34 +267,13 @@ def refused_by_the_trainer() -> Iterator[None]:
 
 
 ATTACKS = (
-    Attack(
-        name="void-who-stops",
-        tries="parameters that react to one patient make only that patient's hospital behave in another way",
-        without="voids: the site refuses in the open",
-        run=who_stops,
-    ),
-    Attack(
-        name="void-rows-of-a-hospital",
-        tries="announced statistics of too few rows make only the largest hospital refuse a Newton round",
-        without="voids: the trainer refuses in the open",
-        run=rows_from_refusals,
-    ),
-    Attack(
-        name="void-difference",
-        tries="the sum of a round with a void is subtracted from one without it",
-        without="the random integers of a void: it has zeros",
-        run=difference_of_a_void,
-    ),
+    Attack(name="void-who-stops", without="voids: the site refuses in the open", run=who_stops),
+    Attack(name="void-rows-of-a-hospital", without="voids: the trainer refuses in the open", run=rows_from_refusals),
+    Attack(name="void-difference", without="the random integers of a void: it has zeros", run=difference_of_a_void),
     Attack(
         name="void-numbers-one-by-one",
-        tries="rising parameters show from the sums when each further hospital's own number is passed",
         without="random checks, and voids until the end of the run",
         run=numbers_from_voids,
     ),
-    Attack(
-        name="void-after-a-restart",
-        tries="a further round of a void run is asked for after the gates have started again",
-        without="the memory of the void in the audit log",
-        run=numbers_after_a_restart,
-    ),
+    Attack(name="void-after-a-restart", without="the memory of the void in the audit log", run=numbers_after_a_restart),
 )

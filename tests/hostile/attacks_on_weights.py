@@ -75,13 +75,11 @@ def fewest_rows_and_a_large_change(weakened: bool) -> bool:
 ATTACKS = (
     Attack(
         name="one-row-and-a-large-change",
-        tries="a site claims one row under row weights and sends an update of a thousand rows",
         without="the bounds on the sum of rows and on the sum of updates",
         run=one_row_and_a_large_change,
     ),
     Attack(
         name="fewest-rows-and-a-large-change",
-        tries="a site claims the fewest rows that the plan allows and sends an update of a thousand rows",
         without="the bounds on the sum of rows and on the sum of updates",
         run=fewest_rows_and_a_large_change,
     ),

@@ -69,7 +69,7 @@ def line_of(attack: Attack, outcome: Outcome) -> str:
     """Return the line of the wall for one attack."""
     real = "refused by the real programs" if outcome.is_refused else "NOT REFUSED by the real programs"
     weak = "succeeds" if outcome.succeeds_when_weakened else "DOES NOT SUCCEED"
-    return f"{attack.name}: {attack.tries}: {real}; {weak} against a copy without {attack.without}"
+    return f"{attack.name}: {attack.sentence}: {real}; {weak} against a copy without {attack.without}"
 
 
 def show(attacks: Sequence[Attack], outcomes: Iterable[Outcome]) -> int:
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"Left out, because they need root: {', '.join(left_out)}", file=sys.stderr)
         chosen = [attack for attack in chosen if attack.name not in left_out]
     if options.list:
-        print("\n".join(f"{attack.name}: {attack.tries}" for attack in chosen))
+        print("\n".join(f"{attack.name}: {attack.sentence}" for attack in chosen))
         return 0
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, options.processes), mp_context=context) as pool:
