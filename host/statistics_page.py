@@ -95,6 +95,9 @@ def _analysis(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[s
             yield from _curve(one, own, drawings)
         case _:
             yield from _model(one, own, drawings)
+    if missing := one.get("rows that take no part"):
+        lacking = "a value in a column of the models, curves or groups, an exposure above 0, or an outcome"
+        yield paragraph(f"{missing:,} further rows take no part in any analysis: they lack {lacking}.", "soft")
 
 
 def _table_one(one: Facts) -> Iterator[str]:
@@ -111,8 +114,6 @@ def _table_one(one: Facts) -> Iterator[str]:
     for name, records in one["columns"].items():
         if voids := [record["void"] for record in records.values() if "void" in record]:
             yield paragraph(f"{name}: {voids[0]}.", "soft")
-    if left_out := one.get("rows left out"):
-        yield paragraph(f"{left_out:,} further rows have no outcome, and their hospitals leave them out.", "soft")
     if "noise" in one:
         words = f"Noise with a standard deviation of {_short(one['noise'])} rows in each count protects each patient."
         yield paragraph(words, "soft")
@@ -239,13 +240,10 @@ def _shapes(one: Facts) -> Iterator[str]:
 
 def _patients(one: Facts) -> Iterator[str]:
     """Yield who took part in a model, and who did not."""
-    sites, recorded, missing = one["sites"], one["sites that record it"], one["rows that take no part"]
+    sites, recorded = one["sites"], one["sites that record it"]
     events = f"{one['events']:,} of them with the event, " if one["events"] is not None else ""
     of, what = (f"of {one['patients']:,} patients ", "rows") if one.get("patients") else ("", "patients")
     yield f"{one['rows']:,} {what}, {events}{of}of {sites} hospitals."
-    if missing:
-        exposed = f" or no {one['exposure']} above 0" if one.get("exposure") else ""
-        yield f"{missing:,} further {what} have a missing value{exposed} and take no part."
     if sites < recorded:
         yield f"{recorded - sites} of {recorded} hospitals have too few patients or events to take part."
 

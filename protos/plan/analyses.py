@@ -15,7 +15,7 @@ from them. So no program trusts the coefficients of another, and a restart needs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
 
@@ -180,6 +180,20 @@ def _factors(terms: Terms) -> Iterator[ConceptName]:
     yield from dict.fromkeys(name for term in terms for name in term.split(":"))
 
 
+def complete_rows(analyses: Sequence[Analysis], frame: Frame) -> Bools:
+    """Return which rows all analyses of a plan describe, (rows,), because a difference of two sums has fewer patients.
+
+    They have a value in each column of a model or curve, in each column of groups, and an exposure above 0.
+    """
+    kept = np.ones(frame.rows, np.bool_)
+    for one in analyses:
+        for name in concepts_used(one)[0][isinstance(one, TableOneAnalysis) :]:  # of a Table 1 the groups
+            kept &= ~np.isnan(frame.columns.get(name, np.zeros(frame.rows)))
+        if isinstance(one, RegressionAnalysis) and (exposure := one.regression.exposure) is not None:
+            kept &= frame.columns.get(exposure, np.ones(frame.rows)) > 0.0
+    return kept
+
+
 VOID: Final = float("nan")
 
 
@@ -213,7 +227,8 @@ class Frame:
             high. A code is its position among the concept's codes. A concept that the site does not record is absent.
         patients: int64 of shape (rows,), 0, 1, ..., equal for rows of one patient. Without patients each row is one.
         smallest_cell: the larger of the plan's and of this hospital's smallest number of patients of a count.
-        left_out: how many further rows the contract leaves out, because they have no outcome.
+        left_out: how many further rows take no part: they lack a value that others have (complete_rows), or the
+            contract leaves them out, because they have no outcome.
     """
 
     columns: Mapping[str, Float64] = field(repr=False)
@@ -225,6 +240,15 @@ class Frame:
     def rows(self) -> int:
         """Return the number of rows."""
         return len(self.patients)
+
+    def only(self, kept: Bools) -> Frame:
+        """Return some rows, flags of shape (rows,), and count the others as left out."""
+        return Frame(
+            columns={name: values[kept] for name, values in self.columns.items()},
+            patients=np.unique(self.patients[kept], return_inverse=True)[1].astype(np.int64),
+            smallest_cell=self.smallest_cell,
+            left_out=self.left_out + int(np.count_nonzero(~kept)),
+        )
 
     def require_one_row_each(self) -> None:
         """Raise Unanswerable if a patient has several rows: a time to event would count once for each."""

@@ -4,7 +4,7 @@ Beside what model.py says, sites send in the last round the sums for a test of p
 
 * a site with some events but fewer than `smallest_part` makes the model void for all. A site without an event adds its
   rows to the counts and nothing to the model, as in one pooled table. The result has the number of such sites;
-* rows with a missing value take no part, and a time at the upper limit of its range is censored there;
+* a time at the upper limit of its range is censored there;
 * at no coefficients may fewer than `smallest_part` rows have almost all the weight.
 
 The test of proportional hazards adds each column times log(time) to the model, and asks whether its coefficient is 0: a
@@ -65,15 +65,11 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
     def _rows(self, frame: Frame) -> _Rows:
         frame.require_one_row_each()
         values, (times, events) = self._design.values(frame), followed(frame, self._time, self._cox.event)
-        complete = ~(np.isnan(values).any(axis=1) | np.isnan(times) | np.isnan(events))
-        concepts = {name: frame.columns[name][complete] for name in self._design.concepts}
-        values, times, died = values[complete], times[complete], events[complete] == 1
-        patients = frame.patients[complete]
-        few = self._design.few(values, concepts, patients)
+        died, few = events == 1, self._design.few(values, frame)
         if 0 < died.sum() < self._size.smallest_part:
             raise Unanswerable(f"Only {died.sum()} rows of this hospital have the event {self._cox.event}.")
         sets = RiskSets.of(times, died)
-        return _Rows(values=values, few=few, patients=patients, adds=bool(died.any()), sets=sets)
+        return _Rows(values=values, few=few, patients=frame.patients, adds=bool(died.any()), sets=sets)
 
     def _counts(self, frame: Frame, rows: _Rows) -> list[float]:
         number = len(rows.values)

@@ -1,8 +1,8 @@
 """Computes the columns of a regression or a Cox model from the terms of an analysis.
 
 A number is one column, or k - 1 columns with k declared knots (splines.py). A concept of k codes has k - 1 columns, 1
-for a code and 0 for all others; the reference has none. A product of concepts has the products of their columns. Rows
-with a missing value take no part. The rules:
+for a code and 0 for all others; the reference has none. A product of concepts has the products of their columns. The
+rules:
 
 * a column is scaled from its possible range to 0..1, and then standardised by the sums of all sites, so every entry of
   a Hessian has a bound. Coefficients are printed in the units of the concepts;
@@ -132,7 +132,7 @@ class Design:
         )
 
     def values(self, frame: Frame) -> Float64:
-        """Return the columns scaled to 0..1, float64 of shape (rows, columns), NaN if missing."""
+        """Return the columns scaled to 0..1, float64 of shape (rows, columns)."""
         found = np.empty((frame.rows, len(self.columns)))
         for place, column in enumerate(self.columns):
             values = np.ones(frame.rows)
@@ -141,14 +141,9 @@ class Design:
             found[:, place] = (values - column.low) / (column.high - column.low)
         return np.clip(found, 0.0, 1.0)
 
-    def few(self, complete: Float64, concepts: Mapping[str, Float64], patients: Integers) -> list[bool]:
-        """Return for each column whether few patients of this site would decide a sum of it.
-
-        Args:
-            complete: the scaled columns of complete rows, float64 (rows, columns).
-            concepts: the values of each concept in these rows.
-            patients: their patients.
-        """
+    def few(self, scaled: Float64, frame: Frame) -> list[bool]:
+        """Return for each column whether few patients of this site would decide a sum of it. `scaled` are `values`."""
+        concepts, patients = frame.columns, frame.patients
         part, small = self.size.smallest_part, set[str]()
         for codes in {self._codes_of(column) for column in self.columns}:
             cells = _patients_by_cell([concepts[name] for name in codes], patients)
@@ -159,7 +154,7 @@ class Design:
             cells = _patients_by_cell([places[between]], patients[between])
             small |= {factor.concept} if len(cells) and cells.min() < part else set()
         found = []
-        for column, values in zip(self.columns, complete.T, strict=True):
+        for column, values in zip(self.columns, scaled.T, strict=True):
             beside = _beside_commonest(values, patients)
             is_decided = part > 1 and is_of_one_patient(values, patients)
             found.append(0 < beside < part or is_decided or bool(small & {one.concept for one in column.factors}))
@@ -168,13 +163,13 @@ class Design:
     def _codes_of(self, column: DesignColumn) -> frozenset[str]:
         return frozenset(one.concept for one in column.factors if one.knots is None)
 
-    def first_values(self, few: list[bool], complete: Float64, patients: Integers, *, adds: bool = True) -> Float64:
-        """Return the numbers of `first`, from what `few` returns and its arguments.
+    def first_values(self, few: list[bool], scaled: Float64, patients: Integers, *, adds: bool = True) -> Float64:
+        """Return the numbers of `first`, from what `few` and `values` return.
 
         A site whose rows add nothing to the model's sums (not `adds`) counts as no site of a column.
         """
         found = np.zeros((len(self.columns), 4))
-        for place, values in enumerate(complete.T):
+        for place, values in enumerate(scaled.T):
             moments = (VOID, VOID) if few[place] else (values.sum(), values @ values)
             is_there = adds and _beside_commonest(values, patients) >= self.size.smallest_part
             found[place] = (is_there, few[place], *moments)

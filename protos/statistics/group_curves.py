@@ -5,8 +5,7 @@ The rules:
 * fewer than `smallest_part` patients of a group at one site make this group and the test void for all, and further
   groups until no count follows from a total (void_groups.py);
 * a group is printed if enough sites have it, and if it has no event or at least `smallest_cell` of them;
-* a curve ends where fewer than `smallest_cell` patients are at risk;
-* rows with a missing value take no part.
+* a curve ends where fewer than `smallest_cell` patients are at risk.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class CurveArithmetic(OneRound):
 
     @cached_property
     def first(self) -> tuple[Number, ...]:
-        """For each group its sites, events by interval, and censored patients by interval; then the log-rank test."""
+        """For each group sites, events and censored patients by interval; then the log-rank test, and rows left out."""
         rows, found = self._size.largest_rows, []
         for group in self._groups:
             found += [Number(f"sites {group}", 1), Number(f"sites with few patients {group}", 1)]
@@ -75,18 +74,18 @@ class CurveArithmetic(OneRound):
             found += [Number(f"censored {group} to {end:g}", rows, may_be_void=True) for end in self._grid]
             found.append(Number(f"followed beyond {group}", rows, may_be_void=True))
         pairs = len(self._groups) - 1
-        return tuple(found) + tuple(
+        test = (
             Number(f"log-rank {place}", rows * SUM_SCALE, SUM_SCALE, is_signed=True, may_be_void=True)
             for place in range(pairs + pairs * (pairs + 1) // 2)
         )
+        return (*found, *test, Number("rows that take no part", rows))
 
     def first_values(self, frame: Frame) -> Float64:
         """Return counts of each group and interval, and the log-rank numbers."""
         frame.require_one_row_each()
         times, events = followed(frame, self._time, self._curve.event)
         groups = np.zeros(frame.rows) if self._curve.by is None else frame.columns[self._curve.by]
-        complete = ~(np.isnan(times) | np.isnan(events) | np.isnan(groups))
-        times, died, groups = times[complete], events[complete] == 1, groups[complete]
+        died = events == 1
         found: list[float] = []
         patients = [int(np.count_nonzero(groups == place)) for place in range(len(self._groups))]
         void = void_groups(patients, lambda some: sum(patients[one] for one in some) < self._size.smallest_part)
@@ -99,7 +98,7 @@ class CurveArithmetic(OneRound):
         if len(self._groups) > 1:
             test = log_rank_numbers(times, died, groups, len(self._groups))
             found += [VOID] * len(test) if void else test.tolist()
-        return np.array(found)
+        return np.array([*found, float(frame.left_out)])
 
     def result(self, sums: AnnouncedPart) -> dict[str, Any]:
         """Return the curve of each group, and their comparison."""
@@ -113,7 +112,7 @@ class CurveArithmetic(OneRound):
             )
         curves = {name: self._read(one[2:]).cut(self._size.smallest_cell) for name, one in shown.items()}
         is_compared = len(shown) == len(self._groups) > 1
-        test = log_rank_test(sums.first[by_group.size :], len(self._groups)) if is_compared else None
+        test = log_rank_test(sums.first[by_group.size : -1], len(self._groups)) if is_compared else None
         until = min(curve.end for curve in curves.values())
         return {
             "kind": "curve",
@@ -125,6 +124,7 @@ class CurveArithmetic(OneRound):
             "groups": [self._record(name, curve, shown[name], until) for name, curve in curves.items()],
             "not shown": [name for name in self._groups if name not in shown],
             "log_rank": test,
+            "rows that take no part": round(float(sums.first[-1])),
         }
 
     def own(self, frame: Frame) -> dict[str, Any]:

@@ -4,7 +4,7 @@ With `intercept: site` each site solves its own intercept and sends the score an
 this intercept profiled out (Murphy, van der Vaart 2000). So coefficients, standard errors and p values are those of
 one pooled table with an indicator of each site. The rules:
 
-* a site with some complete rows but fewer than `smallest_cell`, or with some rows of an outcome but few, makes the
+* a site with some rows but fewer than `smallest_cell`, or with some rows of an outcome but few, makes the
   model void for all. A site without one of two outcomes adds its rows to the counts and, with an intercept of its own,
   nothing to the model, as in one pooled table;
 * rows whose weights are concentrated on few patients answer nothing;
@@ -29,7 +29,6 @@ from protos.plan.analyses import (
     AnnouncedPart,
     Float64,
     Frame,
-    Integers,
     Number,
     Regression,
     StudySize,
@@ -145,46 +144,37 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         return frame.smallest_cell
 
     def _rows(self, frame: Frame) -> _Rows:
-        values, model = self._design.values(frame), self._model
-        is_there = ~np.isnan(values).any(axis=1) & ~np.isnan(frame.columns[model.outcome])
-        if model.exposure is not None:
-            is_there &= frame.columns[model.exposure] > 0.0
-        places = np.flatnonzero(is_there)
-        outcomes, exposures = self._scaled(frame, places)
-        offsets = np.zeros(len(places)) if model.exposure is None else np.log(frame.columns[model.exposure][places])
-        concepts, patients = (
-            {name: frame.columns[name][places] for name in self._design.concepts},
-            frame.patients[places],
-        )
+        values, exposure = self._design.values(frame), self._model.exposure
+        outcomes, exposures = self._scaled(frame)
         return _Rows(
-            values=values[places],
-            few=self._design.few(values[places], concepts, patients),
-            adds=self._adds(frame, outcomes, patients),
+            values=values,
+            few=self._design.few(values, frame),
+            adds=self._adds(frame, outcomes),
             outcomes=outcomes,
-            offsets=offsets,
+            offsets=np.zeros(frame.rows) if exposure is None else np.log(frame.columns[exposure]),
             exposures=exposures,
-            patients=patients,
+            patients=frame.patients,
         )
 
-    def _scaled(self, frame: Frame, places: Integers) -> tuple[Float64, Float64]:
-        """Return outcomes and exposures of these rows in 0..1; outcomes of a poisson model as a part of the largest."""
-        own, outcome = frame.columns[self._model.outcome][places], self._outcome
+    def _scaled(self, frame: Frame) -> tuple[Float64, Float64]:
+        """Return outcomes and exposures in 0..1; outcomes of a poisson model as a part of the largest."""
+        own, outcome = frame.columns[self._model.outcome], self._outcome
         if isinstance(outcome, NumberConcept):
             low = 0.0 if self._model.family == "poisson" else outcome.low
             own = (own - low) / (outcome.high - low)
-        exposures = np.zeros(len(places))
+        exposures = np.zeros(frame.rows)
         if isinstance(self._exposure, NumberConcept):
-            exposures = frame.columns[self._exposure.name][places] / self._exposure.high
+            exposures = frame.columns[self._exposure.name] / self._exposure.high
         return np.clip(own, 0.0, 1.0), np.clip(exposures, 0.0, 1.0)
 
-    def _adds(self, frame: Frame, outcomes: Float64, patients: Integers) -> bool:
-        """Return whether this site's complete rows add to the sums of the model.
+    def _adds(self, frame: Frame, outcomes: Float64) -> bool:
+        """Return whether this site's rows add to the sums of the model.
 
         Raises:
             Unanswerable: few patients of this site, or few with an outcome, would decide a sum.
         """
         rows, events, others = (
-            len(np.unique(patients[which])) for which in (outcomes >= 0, outcomes > 0, outcomes == 0)
+            len(np.unique(frame.patients[which])) for which in (outcomes >= 0, outcomes > 0, outcomes == 0)
         )
         counts = {"gaussian": (rows,), "poisson": (events,), "binomial": (events, others)}[self._model.family]
         if 0 < rows < frame.smallest_cell or any(0 < count < self._size.smallest_part for count in counts):

@@ -9,7 +9,6 @@ The rules:
 * the rows of all groups together are a sum of the groups, so a void group makes the column of all void;
 * quartiles need the rows of each bin. A site first moves its extreme values, at most a quarter on each side, inward to
   a value that `smallest_cell` rows reach. So no bin shows its extremes, and quartiles stay;
-* rows that a contract leaves out, because they have no outcome, are counted and take no part;
 * a cell whose squared distances from the mean are nearly all of one patient is small;
 * a group that is printed has values at `fewest_sites` sites or more.
 """
@@ -87,7 +86,7 @@ class TableOneArithmetic(OneRound):
 
     @cached_property
     def first(self) -> tuple[Number, ...]:
-        """Return for each group and column sites, sites with a small cell, counts and moments; then rows left out."""
+        """Return for each group and column sites, small cells, counts and moments; then the rows that take no part."""
         rows, found = self._size.largest_rows, list[Number]()
         for group in self.groups:
             for concept in self._columns:
@@ -101,7 +100,7 @@ class TableOneArithmetic(OneRound):
                     scales += [SUM_SCALE, SUM_SCALE, *[1] * self._bins]
                 pairs = zip(counted, scales, strict=True)
                 found += [Number(one, rows * scale, scale, may_be_void=True) for one, scale in pairs]
-        return (*found, Number("rows left out", rows))
+        return (*found, Number("rows that take no part", rows))
 
     def first_values(self, frame: Frame) -> Float64:
         """Return the numbers of `first`."""
@@ -198,7 +197,7 @@ class TableOneArithmetic(OneRound):
         units = {one.name: one.unit for one in self._columns if isinstance(one, NumberConcept)}
         differences = {one.name: self._difference(found[one.name]) for one in self._columns} if self._by else {}
         printed = {"groups": groups, "units": units, "columns": found, "differences": differences}
-        return {"kind": "table_one"} | printed | {"rows left out": round(float(sums.first[-1]))}
+        return {"kind": "table_one"} | printed | {"rows that take no part": round(float(sums.first[-1]))}
 
     def _difference(self, records: dict[str, dict[str, Any]]) -> float | None:
         """Return the largest standardised mean difference between two groups; None if a pair has none."""

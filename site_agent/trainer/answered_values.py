@@ -87,10 +87,11 @@ class Values:
     hides: Bools | None = None
     is_code: bool = False
 
-    def beside_missing(self, rows: int) -> Values:
-        """Return the column with so many further rows that have no value."""
-        hides = None if self.hides is None else np.append(self.hides, np.zeros(rows, np.bool_))
-        return replace(self, values=np.append(self.values, np.full(rows, np.nan)), hides=hides)
+    def only(self, kept: Bools, further: int) -> Values:
+        """Return the column with values in the kept rows alone, and so many further rows without one."""
+        hides = None if self.hides is None else np.append(self.hides, np.zeros(further, np.bool_))
+        values = np.append(np.where(kept, self.values, np.nan), np.full(further, np.nan))
+        return replace(self, values=values, hides=hides)
 
 
 def codes_of(name: str, places: Float64, codes: Sequence[str]) -> dict[str, Values]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import yaml
 
+from protos.plan.analyses import Frame, complete_rows
 from protos.wire.messages import Stage
 from site_agent.hospital import read_hospital
 from site_agent.trainer import answered_values
@@ -20,7 +21,8 @@ from site_agent.trainer.answered_values import ReleasedBefore
 from site_agent.trainer.before_rounds import begin_statistics
 from site_agent.trainer.prior.concept_columns import MappedNumber
 from site_agent.trainer.requests import Asked
-from site_agent.trainer.statistics import concept_frame
+from site_agent.trainer.statistics import concept_frame, statistics_study
+from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 from tests.hostile.attack import Attack, in_copy, patched, scratch
 from tests.site_agent.trainer.sites import make_plan
 from tests.site_agent.trainer.test_statistics import site
@@ -32,6 +34,7 @@ TABLE: Final = {"table_one": {"columns": ["age"]}}
 MODEL: Final = {"family": "gaussian", "intercept": "common", "outcome": "pressure"}
 _TERMS = ["age", "sex", "smoker", "age:sex", "age:smoker", "sex:smoker", "age:sex:smoker"]
 PRODUCT: Final = {"regression": MODEL | {"terms": _TERMS}}
+SMOKING: Final = {"regression": MODEL | {"terms": ["age", "smoker"]}}
 Row = tuple[object, ...]
 
 
@@ -86,7 +89,36 @@ def later(
             after = sums(folder, plan(analysis, version=2), table(*rows), age)
         except ReleasedBefore:
             return False
-    return abs(after[f"{name}, a0"] - before[f"{name}, a0"] - (1 if name == "rows left out" else AGE / 120)) < 1e-8
+    difference = after[f"{name}, a0"] - before[f"{name}, a0"]
+    return abs(difference - (AGE / 120 if name.startswith("sum") else 1)) < 1e-8
+
+
+class Apart(StatisticsStudy):
+    """A study whose analyses have complete rows of their own."""
+
+    def __init__(self, plan: Any, frame: Frame, **of: Any) -> None:
+        """Keep all rows."""
+        super().__init__(plan, frame, **of)
+        self.everybody = frame
+
+    def _integers(self, place: int, *asked: Any) -> list[int]:
+        self._frame = self.everybody.only(complete_rows(self.plan.analyses[place : place + 1], self.everybody))
+        return super()._integers(place, *asked)
+
+
+def incomplete(weakened: bool, without: Any, plans: Sequence[Sequence[dict[str, Any]]]) -> bool:
+    """Subtract a model's ages from those of a Table 1, where one patient lacks another column of the model."""
+    rows, found = table((1, AGE, 120, "", "f", "")), dict[str, float]()
+    with scratch() as folder, in_copy(weakened, without):
+        try:
+            for version, analyses in enumerate(plans, 1):
+                found |= sums(folder, plan(*analyses, version=version), rows)
+        except ReleasedBefore:
+            return False
+    described, fitted = (
+        sum(found[name] for name in found if name.startswith(one)) for one in ("sum age of", "sum age,")
+    )
+    return abs(described - fitted - AGE / 120) < 1e-8
 
 
 def digits(weakened: bool) -> bool:
@@ -104,13 +136,15 @@ def _without_rows(*given: Any) -> dict[str, Any]:
     return {name: values for name, values in USED_VALUES(*given).items() if name != "row"}
 
 
+_forgetful = partial(patched, answered_values, remember=lambda *_: None)
+_apart = partial(patched, statistics_study, StatisticsStudy=Apart)
 USED_VALUES, NUMBERS_OF = concept_frame.used_values, concept_frame.numbers_of
 NEW: Final = ((1, AGE, 120, "", "f", "yes"), *[(0, 30, 99, "", "f", "no")] * 10, *[(1, 40, 98, "", "m", "yes")] * 10)
 CASES: Final[dict[str, tuple[str, str, Any, dict[str, Any]]]] = {
     "one-added-patient": (
         "a column is counted before and after a patient came",
         "the memory of each column's rows",
-        partial(patched, answered_values, remember=lambda *_: None),
+        _forgetful,
         {"name": "sum age of all", "analysis": TABLE, "rows": NEW[:1]},
     ),
     "a-renamed-column": (
@@ -123,7 +157,7 @@ CASES: Final[dict[str, tuple[str, str, Any, dict[str, Any]]]] = {
         "a column is counted before and after a patient came whose outcome is not known yet",
         "the rows without an outcome in the memory",
         partial(patched, concept_frame, used_values=_without_rows),
-        {"name": "rows left out", "analysis": TABLE, "rows": [("", *NEW[0][1:])]},
+        {"name": "rows that take no part", "analysis": TABLE, "rows": [("", *NEW[0][1:])]},
     ),
     "one-cell-of-a-product": (
         "a product of three columns is summed before and after 21 patients came, one of them in its cell",
@@ -137,10 +171,21 @@ ATTACKS = (
         Attack(name=f"statistics-of-{name}", tries=tries, without=lack, run=partial(later, without=without, **given))
         for name, (tries, lack, without, given) in CASES.items()
     ),
+    Attack(name="statistics-in-another-unit", without="the rounding of converted numbers", run=digits),
     Attack(
-        name="statistics-in-another-unit",
-        tries="one hospital converts its unit, and its sum follows from the digits of the sum of all",
-        without="the rounding of converted numbers",
-        run=digits,
+        name="statistics-of-one-incomplete-row",
+        tries="a Table 1 and a model of one plan differ by a patient who lacks a column of the model",
+        without="the rows that all analyses of a plan share",
+        run=partial(
+            incomplete, without=partial(patched, statistics_study, StatisticsStudy=Apart), plans=[[TABLE, SMOKING]]
+        ),
+    ),
+    Attack(
+        name="statistics-of-one-incomplete-row-in-two-plans",
+        tries="the Table 1 and the model are two plans",
+        without="the memory of each column's rows",
+        run=partial(
+            incomplete, without=partial(patched, answered_values, remember=lambda *_: None), plans=[[TABLE], [SMOKING]]
+        ),
     ),
 )

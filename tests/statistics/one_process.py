@@ -65,8 +65,15 @@ def frame_of(rows: pd.DataFrame, coded: Mapping[str, Sequence[object]]) -> Frame
     return Frame(columns=columns, patients=np.arange(len(rows)), smallest_cell=1)
 
 
+def without_missing(frame: Frame) -> Frame:
+    """Return the rows that have a value in every column."""
+    return frame.only(~np.isnan([*frame.columns.values()]).any(axis=0))
+
+
 def run(arithmetic: Arithmetic, frames: Sequence[Frame]) -> tuple[dict[str, Any], AnnouncedPart]:
-    """Return what is printed, and the sums."""
+    """Return what is printed, and the sums. A model has the rows without a missing value, as in a plan."""
+    if arithmetic.newton:
+        frames = [without_missing(frame) for frame in frames]
     sums = AnnouncedPart(first=_sum(arithmetic.first, [arithmetic.first_values(frame) for frame in frames]))
     try:
         while not arithmetic.has_converged(sums) and len(sums.newton) < NEWTON_ROUNDS:

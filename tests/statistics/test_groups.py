@@ -85,7 +85,7 @@ def test_rows_that_a_contract_leaves_out_are_counted(tmp_path: Path) -> None:
 
     (found,) = results_of(plan, {name: concept_frame(plan, table, name, 10) for name in plan.site_names})
 
-    assert (found["columns"]["age"]["all"]["rows"], found["rows left out"]) == (160, 80)
+    assert (found["columns"]["age"]["all"]["rows"], found["rows that take no part"]) == (160, 80)
     head = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
     assert "80 further rows" in statistics_page(head | {"analyses": [found]})
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from protos.errors import DataError
-from protos.plan.analyses import CoxAnalysis, CurveAnalysis, Float64, Frame, concepts_used
+from protos.plan.analyses import CoxAnalysis, CurveAnalysis, Float64, Frame, complete_rows, concepts_used
 from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.trainer.answered_values import Values, codes_of, numbers_of
@@ -122,7 +122,8 @@ def recorded_concepts(contract: Contract) -> dict[str, Recorded]:
 def used_values(plan: StatisticsPlan, table: Table, frame: Frame) -> dict[str, Values]:
     """Return the values that sums depend on, by name: as the table has them, as the plan maps them, and their products.
 
-    Each row has a 1 under `row`, also those that the contract leaves out, which come last and have no other value.
+    `frame` has all rows of the table. Those that take no part have no value. Each row has a 1 under `row`, also those
+    that the contract leaves out, which come last.
     """
     recorded, found = recorded_concepts(table.contract), dict[str, Values]()
     for concept in plan.concepts:
@@ -138,7 +139,8 @@ def used_values(plan: StatisticsPlan, table: Table, frame: Frame) -> dict[str, V
             found |= codes_of(f"{concept.name}, mapped", mapped, concept.codes)
     for analysis in plan.analyses:
         found |= cells_of(analysis, plan.concepts, frame, found)
-    found = {name: one.beside_missing(frame.left_out) for name, one in found.items()}
+    kept = complete_rows(plan.analyses, frame)
+    found = {name: one.only(kept, frame.left_out) for name, one in found.items()}
     return found | {"row": Values(values=np.ones(frame.rows + frame.left_out), is_code=True)}
 
 

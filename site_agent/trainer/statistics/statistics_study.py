@@ -2,6 +2,7 @@
 
 It has the same methods as Study. The rules:
 
+* all analyses describe the same rows (complete_rows in protos/plan/analyses.py);
 * announced sums are final: other sums for an earlier round are refused;
 * what own rows forbid is a masked count: the site sends 1 as the number of sites that did not answer, and secret random
   integers for the analysis. Zeros would make its sum that of the other sites, and a second sum would show this site's
@@ -22,7 +23,16 @@ import numpy as np
 from blake3 import blake3
 
 from protos.numbers.newton_sums import OutOfBound
-from protos.plan.analyses import Arithmetic, Float64, Frame, Integers, Number, Unanswerable, concepts_used
+from protos.plan.analyses import (
+    Arithmetic,
+    Float64,
+    Frame,
+    Integers,
+    Number,
+    Unanswerable,
+    complete_rows,
+    concepts_used,
+)
 from protos.plan.canonical import pack
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
@@ -41,7 +51,7 @@ class StatisticsStudy:
     def __init__(self, plan: StatisticsPlan, frame: Frame, *, site: str, secret: bytes, digest: str = "") -> None:
         """Prepare the numbers that the plan names.
 
-        `frame` has the rows of the site's table with this `digest`. Voids are drawn from the site's `secret`, so that a
+        `frame` has all rows of the site's table with this `digest`. Voids are drawn from the site's `secret`, so that a
         restarted trainer sends the same ones.
         """
         self._secret = hmac.digest(secret, pack("voids of statistics", plan.digest, site), "sha256")
@@ -49,7 +59,7 @@ class StatisticsStudy:
         self.data_digest, self.training_rows, self.column_count = digest, frame.rows, len(frame.columns)
         self.remember: Callable[[], None] = lambda: None  # before the first answer, which values it depends on
         self.reasons: dict[str, str] = {}  # by the name of an analysis, why this site did not answer it
-        self._frame, self._exchanges = frame, Exchanges(plan, self.manifest)
+        self._frame, self._exchanges = frame.only(complete_rows(plan.analyses, frame)), Exchanges(plan, self.manifest)
         self._known = 0, _digest(b"")  # the bytes of final sums that this site received, and their digest
         self._made, self._final = 0, b""
 

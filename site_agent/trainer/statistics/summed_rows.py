@@ -1,7 +1,7 @@
 """Which cells of a frame the sums of models and curves have that no column and no pair of columns has.
 
-Each product in a model or curve is a column of the memory of answered values, over complete rows and with all codes,
-because a reference follows from the others and a total. A product of 0 adds nothing, so it is no value.
+Each product in a model or curve is a column of the memory of answered values, with all codes, because a reference
+follows from the others and a total. A product of 0 adds nothing, so it is no value.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy as np
 
 from protos.plan.analyses import (
     Analysis,
-    Bools,
     CoxAnalysis,
     CurveAnalysis,
     Float64,
@@ -30,35 +29,20 @@ from site_agent.trainer.answered_values import Values
 def cells_of(
     analysis: Analysis, concepts: tuple[Concept, ...], frame: Frame, mapped: Mapping[str, Values]
 ) -> dict[str, Values]:
-    """Return the products that an analysis sums over its complete rows. `mapped` has the concepts of used_values."""
-    rows, found = _complete(analysis, frame), dict[str, Values]()
-    if rows is None:
-        return found
-    where = f"of rows with {', '.join(sorted(concepts_used(analysis)[0]))}"
-    for term, splines in _terms(analysis):
+    """Return the products that a model or curve sums. `mapped` has the concepts of used_values."""
+    found = dict[str, Values]()
+    for term, splines in _terms(analysis) if {*concepts_used(analysis)[0]} <= {*frame.columns} else ():
         factors = (_factors(concept_named(concepts, name), frame, splines.get(name, ())) for name in term)
         numbers = (mapped.get(f"{name}, mapped") for name in term)
         hides = [one.hides for one in numbers if one is not None and one.hides is not None]
         for cell in product(*factors):
             values = np.prod([one for _, one in cell], axis=0)
-            found[f"{':'.join(name for name, _ in cell)} {where}"] = Values(
-                values=np.where(rows & (values != 0.0), values, np.nan),
+            found[f"{':'.join(name for name, _ in cell)}, product"] = Values(
+                values=np.where(values != 0.0, values, np.nan),
                 hides=np.logical_and.reduce(hides) if hides else None,
                 is_code=not hides,
             )
-    return found | {f"rows {where}": Values(values=np.where(rows, 1.0, np.nan), is_code=True)}
-
-
-def _complete(analysis: Analysis, frame: Frame) -> Bools | None:
-    """Return which rows a model or curve has, (rows,); None for a Table 1, and if the site lacks a concept."""
-    (used, *_), rows = concepts_used(analysis), np.ones(frame.rows, np.bool_)
-    if not isinstance(analysis, RegressionAnalysis | CoxAnalysis | CurveAnalysis) or {*used} - {*frame.columns}:
-        return None
-    for name in used:
-        rows &= ~np.isnan(frame.columns[name])
-    if isinstance(analysis, RegressionAnalysis) and analysis.regression.exposure is not None:
-        rows &= frame.columns[analysis.regression.exposure] > 0.0
-    return rows
+    return found
 
 
 def _terms(analysis: Analysis) -> Iterator[tuple[tuple[str, ...], Mapping[str, tuple[float, ...]]]]:
