@@ -1,1 +1,3 @@
-"""Simulates a federation of data frames in one process. Start with `global_layers.simulation.simulate`."""
+"""Simulates plans over data frames in one process. `simulation` compares methods."""
+
+from global_layers.statistics_simulation import simulate as simulate

@@ -44,7 +44,7 @@ class _Member:
         return float(roc_auc_score(self.dataset.test.targets, scores))
 
 
-def simulate(
+def simulate_methods(
     sites: Mapping[str, pd.DataFrame],
     outcome: str,
     *,

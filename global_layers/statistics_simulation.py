@@ -16,7 +16,7 @@ from site_agent.trainer.statistics.concept_frame import times_of
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
 
-def simulate_statistics(
+def simulate(
     plan: StatisticsPlan | Mapping[str, Any], sites: Mapping[str, pd.DataFrame], patient: str | None = None
 ) -> list[dict[str, Any]]:
     """Return what each analysis of the plan prints, or the reason under the key `refused`.
@@ -38,9 +38,9 @@ def simulate_statistics(
         raise ValueError(f"the plan has the sites {', '.join(plan.site_names)}")
     studies = {}
     for name, table in sites.items():
-        there = [one for one in plan.concepts if one.recorded_by is None or name in one.recorded_by]
         owners = np.arange(len(table)) if patient is None else pd.factorize(table[patient])[0]
-        columns = {concept.name: _values(concept, table, name) for concept in there}
+        recorded = (one for one in plan.concepts if name in (one.recorded_by or plan.site_names))
+        columns = {one.name: _values(one, table, name) for one in recorded}
         if any((table[time] < 0).any() for time in times_of(plan) & {*columns}):
             raise ValueError(f"the frame of {name} has times below 0")
         frame = Frame(columns=columns, patients=owners.astype(np.int64), smallest_cell=plan.smallest_cell)
@@ -57,7 +57,6 @@ def _values(concept: Concept, table: pd.DataFrame, site: str) -> Any:  # Any: fl
     if pd.api.types.is_numeric_dtype(own):
         own = own.map("{:g}".format, na_action="ignore")  # 1 is the code 1
     places = own.map({code: float(place) for place, code in enumerate(concept.codes)})
-    strangers = own[places.isna() & own.notna()]
-    if len(strangers):
+    if (places.isna() & own.notna()).any():
         raise ValueError(f"the column {concept.name} of {site} has values that are no codes of the concept")
     return places.to_numpy(np.float64)

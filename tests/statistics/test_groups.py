@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from global_layers.statistics_simulation import simulate_statistics
+from global_layers import simulate
 from host.statistics_page import statistics_page
 from protos.statistics.void_groups import void_groups
 from site_agent.trainer.data.contract import Contract
@@ -129,11 +129,11 @@ def test_a_notebook_has_the_same_numbers() -> None:
     plan = statistics_plan(table_one("age", by="stage"), regression())
 
     keys = plan.model_dump(mode="json", include={"concepts", "analyses", "smallest_cell", "rows_per_unknown"})
-    found = simulate_statistics(keys, {name: table[table.site == k] for k, name in enumerate(plan.site_names)})
+    found = simulate(keys, {name: table[table.site == k] for k, name in enumerate(plan.site_names)})
 
     assert found == results_of(plan, frames_of(plan, table))
     with pytest.raises(ValueError, match="no codes"):
-        simulate_statistics(plan, dict.fromkeys(plan.site_names, table.assign(sex="unknown")))
+        simulate(plan, dict.fromkeys(plan.site_names, table.assign(sex="unknown")))
     curve = {"name": "survival", "curve": {"time": "days", "event": "died", "grid": 50.0, "to": 900.0}}
     with pytest.raises(ValueError, match="below 0"):
-        simulate_statistics(statistics_plan(curve), dict.fromkeys(plan.site_names, table.assign(days=-1.0)))
+        simulate(statistics_plan(curve), dict.fromkeys(plan.site_names, table.assign(days=-1.0)))
