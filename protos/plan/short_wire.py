@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +27,6 @@ from protos.plan.plan import Plan
 from protos.plan.server_rules import Float32, apply_rule
 from protos.plan.weighting import RowWeights
 from protos.wire.messages import MalformedMessage, Stage
-
-_UNKNOWN: Final = 127  # the exponent before, for a gate that was started in mid-run
 
 
 def layer_parts(tensors: tuple[TensorSpec, ...]) -> Iterator[tuple[str, slice]]:
@@ -70,16 +67,17 @@ def why_not_scales(plan: Plan, manifest: Manifest, scales: bytes, before: bytes 
     """Return why no honest coordinator offers these scales after those of the round before. Return None if one may.
 
     Args:
-        before: None in a round before which nothing was summed; empty if this program does not know them.
+        before: None in a round before which nothing was summed. Scales of other layers are refused.
     """
     first = first_exponents(plan, manifest)
     if len(scales) != len(first):
         return "scales of other layers than the manifest's"
     if before is None:
         return None if unpack_exponents(scales) == first else "first scales that are not the plan's"
-    known = unpack_exponents(before) if before else (_UNKNOWN,) * len(first)
-    pairs = zip(unpack_exponents(scales), known, first, strict=True)
-    is_fit = all(lowest <= scale <= most_after(earlier, lowest) for scale, earlier, lowest in pairs)
+    known = unpack_exponents(before)
+    pairs = zip(unpack_exponents(scales), known, first, strict=False)
+    is_fit = len(known) == len(first)
+    is_fit &= all(lowest <= scale <= most_after(earlier, lowest) for scale, earlier, lowest in pairs)
     return None if is_fit else "scales that grow faster than they may"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Final
@@ -45,11 +46,16 @@ def review(path: Path, plan_path: Path | None, page: Path | None) -> None:
 
     Example: site-agent review --config hospital.yaml --plan plan.yaml --html review.html
     """
+    from site_agent.gate.permission import decide_plan
+
     hospital = read_hospital(path)
     plan = plan_named(hospital, plan_path)
-    refused, manifest = _refusals(hospital, plan), manifest_of(plan)
+    manifest, own_key, log = manifest_of(plan), own_fingerprint(hospital), None
+    with suppress(OperatorError):
+        log = opened_log(hospital)
+    refused = decide_plan(hospital, plan, manifest, identity=own_key, audit=log)
     title_section, *exact = review_sections(plan, manifest)
-    own = [*_meanings(hospital, plan), *_here(hospital, plan, refused)]
+    own = [*_meanings(hospital, plan), *_here(hospital, plan, refused, is_checked=None not in (own_key, log))]
     head = [title_section, *_of_receiver(hospital, plan), in_words(plan, manifest), *_of_analyses(plan)]
     sections = [*head, *exact, *own]
     _print(sections)
@@ -141,8 +147,9 @@ def _require_permitted(hospital: Hospital, plan: Plan, by: str, log: AuditLog) -
     from site_agent.trainer.data.contract import find_contract
 
     identity = own_fingerprint(hospital)
-    reason = decide_plan(hospital, plan, manifest_of(plan), identity=identity, audit=log)
-    if reason:
+    refused = decide_plan(hospital, plan, manifest_of(plan), identity=identity, audit=log)
+    if refused:
+        reason = "; ".join(refused)
         log.write("approval_refused", reason=reason, **_facts(plan, by))
         raise RefusedError(
             what=f"The plan {plan.study} version {plan.version} cannot be approved at this site: {reason}.",
@@ -257,14 +264,15 @@ def _write_page(page: Path | None, title: str, sections: Sequence[Section], sign
         click.echo(f"Written to {page}.")
 
 
-def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Section]:
+def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...], *, is_checked: bool) -> list[Section]:
     """Return the sections of the review about this hospital: earlier plans, policy and approvals."""
     earlier = approvals.last_approved(hospital.state_path, plan)
     approval = approvals.find_approval(hospital.state_path, plan)
     sentences = [f"The policy refuses this plan: {reason}." for reason in refused] or ["The policy allows this plan."]
-    if own_fingerprint(hospital) is None:
+    if not is_checked:
         sentences.append(
-            "This command could not read this site's identity key. So it did not check whether the plan lists the key."
+            "This command could not read this site's identity key or audit log. So it did not check whether the plan "
+            "lists the key, or how much epsilon is spent."
         )
     said = _said(hospital, approval, is_refused=bool(refused))
     none = Section("Changes since the last approval", ("No other plan of this study was ever approved here.",))
@@ -306,13 +314,6 @@ def _beside_others(hospital: Hospital, plan: Plan, together: Sequence[Plan] = ()
 
 def _others(hospital: Hospital, plan: Plan) -> list[Plan]:
     return [other for other, _ in approvals.others_approved(hospital.state_path, plan)]
-
-
-def _refusals(hospital: Hospital, plan: Plan) -> tuple[str, ...]:
-    from site_agent.gate.policy import refusals
-
-    identity = own_fingerprint(hospital)
-    return refusals(hospital.policy, plan, manifest_of(plan), site=hospital.site, identity=identity)
 
 
 def _of_receiver(hospital: Hospital, plan: Plan) -> Iterator[Section]:

@@ -134,8 +134,8 @@ class Gate:
         if self._ledger is not None:
             self._ledger.forget_numbers(self._plan)
 
-    def release(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
-        """Record a contribution, then yield those of its chunks that the coordinator does not have.
+    def release(self, contribution: Contribution, bind: Bind, scales: bytes = b"") -> Iterator[Chunk]:
+        """Record a contribution, and its round's scales, then yield the chunks that the coordinator does not have.
 
         Raises:
             StoreError: the store cannot be written; no chunk is handed out.
@@ -162,6 +162,7 @@ class Gate:
                 manifest=self._manifest.digest.hex(),
                 stage=exchange.stage.name.lower(),
                 offered_layers=exchange.layers.hex(),
+                scales=scales.hex(),
                 tensors=len(exchange.up),
                 scalars=len(exchange.scalars),
                 bytes=exchange.layout.total_bytes - exchange.layout.start(bind.first_chunk),

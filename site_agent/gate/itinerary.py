@@ -8,7 +8,8 @@ The rules, in addition to those of the plan (protos/plan/exchange.py):
   values itself and refuses any others;
 * stages only advance, and a measurement is not repeated in a second round;
 * the layers that PLayer-FL's probe has chosen stay the chosen ones to the end;
-* the scales of short integers are the plan's in the first round, and grow by few steps from one round to the next;
+* the scales of short integers are the plan's in the first round, and grow by few steps from one round to the next. A
+  round whose predecessor's scales are not known here is refused;
 * a result comes after the last round, which the plan fixes unless training may end early.
 """
 
@@ -55,11 +56,12 @@ class Itinerary:
         self.newest: int | None = None  # the round that was offered last, by this process
         self._last: tuple[int, Stage] | None = None
         self._chosen: bytes | None = None
-        self._scales = dict[int, bytes]()  # of the newest rounds that this process knows
+        self._scales = b""  # of the newest round
         for facts in sorted(released, key=lambda facts: (facts["round"], facts["attempt"])):
             stage, layers = Stage[facts["stage"].upper()], bytes.fromhex(facts["offered_layers"])
             position_then = bytes.fromhex(facts["position"])
             self._known[facts["round"]] = (facts["attempt"], position_then)
+            self._scales = bytes.fromhex(facts["scales"])
             self._remember(facts["round"], stage, layers)
         self._highest = max(self._known, default=-1)
 
@@ -129,15 +131,16 @@ class Itinerary:
             raise MalformedMessage("first parameters that are not the plan's")
 
     def _check_scales(self, offer: Offer) -> None:
+        if offer.round in self._known:
+            return  # its position has the scales
         is_start = offer.round <= self._plan.has_probe
-        before = None if is_start else self._scales.get(offer.round - 1, b"")
+        before = None if is_start else self._scales if offer.round == self._highest + 1 else b""
         why_not = why_not_scales(self._plan, self._manifest, offer.scales, before)
         if why_not is None and is_start and offer.summed_rows:
             why_not = "rows of a sum before the first"
         if why_not is not None:
             raise MalformedMessage(why_not)
-        kept = {number: scales for number, scales in self._scales.items() if number >= offer.round - 1}
-        self._scales = kept | {offer.round: offer.scales}
+        self._scales = offer.scales
 
     def _check_best(self, best_round: int | None) -> None:
         if best_round is None:

@@ -241,6 +241,9 @@ class SiteGate:
     async def _announced(self, message: Announcement) -> None:
         self._repetitions.count()
         plan, manifest = await self._admission.announced(message)
+        if self._audit.records("run_finished", run=message.run):  # over for good, also after a restart
+            await self._send(Done(message.run))
+            return
         self._run = message.run
         if self._rounds is None or self._rounds.run != message.run:  # the name contains the plan's digest
             if self._rounds is not None:

@@ -25,7 +25,7 @@ from site_agent.gate.policy import refusals
 from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.hospital import Hospital, Policy
 
-_ENDED: Final = "the run has already ended at this site, so this site draws no more noise for this run"
+_ENDED: Final = "the run has already ended at this site, so this site sends nothing more for this run"
 
 
 class GateRefusal(OperatorError):
@@ -49,31 +49,26 @@ class PolicyForbids(GateRefusal):
 
 
 def decide_plan(
-    hospital: Hospital,
-    plan: Plan,
-    manifest: Manifest,
-    *,
-    identity: str | None,
-    audit: AuditLog,
-) -> str | None:
+    hospital: Hospital, plan: Plan, manifest: Manifest, *, identity: str | None, audit: AuditLog | None
+) -> tuple[str, ...]:
     """Return every reason for which this hospital's policy or its patients' privacy budget forbid a plan.
 
-    Without a reason, return None. Approval is separate.
+    Approval is separate.
 
     Args:
         identity: the fingerprint of this site's key; None skips the check that the plan lists it.
-        audit: this site's log, which has payments too.
+        audit: this site's log, which has payments too; None skips the check of the budget.
 
     Raises:
         StoreError: the log cannot be read.
     """
     forbidden = refusals(hospital.policy, plan, manifest, site=hospital.site, identity=identity)
     forbidden += _clauses(refuse_replay(hospital.state_path, plan))
-    spending = PrivacyLedger(audit)
-    pays = plan.privacy is not None and plan.tier_of(hospital.site) != "receiving"
-    if pays and not spending.has_paid(plan.run_name):
-        forbidden += _clauses(spending.refuse(hospital.policy.privacy, plan))
-    return "; ".join(forbidden) or None
+    if audit is not None and plan.privacy is not None and plan.tier_of(hospital.site) != "receiving":
+        spending = PrivacyLedger(audit)
+        if not spending.has_paid(plan.run_name):
+            forbidden += _clauses(spending.refuse(hospital.policy.privacy, plan))
+    return forbidden
 
 
 class Permission:
@@ -118,16 +113,18 @@ class Permission:
 
     def forbidden(self, bind: Bind) -> tuple[str, ...]:
         """Return a short text about every rule of the policy that a contribution breaks."""
-        is_whole = bind.sites == self._plan.site_names
-        return self._refused if is_whole else (*self._refused, "its contributors are not exactly the sites of the plan")
+        reasons = list(self._refused)
+        if bind.sites != self._plan.site_names:
+            reasons.append("its contributors are not exactly the sites of the plan")
+        if self._audit.records("run_finished", run=self._run):
+            reasons.append(_ENDED)
+        return tuple(reasons)
 
     def _overspends(self, position: bytes) -> str | None:
-        """Return why no noise may be sent for a step: the run has ended here, or no budget remains for one more."""
+        """Return why no noise may be sent for a step: no budget remains for one more."""
         spending, run = self._ledger, self._plan.run_name
         if spending is None or spending.kept(run, position) is not None:
             return None
-        if self._audit.records("run_finished", run=run):
-            return _ENDED
         return None if spending.covering(self._plan) else spending.refuse(self._policy.privacy, self._plan)
 
     def _require(self, bind: Bind, withdrawn: str | None, forbidden: tuple[str, ...]) -> None:

@@ -202,14 +202,12 @@ class PrivacyLedger:
         return numbers[-plan.own_numbers :].astype(np.int64)
 
     def forget_numbers(self, plan: Plan) -> None:
-        """Delete the noisy numbers of a finished run. The recorded privacy cost and the private layers' total remain.
+        """Delete the noisy numbers of a finished run. The recorded privacy cost remains.
 
         Raises:
             StoreError: the disk cannot be written, or the audit log has no record that the run is finished.
         """
-        newest = self._store.read("SELECT max(number) FROM noise WHERE run = ?", plan.run_name)[0][0]
-        keeps = newest if plan.own_numbers else None  # a report may have to be made again
-        self._store.write("DELETE FROM noise WHERE run = ? AND number IS NOT ?", plan.run_name, keeps)
+        self._store.write("DELETE FROM noise WHERE run = ?", plan.run_name)
 
 
 def with_noise(plan: Plan, numbers: Sequence[int], random_bytes: RandomBytes = os.urandom) -> list[int]:

@@ -97,9 +97,10 @@ class Admission:
 
     async def _check_policy(self, plan: Plan, manifest: Manifest) -> None:
         """End this site's part in the run if the policy does not allow the study. Raises RefusedError."""
-        refusal = decide_plan(self._hospital, plan, manifest, identity=self._identity, audit=self._audit)
-        if refusal is None:
+        refused = decide_plan(self._hospital, plan, manifest, identity=self._identity, audit=self._audit)
+        if not refused:
             return
+        refusal = "; ".join(refused)
         digests = {"plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
         self._audit.write("plan_refused", reason=refusal, run=plan.run_name, **digests)
         await self._turns.tell(Refusal(plan.run_name, SiteReason.POLICY_FORBIDS))

@@ -260,8 +260,6 @@ class Rounds:
     def concluded(self, rounds: int) -> None:
         """Record that the trainer has loaded the final shared parameters of the run."""
         self.is_concluded = True
-        if self._offer is None:  # otherwise a coordinator that lost its newest state has offered a round again
-            self._position, self._contribution = b"", None
         with self._audit.store.transaction():
             self._audit.write("run_finished", run=self.run, rounds=rounds, parameters_sha256=self._result_sha256)
             if self._gate is not None:
@@ -363,9 +361,10 @@ class Rounds:
 
     def _contribute(self, bind: Bind) -> None:
         """Send the contribution if the trainer has made it."""
-        if self._contribution is not None:
+        if self._contribution is not None and self._offer is not None:
             self._stop_upload()
-            self._upload = self._around.spawn(self._send_chunks(self._contribution, bind), self.run)
+            work = self._send_chunks(self._contribution, bind, self._offer.scales)
+            self._upload = self._around.spawn(work, self.run)
 
     def _train(self, offer: Offer, vector: npt.NDArray[np.float32]) -> None:
         assert self._exchange is not None
@@ -417,11 +416,11 @@ class Rounds:
         if self._upload is not None:
             self._upload.cancel()
 
-    async def _send_chunks(self, contribution: Contribution, bind: Bind) -> None:
+    async def _send_chunks(self, contribution: Contribution, bind: Bind, scales: bytes) -> None:
         if self._gate is None:
             raise MalformedMessage("a round for a site that only receives")
         still_open = partial(self._gate.require_open, bind)  # a withdrawal can come while the coordinator does not read
-        for chunk in self._gate.release(contribution, bind):
+        for chunk in self._gate.release(contribution, bind, scales):
             await self._around.send(chunk, check=still_open)
         number = bind.round + 1  # for people the first round is 1
         self._log.info("contribution_released", round=number, attempt=bind.attempt, bytes=len(contribution.buffer))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import protos.wire.messages
+from host.audit_log import AuditLog
 from protos.numbers.short_integers import first_exponent, pack_exponents
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
@@ -27,7 +28,9 @@ from protos.wire.messages import (
     Chunk,
     CoordinatorMessage,
     CoordinatorReason,
+    Done,
     Farewell,
+    Finish,
     Join,
     MalformedMessage,
     Offer,
@@ -176,6 +179,14 @@ TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Calla
         "the check of scales",
         lambda: patched(Itinerary, _check_scales=_nothing),
     ),
+    "scales-after-a-round-that-was-left-out": (
+        "leaves a round out, so that the site has no scales with which it compares the next ones",
+        "short",
+        [asked(0, scales=SCALES), asked(2, scales=pack_exponents((40, 40)))],
+        "scales that grow faster than they may",
+        "the check of scales",
+        lambda: patched(Itinerary, _check_scales=_nothing),
+    ),
     "best-round-that-nobody-measured": (
         "names a best round that no site has measured, so that a site reports on a model of its choice",
         "measuring",
@@ -193,6 +204,57 @@ TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Calla
         lambda: patched(Itinerary, _check_layers=_nothing),
     ),
 }
+
+
+def scales_after_a_restart(weakened: bool) -> bool:
+    """Wait until the gate starts again, and then offer scales that grow too fast."""
+    plan = plan_of("short")
+
+    async def scene(folder: Path) -> bool:
+        site = await joined(folder, plan)
+        assert of_kind(await site.tell(*asked(0, scales=SCALES)), Chunk)
+        await site.stop()
+        site.start()
+        await settle()
+        await site.tell(Announcement(plan.run_name, plan.canonical))
+        answer = of_kind(await site.tell(*asked(1, scales=pack_exponents((40, 40)))), Chunk)
+        if not answer:
+            assert site.records("coordinator_refused")[0]["reason"] == "scales that grow faster than they may"
+        return bool(answer)
+
+    return played(scene, weakened, lambda: patched(Itinerary, _check_scales=_nothing))
+
+
+@contextmanager
+def without_the_ends() -> Iterator[None]:
+    """A site forgets which runs have ended."""
+    honest = AuditLog.records
+
+    def records(self: AuditLog, *events: str, **of: Any) -> list[dict[str, Any]]:
+        return [] if events == ("run_finished",) else honest(self, *events, **of)
+
+    with patched(AuditLog, records=records):
+        yield
+
+
+def run_that_is_over(weakened: bool, starts_again: bool) -> bool:
+    """Announce a run that the site has finished, and offer its last round again."""
+    plan = plan_of("plain")
+
+    async def scene(folder: Path) -> bool:
+        site = await joined(folder, plan)
+        for number in range(3):
+            assert of_kind(await site.tell(*asked(number)), Chunk)
+        assert of_kind(await site.tell(Finish(3, parameters_digest(ZEROS)), *parameter_chunks(ZEROS, 3)), Done)
+        if starts_again:
+            await site.stop()
+            site.start()
+            await settle()
+        await site.tell(Announcement(plan.run_name, plan.canonical))
+        again = Offer(2, 1, parameters_digest(ZEROS), TRAINING), *parameter_chunks(ZEROS, 2, 1), Bind(2, 1, ALL, 0)
+        return bool(of_kind(await site.tell(*again), Chunk))
+
+    return played(scene, weakened, without_the_ends)
 
 
 def contributor_that_nobody_listed(weakened: bool) -> bool:
@@ -259,6 +321,21 @@ ATTACKS = (
             run=partial(out_of_turn, kind=kind, steps=steps, reason=reason, without=without),
         )
         for name, (tries, kind, steps, reason, missing, without) in TURNS.items()
+    ),
+    *(
+        Attack(
+            name=f"run-that-is-over{'-after-a-restart' * starts_again}",
+            tries="the coordinator announces a run again that the site has finished, and offers its last round",
+            without="the memory of ended runs",
+            run=partial(run_that_is_over, starts_again=starts_again),
+        )
+        for starts_again in (False, True)
+    ),
+    Attack(
+        name="scales-after-a-restart",
+        tries="the coordinator offers scales that grow too fast after the gate has started again",
+        without="the check of scales",
+        run=scales_after_a_restart,
     ),
     Attack(
         name="contributor-that-nobody-listed", without="the plan's list of sites", run=contributor_that_nobody_listed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +13,8 @@ import numpy as np
 import pytest
 
 from protos.errors import ProtocolError, RefusedError
-from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan, plan_from_json
+from protos.plan.plan import Plan
 from protos.wire.messages import (
     Announcement,
     Bind,
@@ -25,17 +23,15 @@ from protos.wire.messages import (
     Done,
     Farewell,
     Finish,
+    Join,
     Refusal,
     SiteReason,
-    Stage,
 )
 from protos.wire.positions import parameters_digest
 from site_agent.approving import approve
-from site_agent.gate.permission import PolicyForbids
 from site_agent.trainer_socket import Conclude, Failed, Message, Prepare, Train
-from tests.federation import Line, MadeUpTrainer, Site, Vector, identity_of, masked_plan, of_kind, settle
-from tests.hostile.masking_coordinator import agree, ask_for, collect, enter, restart
-from tests.protos.privacy.private_plans import private_network_plan
+from tests.federation import Line, MadeUpTrainer, Site, identity_of, masked_plan, of_kind, settle
+from tests.hostile.masking_coordinator import agree, collect, enter
 from tests.rehearsal.study import offer, parameter_chunks, plan_with
 
 SECONDS = 4.0
@@ -202,71 +198,21 @@ async def test_no_contributors_are_named_after_the_result(tmp_path: Path, second
     assert len(site.chunks) == 1
 
 
-@pytest.mark.parametrize("seconds", [0.0, 2 * SECONDS])
-async def test_a_round_that_is_offered_again_after_the_result_is_sent_again(tmp_path: Path, seconds: float) -> None:
-    """A coordinator that lost its newest state after the result returns to a round. The site has loaded the result.
-
-    The trainer loads the result until after the new offer, or has loaded it before. The vector is the same.
-    """
+async def test_a_finished_run_that_is_announced_to_a_program_started_again_is_done(tmp_path: Path) -> None:
+    """The coordinator has not noted the end before its own restart. The site asks its trainer nothing again."""
     sites = await begun(tmp_path)
     await collect(sites, 0, 0, "abc")
     (site, *_) = sites
     await site.tell(*result(FIRST, 7.0))
-    await asyncio.sleep(seconds)
-    await site.tell(*offer(np.zeros(10, np.float32), 0, 1))
     await asyncio.sleep(2 * SECONDS)
-    await site.tell(Bind(0, 1, ("a", "b", "c"), 0))
+    await site.stop()
+    site.start()
+    await settle()
+    asked = len(site.trainer.questions)
 
-    assert site.error is None
-    assert [chunk.attempt for chunk in site.chunks] == [0, 1]
-    assert ends(site) == [(FIRST.run_name, 1, digest(FIRST, 7.0))]
-
-
-def private_plan_of_made_up_sites() -> Plan:
-    """A network with differential privacy, two rounds long."""
-    content = json.loads(private_network_plan(rounds=2).canonical)
-    for site in content["sites"]:
-        site["identity"] = identity_of(site["name"])
-    return plan_from_json(json.dumps(content))
-
-
-@pytest.mark.parametrize("moment", ["while the result is loaded", "after the end", "after the end and a restart"])
-async def test_a_private_run_that_has_ended_spends_no_more_epsilon(tmp_path: Path, moment: str) -> None:
-    """A finished round is offered again, although its noise is deleted. The site refuses it, and pays nothing more.
-
-    Its budget would allow four more payments. A coordinator that lost its newest state gets the reason.
-    """
-    plan = private_plan_of_made_up_sites()
-    budget = {"largest_epsilon_per_study": 5.0, "largest_epsilon_per_year": 5.0, "delta": 1e-5}
-
-    sites = [Site(name, plan, tmp_path / name, trainer=Slow(name), privacy=budget) for name in plan.site_names]
-    site, first = sites[0], start_of(plan)
-    await enter(sites)
-    await agree(sites)
-    for number in range(2):
-        for one in sites:
-            assert await ask_for(one, number, 0, plan.site_names, first + np.float32(number))
-    await site.tell(*result(plan, 9.0))
-    await asyncio.sleep(0 if moment == "while the result is loaded" else 2 * SECONDS)
-    if moment == "after the end and a restart":
-        await restart(sites)
-        await agree(sites)
-    for number in range(2):
-        await site.tell(*offer(first + np.float32(number), number, 1), Bind(number, 1, plan.site_names, 0))
-    await asyncio.sleep(2 * SECONDS)
-
-    assert [facts["epsilon"] for facts in site.records("privacy_spent")] == [1.0]
-    assert isinstance(site.error, PolicyForbids)
-    assert "already ended" in site.error.what
-    assert of_kind(site.said, Refusal) == [Refusal(plan.run_name, SiteReason.POLICY_FORBIDS)]
-    assert [chunk.attempt for chunk in site.chunks] == [0, 0]
-
-
-def start_of(plan: Plan) -> Vector:
-    """What a site receives in the first round."""
-    manifest = manifest_of(plan)
-    values, exchange = manifest.initial_parameters(plan.seed), Exchanges(plan, manifest).of(0, Stage.TRAINING, b"")
-    return np.concatenate([values, np.zeros(exchange.down_numbers - values.size, np.float32)])
+    assert await site.tell(announced(FIRST)) == [Done(FIRST.run_name)]
+    assert len(site.trainer.questions) == asked
+    assert of_kind(await site.tell(announced(SECOND)), Join)
 
 
 class SlowToPrepare(MadeUpTrainer):

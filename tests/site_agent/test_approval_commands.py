@@ -16,16 +16,20 @@ import pytest
 import structlog
 import yaml
 
+from host.audit_log import AuditLog
 from host.log_commands import in_words
 from host.record_store import StoreDamaged
 from protos.plan.concepts import Question
+from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from site_agent.approvals import find_approval, keep_plan, why_not
+from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.site_cli import main
 from tests.entry_points import Terminal
 from tests.logged import lines_of
 from tests.pki.whole_site import SiteKeys
 from tests.plan_changes import WITHOUT_MASKS, changed
+from tests.protos.privacy.private_plans import private_network_plan
 from tests.rehearsal.study import made_up_identities, plan_document, plan_with
 
 
@@ -91,6 +95,29 @@ def test_what_the_policy_refuses_cannot_be_approved(site: Site) -> None:
     assert "the policy allows 1e-05 MB; the plan's clipping range is 8, and the policy allows 0.5" in site.err
     assert [(facts["event"], facts["by"]) for facts in site.events()] == [("approval_refused", "A. Jones")]
     assert find_approval(site.folder / "state", plan) is None
+
+
+def test_the_review_refuses_what_the_spent_budget_refuses(site: Site) -> None:
+    """Review and approve ask what the gate asks: an earlier study has spent what this one needs."""
+    sites = [{"name": name, "identity": key} for name, key in sorted(site.identities.items())]
+    plan = private_network_plan(sites=sites)
+    (site.folder / "plan.yaml").write_text(yaml.safe_dump(json.loads(plan.canonical)))
+    budget = {"largest_epsilon_per_study": 1.2, "largest_epsilon_per_year": 1.2, "delta": 1e-5}
+    site.allow(secure_aggregation="required", privacy=budget)
+    assert site("review") == 0
+    assert "did not check" not in site.out
+    log = AuditLog(site.folder / "state" / "gate" / "gate.sqlite", site="a", now=lambda: datetime.now(UTC))
+    PrivacyLedger(log).pay(
+        private_network_plan(sites=sites, study="earlier"), bytes(32), [0] * len(manifest_of(plan).scalars)
+    )
+    log.close()
+
+    assert site("review") == 77
+    assert "The policy refuses this plan: epsilon of all studies of one year" in site.out
+    assert site("approve", "--by", "A. Jones", "--yes") == 77
+    (site.folder / "state" / "gate" / "gate.sqlite").write_bytes(b"no log")
+    assert site("review") == 0
+    assert "how much epsilon is spent" in site.out
 
 
 @pytest.mark.parametrize("answers", ["same", "related", "other"])

@@ -171,7 +171,7 @@ def test_a_result_names_what_was_made(name: str, layers: bytes, best: int | None
 
 def released(number: int, stage: str, layers: str = "") -> dict[str, Any]:
     """What the audit log holds of a release."""
-    return {"round": number, "attempt": 0, "position": "", "stage": stage, "offered_layers": layers}
+    return {"round": number, "attempt": 0, "position": "", "stage": stage, "offered_layers": layers, "scales": ""}
 
 
 def test_what_was_released_is_remembered_over_a_restart() -> None:

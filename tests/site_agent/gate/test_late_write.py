@@ -40,7 +40,7 @@ def test_the_write_of_an_ended_stream_fails_in_silence(tmp_path: Path, *, has_en
         bind, contribution = Bind(0, 0, NAMES, 0), SimpleNamespace(buffer=b"")
         released = SimpleNamespace(require_open=nothing, release=lambda *_: [Chunk(0, 0, 0, b"")])
         rounds._gate = released  # type: ignore[assignment]
-        rounds._upload = upload = spawned(rounds._send_chunks(contribution, bind), "")  # type: ignore[arg-type]
+        rounds._upload = upload = spawned(rounds._send_chunks(contribution, bind, b""), "")  # type: ignore[arg-type]
         await asyncio.sleep(0)
         if has_ended:
             rounds.stream_ended()
