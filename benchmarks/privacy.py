@@ -101,7 +101,7 @@ def split_at(tables: Mapping[str, Table], plan: Plan, seed: int) -> Split:
     studies, terms = {}, {}
     for name, table in tables.items():
         rows = split_of(table, 0, seed)
-        study = PriorStudy(plan, prepare_rows(table, rows)[0], table, rows, site=name)
+        study = PriorStudy(plan, prepare_rows(table, rows)[0], table, rows, site=name, secret=bytes(32), fewest=0)
         studies[name] = study
         terms[name] = np.array(_trained(study).scalars, np.int64)
     return Split(studies=studies, terms=terms)
@@ -133,7 +133,7 @@ def area(split: Split, slopes: Numbers) -> float:
 def _values(study: PriorStudy, part: str) -> Numbers:
     from site_agent.trainer.prior.concept_columns import values_of
 
-    return values_of(study.recorded, study.part(part), len(study._rows_of[part]))
+    return values_of(study.mapped, study.part(part), len(study._rows_of[part]))
 
 
 def noisy_total(split: Split, plan: Plan) -> Integers:

@@ -27,7 +27,6 @@ from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Study
 
-_PRIOR: Final = "federated-prior"
 _LATENT: Final = 16  # of the networks: small, so that a simulation takes seconds
 
 
@@ -98,7 +97,8 @@ def _of_prior(
     plan = plan_among(members, kind="prior", concepts=concepts, fewest_sites=FEWEST_SITES, rows_per_unknown=1.0)
     assert isinstance(plan, PriorPlan)
     studies = {
-        name: PriorStudy(plan, member.dataset, member.table, member.rows, site=name) for name, member in members.items()
+        name: PriorStudy(plan, one.dataset, one.table, one.rows, site=name, secret=bytes(32), fewest=0)
+        for name, one in members.items()
     }
     run_rounds(plan, studies)
     found = {}
@@ -107,7 +107,7 @@ def _of_prior(
         own = fit_own_models(member.dataset, Seeds.published(seed, name).own("join"))
         join = joined_with(studies[name], known, member.preprocessing, own)
         joined, alone = (_joined(studies[name], known, model, member) for model in (join.model, join.alone))
-        found[name] = {_PRIOR: joined, "others brought": joined - alone}
+        found[name] = {"federated-prior": joined, "others brought": joined - alone}
     return found
 
 

@@ -96,7 +96,7 @@ def gains(tables: Mapping[str, Table], plan: Plan, rows: int, seed: int) -> dict
     for name, table in tables.items():
         split = split_of(table, rows, seed)
         dataset, preprocessing = prepare_rows(table, split)
-        studies[name] = PriorStudy(plan, dataset, table, split, site=name), preprocessing
+        studies[name] = PriorStudy(plan, dataset, table, split, site=name, secret=bytes(32), fewest=0), preprocessing
     run_rounds(plan, {name: study for name, (study, _) in studies.items()})
     found = {}
     for name, (study, preprocessing) in studies.items():

@@ -260,8 +260,8 @@ def _prior_scalars(prior: PriorPlan) -> Iterator[Scalar]:
         kind = name.partition(" ")[0]
         # For classes a sum is a count. For columns and numbers it is a sum of values between 0 and 1.
         is_count = kind in ("count", "outcomes") or (name.startswith("sum outcome") and not prior.is_number)
-        scale = 1 if is_count or kind == "sites" else PRIOR_MOMENT_SCALE
-        yield Scalar(name, 1 if kind == "sites" else rows * scale, Stage.STATISTICS, scale)
+        scale = 1 if is_count or kind == "voids" else PRIOR_MOMENT_SCALE
+        yield Scalar(name, 1 if kind == "voids" else rows * scale, Stage.STATISTICS, scale)
     for name in prior.newton_names:
         share = prior.largest_weight if name.startswith("hessian") else 1.0
         bound = int(rows * share * NEWTON_SCALE)

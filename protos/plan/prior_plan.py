@@ -26,7 +26,7 @@ from protos.plan.private_prior import PrivateSums
 from protos.wire.messages import Stage
 
 MOST_SUMS: Final = 1 << 17  # of one round: about 500 columns of a regression with one outcome
-MOMENTS: Final = ("sites", "count", "sum", "squares")
+MOMENTS: Final = ("voids", "count", "sum", "squares")
 
 
 class YesOrNo(Document):
@@ -70,8 +70,7 @@ class PriorPlan(AnnouncingPlan):
         ridge: the penalty is ridge / 2 times the squared coefficients, in standardised units.
         newton_rounds: the largest number of Newton rounds; they stop when no coefficient moves by 1e-8.
         fewest_sites: the number of sites that must record a concept, according to the plan. With three, each of the
-            three can compute the sum of the two others. With four or more, one may prove to have too few different
-            values.
+            three can compute the sum of the two others.
         largest_rows: the largest number of training rows of all sites together, for the bounds of sums.
         rows_per_unknown: the least number of other sites' rows for each number that a reader could solve for: this
             times rounds times (columns + 3) / 2.
@@ -166,11 +165,6 @@ class PriorPlan(AnnouncingPlan):
         """Return whether the outcome is a number."""
         return isinstance(self.outcome, Number)
 
-    @cached_property
-    def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Return the names of the two columns of each pair."""
-        return tuple((one.name, other.name) for one, other in combinations(self.columns, 2))
-
     @property
     def largest_weight(self) -> float:
         """Return the largest weight that one row can have in the Hessian."""
@@ -180,15 +174,14 @@ class PriorPlan(AnnouncingPlan):
     def statistics_names(self) -> tuple[str, ...]:
         """Return the names of the sums in round 0.
 
-        They are sites and moments for each column, sites for each pair, and outcomes. In the private form these are all
-        sums of the regression, which has no other round.
+        They are voids and moments for each column, and outcomes. In the private form these are all sums of the
+        regression, which has no other round.
         """
         if self.private is not None:
             return self.private.names
         moments = [f"{kind} {column.name}" for column in self.columns for kind in MOMENTS]
-        pairs = [f"sites {one} x {other}" for one, other in self.pairs]
         outcomes = [f"sum {output}" for output in self.outputs]
-        return (*moments, *pairs, "outcomes", *outcomes, *(["squares outcome"] if self.is_number else []))
+        return (*moments, "outcomes", *outcomes, *(["squares outcome"] if self.is_number else []))
 
     @cached_property
     def newton_names(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ and no program has to trust another one's coefficients.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -26,7 +26,6 @@ LARGEST_ROW_LOSS: Final = 64  # nats of one row; a probability is at least 2.2e-
 GUARD: Final = "guard"
 FEWEST_ROWS: Final = 10  # rows that differ from the most frequent value, so that a sum does not show a single row
 _NARROWEST: Final = 1e-4  # the standard deviation of a column, as a part of its concept's range
-FEWEST_THERE: Final = 3
 LARGEST_STEP: Final = 1.0  # of one coefficient in one Newton round, in standardised units
 
 
@@ -38,7 +37,7 @@ class Standard:
 
     Attributes:
         means, deviations: float64 of shape (columns,), of values scaled from the concept's range to 0..1.
-        is_used: bool of shape (columns,): enough sites record the column, and it varies.
+        is_used: bool of shape (columns,): no site has too few values of the column, and it varies.
         rows: training rows with an outcome, of all sites; None in the private form, which does not count them.
         outcome_means: float64 of shape (outputs,): shares of classes, or the number's mean in 0..1.
         outcome_deviation: the deviation of a number, in 0..1; 1 for classes.
@@ -86,13 +85,12 @@ class AnnouncedSums:
         if prior.private is not None:
             return _declared(prior.private)
         found = dict(zip(prior.statistics_names, self._words, strict=False))
-        sites, counts, sums, squares = self.moments(found)
-        rows = found["outcomes"]
-        if min(found.values()) < 0 or (counts > rows).any() or (squares > sums).any() or rows < 1:
+        voids, counts, sums, squares = self._of_columns(found)
+        rows, is_whole = found["outcomes"], voids == 0
+        if min(found.values()) < 0 or (is_whole & ((counts > rows) | (squares > sums))).any() or rows < 1:
             raise OutOfBound("statistics that no honest sites can have sent")
         means, deviations = _moments(np.maximum(counts, 1.0), sums, squares)
-        together = {names: found[f"sites {names[0]} x {names[1]}"] for names in prior.pairs}
-        enough = _recorded_by_enough(prior, sites, together) & (deviations > _NARROWEST)
+        enough = is_whole & (deviations > _NARROWEST)
         totals = np.array([found[f"sum {output}"] for output in prior.outputs], np.float64)
         if prior.is_number:
             all_rows, of_squares = np.full(1, float(rows)), np.full(1, float(found["squares outcome"]))
@@ -108,26 +106,22 @@ class AnnouncedSums:
             outcome_deviation=max(float(outcome_deviations[0]), _NARROWEST),
         )
 
-    def without(self, own: Sequence[int]) -> tuple[Float64, Float64, Float64, Float64]:
-        """Return the statistics of each column without one site's part: number of sites, counts, means and deviations.
+    def without(self, own: Sequence[int]) -> Standard:
+        """Return the standardisation without one site's part: means and deviations of the other sites together.
 
         Args:
             own: the numbers that this site sent in the statistics round.
-
-        Returns:
-            Four float64 arrays of shape (columns,), means and deviations of values in 0..1.
         """
         names = self._prior.statistics_names
         rest = {name: word - mine for name, word, mine in zip(names, self._words, own, strict=False)}
-        sites, counts, sums, squares = self.moments(rest)
-        return (sites, counts, *_moments(np.maximum(counts, 1.0), sums, squares))
+        _, counts, sums, squares = self._of_columns(rest)
+        means, deviations = _moments(np.maximum(counts, 1.0), sums, squares)
+        return replace(self.standard, means=means, deviations=deviations)
 
-    def moments(self, found: Mapping[str, int]) -> tuple[Float64, Float64, Float64, Float64]:
-        """Return for each column its number of sites, count, sum and sum of squares; float64 of shape (columns,)."""
+    def _of_columns(self, found: Mapping[str, int]) -> list[Float64]:
+        """Return each column's number of voids, count, sum and sum of squares, float64 of shape (columns,)."""
         columns = self._prior.columns
-        kinds = (np.array([found[f"{kind} {column.name}"] for column in columns], np.float64) for kind in MOMENTS)
-        sites, counts, sums, squares = kinds
-        return sites, counts, sums, squares
+        return [np.array([found[f"{kind} {column.name}"] for column in columns], np.float64) for kind in MOMENTS]
 
     def newton(self, round_number: int) -> NewtonSums:
         """Return the sums of the Hessian and the gradient of one Newton round. Rounds count from 1."""
@@ -180,23 +174,6 @@ def _declared(private: PrivateSums) -> Standard:
 def place_sums(vector: Float32, place: slice, integers: Sequence[int]) -> None:
     """Write the sums of a round into the vector that sites receive, in place."""
     vector[4 * place.start : 4 * place.stop] = announced(integers)
-
-
-def _recorded_by_enough(
-    prior: PriorPlan, sites: Float64, together: Mapping[tuple[str, str], int]
-) -> npt.NDArray[np.bool_]:
-    """Return which columns are used. Enough sites must record a column, alone and with each column used so far.
-
-    An entry of H is a sum over the sites that record both columns, so these sites are counted too.
-    """
-    # One site may prove to have too few different values. Without this allowance a small hospital would remove columns
-    # from all others.
-    fewest, used = max(FEWEST_THERE, prior.fewest_sites - 1), np.zeros(len(prior.columns), dtype=np.bool_)
-    for place, column in enumerate(prior.columns):
-        before = (prior.columns[other].name for other in np.flatnonzero(used))
-        counts = [together[other, column.name] for other in before]
-        used[place] = sites[place] >= fewest and all(count >= fewest for count in counts)
-    return used
 
 
 def _moments(counts: Float64, sums: Float64, squares: Float64) -> tuple[Float64, Float64]:

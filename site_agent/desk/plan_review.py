@@ -20,7 +20,7 @@ from protos.plan.manifest import ROWS, Manifest, Scalar, most_bytes, rounds_with
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
-from protos.plan.prior_sums import FEWEST_ROWS, FEWEST_THERE
+from protos.plan.prior_sums import FEWEST_ROWS
 from protos.plan.private_training import PrivateTraining
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
@@ -45,7 +45,7 @@ _MEANING: Final = {
     "count": "how many rows of this site are in this group, or 0 if they are too few",
     "sum": "the sum of these rows' values, each converted from the declared range to 0..1",
     "squares": "the sum of the squares of these values",
-    "sites": "1 if this site records this column (or both columns) with enough different values, otherwise 0",
+    "voids": "1 if this site has too few different values of this column, and sends random integers, otherwise 0",
     "outcomes": "the number of this site's training rows",
     "private hessian": "how the values of these two columns vary together, with a limit for each patient, plus noise",
     "private gradient": "how this site's patients would change this number of the model, with a limit for each "
@@ -248,8 +248,7 @@ def _kind(scalar: Scalar) -> str | None:
     """Return the group of a number, if the review shows this group in a single line. Otherwise return None."""
     if scalar.name.startswith("private "):
         return scalar.name.partition(":")[0]
-    is_pair = scalar.stage is Stage.STATISTICS and " x " in scalar.name
-    return scalar.name.partition(" ")[0] if is_pair or scalar.stage is Stage.NEWTON else None
+    return scalar.name.partition(" ")[0] if scalar.stage is Stage.NEWTON else None
 
 
 def _meaning(plan: Plan, scalar: Scalar) -> str:
@@ -302,9 +301,8 @@ def _of_prior(prior: PriorPlan) -> Iterator[str]:
         return
     yield from _of_three(prior)
     yield (
-        f"A site uses a column only if at least {FEWEST_ROWS} values of the column differ from its most frequent "
-        "value. If "
-        f"fewer than {max(FEWEST_THERE, prior.fewest_sites - 1)} sites use a column, no site uses this column."
+        f"If at one site fewer than {FEWEST_ROWS} values of a column differ from the most frequent value, or fewer "
+        "rows have a code, no site uses this column."
     )
     yield (
         "Each site computes the coefficients of the model from the sums. The report of every site shows the "

@@ -119,7 +119,8 @@ def begin_prior(hospital: Hospital, plan: PriorPlan) -> tuple[PriorStudy, Prepro
 
     table, rows = _rows_of(hospital, plan)
     dataset, preprocessing = prepare_with_profile(table, rows)
-    study = PriorStudy(plan, dataset, table, rows, site=hospital.site, fewest=hospital.policy.smallest_cell)
+    secret, fewest = site_secret(hospital.state_path / "models"), hospital.policy.smallest_cell
+    study = PriorStudy(plan, dataset, table, rows, site=hospital.site, secret=secret, fewest=fewest)
     study.remember = partial(_remember_prior, hospital, study, table, rows)
     return study, preprocessing
 

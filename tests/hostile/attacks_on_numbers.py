@@ -5,7 +5,7 @@ Real tables, real training, real gates and masks. The attacker wants a part of o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from protos.wire.messages import Announcement, Join, Stage
 from site_agent.hospital import read_hospital
 from site_agent.trainer.before_rounds import begin_prior
 from site_agent.trainer.data.columns import Feature
-from site_agent.trainer.prior import concept_columns
+from site_agent.trainer.prior import concept_columns, prior_study
 from site_agent.trainer.prior.concept_columns import Mapped
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.requests import Asked
@@ -111,7 +111,6 @@ def concept_of_one_site(weakened: bool) -> bool:
 
 def _has_sums_of_one_site() -> bool:
     plan = prior_plan("breast-cancer")
-    assert isinstance(plan, PriorPlan)
     concept = plan.columns[0].name
 
     def without_the_concept(contract: dict[str, Any]) -> None:
@@ -120,15 +119,36 @@ def _has_sums_of_one_site() -> bool:
                 del column["concept"]
 
     with scratch() as folder:
-        each = []
-        for site in SITES:
-            change = None if site == SITES[0] else without_the_concept
-            hospital = read_hospital(make_hospital(folder / site, site, "breast-cancer", change=change))
-            study, _ = begin_prior(hospital, plan)
-            each.append(dict(zip(plan.statistics_names, _statistics(study), strict=True)))
-        names = [f"{kind} {concept}" for kind in ("count", "sum", "squares")]
-        sums = [sum(found[name] for found in each) for name in names]
-        return sums == [each[0][name] for name in names] and all(sums)
+        changes = dict.fromkeys(SITES[1:], without_the_concept)
+        places = {site: make_hospital(folder / site, site, "breast-cancer", change=changes.get(site)) for site in SITES}
+        return _are_of_the_first(plan, places)
+
+
+def _are_of_the_first(plan: PriorPlan, places: Mapping[str, Path]) -> bool:
+    """Whether the sums of the first column are those of the first site."""
+    each = []
+    for place in places.values():
+        study, _ = begin_prior(read_hospital(place), plan)
+        each.append(dict(zip(plan.statistics_names, _statistics(study), strict=True)))
+    names = [f"{kind} {plan.columns[0].name}" for kind in ("count", "sum", "squares")]
+    sums = [sum(found[name] for found in each) for name in names]
+    return sums == [each[0][name] for name in names] and all(sums)
+
+
+def column_rare_elsewhere(weakened: bool) -> bool:
+    """Ask for the sums of a column that varies at one site alone: all others have the same value in each row."""
+    plan = prior_plan("breast-cancer")
+
+    def zeros(key: bytes, round_number: int, place: int, limits: Sequence[tuple[int, int]]) -> list[int]:
+        return [0] * len(limits)
+
+    with scratch() as folder:
+        places = {site: make_hospital(folder / site, site, "breast-cancer") for site in SITES}
+        for place in [*places.values()][1:]:
+            head, *rows = (place.parent / "table.csv").read_text().splitlines(keepends=True)
+            (place.parent / "table.csv").write_text(head + "".join(f"10.0,{row.partition(',')[2]}" for row in rows))
+        with patched(prior_study, voids=zeros) if weakened else nullcontext():
+            return _are_of_the_first(plan, places)
 
 
 def _statistics(study: PriorStudy) -> tuple[int, ...]:
@@ -137,6 +157,12 @@ def _statistics(study: PriorStudy) -> tuple[int, ...]:
 
 
 ATTACKS = (
+    Attack(
+        name="column-rare-at-all-others",
+        tries="a plan asks for the sums of a column that few patients of all but one site have",
+        without="the random integers of a void: it has zeros",
+        run=column_rare_elsewhere,
+    ),
     Attack(
         name="concept-that-one-site-records",
         without="the refusal of a site that lacks a concept for which the plan counts it",

@@ -65,6 +65,7 @@ FIRST_LAYER = manifest_of(masked_plan("abc", **PLANS["probing"])).initial_parame
 
 
 SCALES = pack_exponents((first_exponent(16, 3, 8.0),) * 2)
+AGAIN: list[CoordinatorMessage] = []  # in the place of a step: the gate starts again
 SUM = np.ones(ZEROS.size, np.int16)
 
 
@@ -87,6 +88,14 @@ async def joined(folder: Path, plan: Plan, trainer: MadeUpTrainer | None = None)
     await settle()
     assert of_kind(await site.tell(Announcement(plan.run_name, plan.canonical)), Join)
     return site
+
+
+async def starts_again(site: Site) -> bool:
+    """The site's gate stops and starts, and hears of its run again."""
+    await site.stop()
+    site.start()
+    await settle()
+    return bool(await site.tell(Announcement(site.plan.run_name, site.plan.canonical)))
 
 
 def _accept_any_round(self: Any, offer: Offer) -> Exchange:
@@ -122,7 +131,7 @@ def out_of_turn(
     async def scene(folder: Path) -> bool:
         site = await joined(folder, plan)
         for step in steps[:-1]:
-            assert of_kind(await site.tell(*step), Chunk), site.error
+            assert of_kind(await site.tell(*step), Chunk) if step else await starts_again(site), site.error
         left = len(site.chunks)
         answer = of_kind(await site.tell(*steps[-1]), Chunk)
         if not answer:
@@ -187,6 +196,14 @@ TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Calla
         "the check of scales",
         lambda: patched(Itinerary, _check_scales=_nothing),
     ),
+    "scales-after-a-restart": (
+        "offers scales that grow too fast after the gate has started again",
+        "short",
+        [asked(0, scales=SCALES), AGAIN, asked(1, scales=pack_exponents((40, 40)))],
+        "scales that grow faster than they may",
+        "the check of scales",
+        lambda: patched(Itinerary, _check_scales=_nothing),
+    ),
     "best-round-that-nobody-measured": (
         "names a best round that no site has measured, so that a site reports on a model of its choice",
         "measuring",
@@ -206,25 +223,6 @@ TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Calla
 }
 
 
-def scales_after_a_restart(weakened: bool) -> bool:
-    """Wait until the gate starts again, and then offer scales that grow too fast."""
-    plan = plan_of("short")
-
-    async def scene(folder: Path) -> bool:
-        site = await joined(folder, plan)
-        assert of_kind(await site.tell(*asked(0, scales=SCALES)), Chunk)
-        await site.stop()
-        site.start()
-        await settle()
-        await site.tell(Announcement(plan.run_name, plan.canonical))
-        answer = of_kind(await site.tell(*asked(1, scales=pack_exponents((40, 40)))), Chunk)
-        if not answer:
-            assert site.records("coordinator_refused")[0]["reason"] == "scales that grow faster than they may"
-        return bool(answer)
-
-    return played(scene, weakened, lambda: patched(Itinerary, _check_scales=_nothing))
-
-
 @contextmanager
 def without_the_ends() -> Iterator[None]:
     """A site forgets which runs have ended."""
@@ -237,7 +235,7 @@ def without_the_ends() -> Iterator[None]:
         yield
 
 
-def run_that_is_over(weakened: bool, starts_again: bool) -> bool:
+def run_that_is_over(weakened: bool, is_restarted: bool) -> bool:
     """Announce a run that the site has finished, and offer its last round again."""
     plan = plan_of("plain")
 
@@ -246,10 +244,8 @@ def run_that_is_over(weakened: bool, starts_again: bool) -> bool:
         for number in range(3):
             assert of_kind(await site.tell(*asked(number)), Chunk)
         assert of_kind(await site.tell(Finish(3, parameters_digest(ZEROS)), *parameter_chunks(ZEROS, 3)), Done)
-        if starts_again:
-            await site.stop()
-            site.start()
-            await settle()
+        if is_restarted:
+            await starts_again(site)
         await site.tell(Announcement(plan.run_name, plan.canonical))
         again = Offer(2, 1, parameters_digest(ZEROS), TRAINING), *parameter_chunks(ZEROS, 2, 1), Bind(2, 1, ALL, 0)
         return bool(of_kind(await site.tell(*again), Chunk))
@@ -324,18 +320,12 @@ ATTACKS = (
     ),
     *(
         Attack(
-            name=f"run-that-is-over{'-after-a-restart' * starts_again}",
+            name=f"run-that-is-over{'-after-a-restart' * is_restarted}",
             tries="the coordinator announces a run again that the site has finished, and offers its last round",
             without="the memory of ended runs",
-            run=partial(run_that_is_over, starts_again=starts_again),
+            run=partial(run_that_is_over, is_restarted=is_restarted),
         )
-        for starts_again in (False, True)
-    ),
-    Attack(
-        name="scales-after-a-restart",
-        tries="the coordinator offers scales that grow too fast after the gate has started again",
-        without="the check of scales",
-        run=scales_after_a_restart,
+        for is_restarted in (False, True)
     ),
     Attack(
         name="contributor-that-nobody-listed", without="the plan's list of sites", run=contributor_that_nobody_listed

@@ -55,7 +55,7 @@ def numbers_of(site: str, plan: PriorPlan) -> list[int]:
     for name in plan.statistics_names:
         drawn = int.from_bytes(hashlib.sha256(f"{site} {name}".encode()).digest()[:2], "big")
         kind = name.partition(" ")[0]
-        value = 1 if kind == "sites" else round(drawn * (factor if kind == "sum" and "creatinine" in name else 1.0))
+        value = 0 if kind == "voids" else round(drawn * (factor if kind == "sum" and "creatinine" in name else 1.0))
         numbers.append(value * int(counts) if "creatinine" in name else value)
     return numbers
 

@@ -214,7 +214,7 @@ def numbers_after_a_restart(weakened: bool) -> bool:
 
 def announced_rows(plan: PriorPlan, rows: int) -> Vector:
     """The vector before the first Newton round, with statistics that so many rows can have."""
-    sizes = {"sites": 4, "sum": rows << 29, "squares": rows << 28}  # a mean of 1/2 in each column
+    sizes = {"voids": 0, "sum": rows << 29, "squares": rows << 28}  # a mean of 1/2 in each column
     numbers = [sizes.get(name.partition(" ")[0], rows) for name in plan.statistics_names]
     numbers[plan.statistics_names.index("sum outcome")] = rows // 2
     place = plan.place(0, plan.training_rounds)

@@ -144,13 +144,11 @@ AFTER_JOINING: dict[str, Sequence[Step]] = {
     "a bind before the parameters": [OFFER, BIND],
     "a result before the last round": [Finish(2, DIGEST)],
     "keys that the plan does not ask for": [KeySessionOpen(1, ALL)],
-    "the round before": [*offer(zeros(value=1.0), 1), *offer(zeros(), 0)],
 }
 AFTER_AN_OFFER: dict[str, Sequence[Step]] = {
     "a bind without this site": [Bind(0, 0, ("b", "c"), 0)],
     "a bind without another site": [Bind(0, 0, ("a", "b"), 0)],
     "a bind with a site nobody listed": [Bind(0, 0, ("a", "b", "c", "d"), 0)],
-    "a bind with a made-up site for a listed one": [Bind(0, 0, ("a", "b", "d"), 0)],
     "a bind for another attempt": [Bind(0, 1, ALL, 0)],
     "a bind for another round": [Bind(1, 0, ALL, 0)],
     "a bind whose sites are not in order": [

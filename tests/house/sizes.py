@@ -76,7 +76,7 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # Lines of a room, words of the pages, keys of a plan. A change that needs more space finds it in its own room, or
 # lowers another ceiling.
 CEILINGS: Final = {
-    "package_lines": 49_330, "audited_lines": 6_070, "beside_a_round_lines": 19_585, "test_lines": 55_405,
+    "package_lines": 49_300, "audited_lines": 6_070, "beside_a_round_lines": 19_585, "test_lines": 55_405,
     "benchmark_lines": 6_865, "doc_words": 29_075, "plan_keys": 20,
     "protos.plan": 5_624, "protos.statistics": 3_011, "protos.wire": 1_005, "protos.masking": 557,
     "protos.privacy": 236, "protos.numbers": 532, "protos": 156, "host": 2_450, "pki": 2_005,

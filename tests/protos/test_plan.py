@@ -342,7 +342,7 @@ def test_a_prior_plan_is_counted_before_its_sums_are_listed(concepts: int, codes
     tracemalloc.start()
     try:
         if is_allowed:
-            assert len(manifest_of(plan_from_json(raw)).scalars) > MOST_SUMS
+            assert len(manifest_of(plan_from_json(raw)).scalars) > MOST_SUMS // 2
         else:
             before = tracemalloc.get_traced_memory()[0]
             with pytest.raises(ValidationError):

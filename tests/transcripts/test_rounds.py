@@ -11,6 +11,11 @@ BEGUN = """
 """
 
 
+def continued(transcript: str) -> None:
+    """Play a run of three sites from its first offer on."""
+    play(terms(), BEGUN + transcript)
+
+
 def test_a_run_begins_with_all_its_sites_however_long_that_takes() -> None:
     """A site that left, withdrew or was revoked before the run is waited for; one that can never take part ends it."""
     play(
@@ -38,10 +43,7 @@ def test_a_run_begins_with_all_its_sites_however_long_that_takes() -> None:
 
 def test_a_site_that_was_taken_out_is_waited_for_at_once() -> None:
     """Persons at the hospital or the office took it out: no grace period runs; it may return to the same round."""
-    play(
-        terms(),
-        BEGUN
-        + """
+    continued("""
         1     > a revoked
               < void 0.0 missing -
               = interrupted 0.0 with b c
@@ -50,16 +52,12 @@ def test_a_site_that_was_taken_out_is_waited_for_at_once() -> None:
         12    > a, b joins
               < offer 0.1 to a b c
               = collecting 0.1 complete - until 62
-        """,
-    )
+    """)
 
 
 def test_what_a_site_sent_before_it_was_taken_out_counts_but_no_further_round_begins() -> None:
     """Its contribution has left and may complete the round."""
-    play(
-        terms(),
-        BEGUN
-        + """
+    continued("""
         1     > a completes
               = collecting 0.0 complete a until 50
         2     > a withdraws
@@ -70,16 +68,12 @@ def test_what_a_site_sent_before_it_was_taken_out_counts_but_no_further_round_be
         4     > a joins
               < offer 1.1 to a b c
               = collecting 1.1 complete - until 54
-        """,
-    )
+    """)
 
 
 def test_sums_do_not_add_up_three_times() -> None:
     """A wrong sum is made again twice, and forgiven when it adds up."""
-    play(
-        terms(),
-        BEGUN
-        + """
+    continued("""
         1     > sums do not add up
               < void 0.0 missing -
               < offer 0.1 to a b c
@@ -103,8 +97,7 @@ def test_sums_do_not_add_up_three_times() -> None:
         6     > sums do not add up
               < end: the contributions do not add up, missing -
               = over, incomplete
-        """,
-    )
+    """)
 
 
 def test_masked_rounds_agree_on_keys_first() -> None:

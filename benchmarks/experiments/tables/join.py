@@ -149,7 +149,7 @@ class Member:
 
     def study(self, plan: Plan, site: str) -> PriorStudy:
         """Return this site's study of a plan with federated-prior."""
-        return PriorStudy(plan, self.dataset, self.table, self.split, site=site)
+        return PriorStudy(plan, self.dataset, self.table, self.split, site=site, secret=bytes(32), fewest=0)
 
     def permuted(self, seed: Sequence[int]) -> Member:
         """Return the same rows with shuffled outcomes."""

@@ -258,5 +258,5 @@ def received_page(facts: Facts) -> str:
 
 def _where(one: Mapping[str, Any]) -> str:
     if not one["is_used"]:
-        return "not used: too few sites record this column"
+        return "not used: a site has too few values of this column"
     return "recorded" if one["is_recorded_here"] else "not recorded: the mean of all sites is used"

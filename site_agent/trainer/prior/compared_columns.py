@@ -3,7 +3,7 @@
 The announced sums minus this site's own describe the other sites together. This site compares its own training rows
 with them (docs/researcher.md, "Methods"). The rules:
 
-* a column is compared only if the others' numbers are sums of two sites or more;
+* a column is compared only if it is used. Then the others' numbers are sums of two sites or more;
 * no message is needed, and the findings stay at this site;
 * a difference proves nothing, because hospitals differ and the mistake may be at the others. No unit and no code is
   guessed: a person looks at the column.
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from math import log
 
 import numpy as np
-import numpy.typing as npt
 
 from protos.plan.concepts import ConceptColumn, NumberConcept
+from protos.plan.prior_sums import Standard
 from site_agent.trainer.prior.concept_columns import Float64, Mapped, MappedNumber
 
 _FAR = 4.0  # the least distance of a column that is reported: in deviations, plus the logarithm of their ratio
@@ -49,24 +49,12 @@ class Suspicion:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class OtherColumns:
-    """Means and deviations of each column at the other sites together, (columns,), on the scale of the sums, 0 to 1.
-
-    `are_enough` is whether enough other sites and rows have the column, so that no number is of a single site.
-    """
-
-    means: Float64
-    deviations: Float64
-    are_enough: npt.NDArray[np.bool_]
-
-
 def suspicions(
-    columns: Sequence[ConceptColumn], mapped: Sequence[Mapped], features: Mapping[str, Float64], others: OtherColumns
+    columns: Sequence[ConceptColumn], mapped: Sequence[Mapped], features: Mapping[str, Float64], others: Standard
 ) -> Iterator[Suspicion]:
     """Yield each column of numbers that is far from the other sites, or outside of the plan's range.
 
-    `features` are this site's training rows, float64 (rows,) by its own names.
+    `features` are this site's training rows, float64 (rows,) by its own names; `others` is of the other sites.
     """
     for place, (column, one) in enumerate(zip(columns, mapped, strict=True)):
         concept = column.concept
@@ -79,7 +67,7 @@ def suspicions(
         mean, deviation = concept.low + width * others.means[place], width * others.deviations[place]
         outside = float(((values < concept.low) | (values > concept.high)).mean())
         unit = concept.unit or "no unit"
-        if others.are_enough[place] and deviation > 0.0 and _distance(values, mean, deviation) >= _FAR:
+        if others.is_used[place] and deviation > 0.0 and _distance(values, mean, deviation) >= _FAR:
             words = f"the mean is {values.mean():.4g} here and {mean:.4g} at the other sites together ({unit})"
             yield Suspicion(concept=concept.name, feature=one.feature, kind="mean", words=words)
         elif outside > _MOST_OUTSIDE:

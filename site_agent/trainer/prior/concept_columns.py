@@ -9,9 +9,8 @@ A contract names the concept of a column. The rules:
   and deviations are those of all sites;
 * a concept that this site does not record is 0 in every row. So is a missing value: 0 is the mean over all sites, or
   the typical value that the plan declares;
-* a number with fewer than ten values that differ from its most frequent value could identify a patient. So this site
-  treats such a number as missing in a regression, and a code with fewer rows counts as one of the others. This site's
-  own rows decide this, because nobody can check an announced count (docs/researcher.md, "Methods");
+* a number with fewer than ten values that differ from its most frequent value could identify a patient, and so could a
+  code with fewer rows. In a regression such a column is void, by this site's own rows (docs/researcher.md, "Methods");
 * some networks also read columns of a site's own. These are the features that are mapped to no concept of the plan;
 * the encoding is saved with the model, so a prediction needs nothing else.
 """
@@ -215,9 +214,7 @@ def values_of(
 def _beside_commonest(values: Float64) -> int:
     """Count the values that differ from the most frequent value."""
     present = values[~np.isnan(values)]
-    if not len(present):
-        return 0
-    return int(len(present) - np.unique(present, return_counts=True)[1].max())
+    return int(len(present) - np.unique(present, return_counts=True)[1].max(initial=0))
 
 
 def wrong_mapping(what: str) -> ConfigurationError:

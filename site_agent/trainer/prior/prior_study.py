@@ -5,19 +5,20 @@ announced sums, and nobody sends any. The rules:
 
 * announced sums are final: other sums for an earlier round are refused;
 * announced sums that no sites can have are refused. What depends on this site's own rows ends in a void (MayNotSend):
-  announced sums minus its own are no possible sums of the others; few of its rows would determine H; or the others
-  have too few rows for the number of announced sums;
-* only training rows take part, and rare values do not (see concept_columns.py);
+  announced sums minus its own are no possible sums of the others; few of its rows would determine H; the others have
+  too few rows for the number of announced sums; or a column counts as common that is rare here;
+* only training rows take part. For a column with rare values (see concept_columns.py) the site sends 1 as the number of
+  voids, and random integers. Then no site uses this column;
 * under the plan's key `privacy`, each patient's clipped term depends on this patient alone. So rare values take part,
   and no statistics, no check of possible sums and no guard depend on rows (site_sums.py).
 """
 
 from __future__ import annotations
 
+import hmac
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Final
 
 import numpy as np
@@ -25,6 +26,7 @@ import torch
 
 from protos.errors import ConfigurationError
 from protos.numbers.newton_sums import NewtonSums, OutOfBound
+from protos.plan.canonical import pack
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.noisy_results import noisy_fit
@@ -46,9 +48,9 @@ from site_agent.trainer.data.dataset import Dataset, SplitRows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import SavedStudy
 from site_agent.trainer.failures import MayNotSend, unfit
-from site_agent.trainer.prior.compared_columns import OtherColumns, Suspicion, suspicions
+from site_agent.trainer.prior.compared_columns import Suspicion, suspicions
 from site_agent.trainer.prior.concept_columns import Float64, Mapped, mapped_columns, values_of, without_rare
-from site_agent.trainer.prior.site_sums import Concentrated, Rows, clipped_terms, own_sums, profiled_intercept
+from site_agent.trainer.prior.site_sums import Concentrated, Rows, clipped_terms, own_sums, profiled_intercept, voids
 from site_agent.trainer.requests import Answer, Asked, Vector
 
 _SUMS: Final = "announced"
@@ -58,10 +60,9 @@ _SUMS: Final = "announced"
 class KnownByOthers:
     """The other sites' model, which this site computes from the sums of all sites after the last round.
 
-    `mapped` has this site's own columns. A rare column takes no part in the sums, but the other sites' coefficient for
-    it is used. The coefficients `joint` are those of all sites, float64 (outputs, columns), with their standard
-    `errors`, and `others` those without this site's own rows. `guard` is by how much the others' scores lower the loss,
-    summed over the sites; None in the private form.
+    `mapped` has this site's own columns. The coefficients `joint` are those of all sites, float64 (outputs, columns),
+    with their standard `errors`, and `others` those without this site's own rows. `guard` is by how much the others'
+    scores lower the loss, summed over the sites; None in the private form.
     """
 
     standard: Standard
@@ -81,9 +82,11 @@ class PriorStudy:
     """Runs a plan with federated-prior at this site. It has the same methods as Study."""
 
     def __init__(
-        self, plan: PriorPlan, dataset: Dataset, table: Table, rows: SplitRows, *, site: str, fewest: int = FEWEST_ROWS
+        self, plan: PriorPlan, dataset: Dataset, table: Table, rows: SplitRows, *, site: str, secret: bytes, fewest: int
     ) -> None:
         """Map the site's columns. A column takes part if values of `fewest` patients differ from its most frequent one.
+
+        Voids are drawn from the site's `secret`.
 
         Raises:
             ConfigurationError: the contract does not fit the plan's concepts or outcome.
@@ -93,16 +96,17 @@ class PriorStudy:
         self.data_digest, self.training_rows = dataset.digest, len(dataset.training)
         self.column_count = len(dataset.columns)
         self._exchanges = Exchanges(plan, self.manifest)
+        self._secret = hmac.digest(secret, pack("voids of prior", plan.digest, site), "sha256")
         self._table = table
         self._rows_of = {"training": rows.training, "validation": rows.validation, "test": rows.test}
         self._features = self.part("training")
-        self.recorded = mapped_columns(plan.concepts, table.contract, site)
+        self.mapped = self._recorded = mapped_columns(plan.concepts, table.contract, site)
         # With differential privacy, rare columns stay: otherwise one patient could decide whether a column takes part,
         # and so change all other terms.
-        self.mapped = self.recorded
         if plan.privacy is None:
             most = max(Counter(patients_of(table, rows.training) or ("",)).values())  # rows of one patient
-            self.mapped = without_rare(self.recorded, self._features, max(fewest, FEWEST_ROWS) * most)
+            self.mapped = without_rare(self._recorded, self._features, max(fewest, FEWEST_ROWS) * most)
+        self._rare = {place for place, one in enumerate(self._recorded) if one != self.mapped[place]}
         self._values = values_of(self.mapped, self._features, len(rows.training), is_summed=True)
         assert table.target is not None
         self.outcomes = outcomes_of(plan, table.contract, table.target[rows.training])
@@ -159,7 +163,7 @@ class PriorStudy:
             self.suspicions = self._compared(found)
             return KnownByOthers(
                 standard=found.standard,
-                mapped=self.recorded,
+                mapped=self.mapped,
                 joint=path[-1],
                 errors=found.newton(rounds).standard_errors(self.prior.ridge),
                 others=self._others(found, path),
@@ -209,7 +213,7 @@ class PriorStudy:
         others, _ = noisy_fit(private, found.terms - own, ridge)
         return KnownByOthers(
             standard=found.standard,
-            mapped=self.recorded,
+            mapped=self.mapped,
             joint=joint,
             errors=errors,
             others=others,
@@ -224,8 +228,10 @@ class PriorStudy:
             OutOfBound: they do not.
             Concentrated: few rows of this site would determine H.
         """
-        rows, rounds = found.standard.rows, len(path) - 1
+        rows, rounds, used = found.standard.rows, len(path) - 1, found.standard.is_used
         assert rows is not None  # the private form has no Newton rounds
+        if any(used[place] for place in self._rare):
+            raise OutOfBound("a column counts as common that is rare at this site")
         others = rows - len(self.outcomes)
         if others < (needed := self.prior.rows_needed(rounds)):
             raise OutOfBound(f"the other sites have {others} rows, and {rounds} rounds need {needed:g}")
@@ -250,11 +256,12 @@ class PriorStudy:
 
     def _statistics(self) -> tuple[int, ...]:
         numbers: list[int] = []
-        for values in self._values.T:
+        limits = [(scalar.lowest, scalar.bound) for scalar in self.manifest.scalars[1:4]]
+        for place, values in enumerate(self._values.T):
             present = values[~np.isnan(values)]
-            numbers += [int(present.size > 0), present.size, _integer(present), _integer(present * present)]
-        is_recorded = [mapped is not None for mapped in self.mapped]
-        numbers += [int(one and other) for one, other in combinations(is_recorded, 2)]
+            moments = [present.size, _integer(present), _integer(present * present)]
+            is_void = place in self._rare
+            numbers += [int(is_void), *(voids(self._secret, 0, place, limits) if is_void else moments)]
         outcomes = self.outcomes
         if self.prior.is_number:
             return (*numbers, len(outcomes), _integer(outcomes[:, 0]), _integer(outcomes[:, 0] ** 2))
@@ -262,21 +269,17 @@ class PriorStudy:
 
     def _compared(self, found: AnnouncedSums) -> tuple[Suspicion, ...]:
         """Compare this site's columns with those of all other sites combined."""
-        sites, counts, means, deviations = found.without(self._statistics())
-        # The numbers of the other sites are shown only if they are sums of as many sites as the plan requires.
-        are_enough = (sites >= self.prior.fewest_sites - 1) & (counts >= FEWEST_ROWS)
-        others = OtherColumns(means=means, deviations=deviations, are_enough=are_enough)
-        return tuple(suspicions(self.prior.columns, self.recorded, self._features, others))
+        others = found.without(self._statistics())
+        return tuple(suspicions(self.prior.columns, self._recorded, self._features, others))
 
     def _gain_of(self, found: AnnouncedSums, others: Float64) -> int:
         """Return how much the other sites' score lowers the loss of an intercept alone, encoded as an integer."""
         rows, total = self._rows(found.standard), 0.0
-        design = found.standard.applied(values_of(self.recorded, self._features, len(rows.targets)))
         for output, slopes in enumerate(others):
             targets = rows.targets[:, output]
             if not len(targets) or targets.min() == targets.max():
                 continue
-            line = design @ slopes
+            line = rows.design @ slopes
             total += _loss(np.zeros_like(line), targets, rows.is_number) - _loss(line, targets, rows.is_number)
         largest = LARGEST_ROW_LOSS * len(rows.targets)
         return round(min(max(total, -largest), largest) * GUARD_SCALE)

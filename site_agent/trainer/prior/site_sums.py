@@ -18,15 +18,17 @@ The private form has one term for each patient (protos/plan/private_prior.py). T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import sqrt
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from blake3 import blake3
 
 from protos.numbers.newton_sums import NewtonSums
+from protos.plan.canonical import pack
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.statistics.intercepts import binomial_intercept
@@ -41,6 +43,17 @@ _FEWEST: Final = 10.0
 
 class Concentrated(ValueError):
     """Raised if the Hessian H at the received coefficients would depend mainly on a few rows of this site."""
+
+
+def voids(key: bytes, round_number: int, place: int, limits: Iterable[tuple[int, int]]) -> list[int]:
+    """Return a secret random integer within each lowest and largest value, always the same one for a key and a place.
+
+    Zeros in the place of one site's numbers would make a sum that of the other sites.
+    """
+    pairs = [*limits]
+    stream = blake3(pack(str(round_number), str(place)), key=key).digest(length=16 * len(pairs))
+    draws = (int.from_bytes(stream[at : at + 16], "little") for at in range(0, len(stream), 16))
+    return [lowest + draw % (largest - lowest + 1) for draw, (lowest, largest) in zip(draws, pairs, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -20,7 +20,6 @@ from math import isnan
 from typing import Any
 
 import numpy as np
-from blake3 import blake3
 
 from protos.numbers.newton_sums import OutOfBound
 from protos.plan.analyses import (
@@ -41,7 +40,7 @@ from protos.statistics.announced_statistics import AnnouncedStatistics
 from protos.statistics.private_tables import PrivateTables
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.trainer.disk import Json, SavedStudy
-from site_agent.trainer.prior.site_sums import summed_terms
+from site_agent.trainer.prior.site_sums import summed_terms, voids
 from site_agent.trainer.requests import Answer, Asked, Vector
 
 
@@ -165,9 +164,7 @@ class StatisticsStudy:
 
     def _void(self, asked: Asked, place: int, numbers: tuple[Number, ...]) -> list[int]:
         """Return a secret random integer within the bounds of each number."""
-        stream = blake3(pack(str(asked.round), str(place)), key=self._secret).digest(length=16 * len(numbers))
-        draws = (int.from_bytes(stream[at : at + 16], "little") for at in range(0, len(stream), 16))
-        return [one.lowest + draw % (one.bound - one.lowest + 1) for one, draw in zip(numbers, draws, strict=True)]
+        return voids(self._secret, asked.round, place, ((one.lowest, one.bound) for one in numbers))
 
 
 def _numbers_of(arithmetic: Arithmetic, stage: Stage | None) -> tuple[Number, ...]:

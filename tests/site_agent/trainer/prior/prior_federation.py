@@ -129,5 +129,7 @@ def heart_members(rows: int = 0, seed: int = 0) -> tuple[Plan, dict[str, Member]
     for name, table in tables.items():
         split = split_of(table, rows, seed)
         dataset, preprocessing = prepare_rows(table, split)
-        members[name] = Member(None, PriorStudy(plan, dataset, table, split, site=name), preprocessing)
+        members[name] = Member(
+            None, PriorStudy(plan, dataset, table, split, site=name, secret=bytes(32), fewest=0), preprocessing
+        )
     return plan, members

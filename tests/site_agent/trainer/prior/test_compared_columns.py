@@ -11,9 +11,10 @@ import pytest
 from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, split_of, uci_tables
 from global_layers.one_process import run_rounds
 from protos.plan.concepts import NumberConcept, columns_of
+from protos.plan.prior_sums import Standard
 from site_agent.trainer.data.dataset import prepare_rows
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.prior.compared_columns import OtherColumns, Suspicion, suspicions
+from site_agent.trainer.prior.compared_columns import Suspicion, suspicions
 from site_agent.trainer.prior.concept_columns import MappedNumber
 from site_agent.trainer.prior.prior_study import PriorStudy
 from tests.for_each import for_each, in_turns
@@ -30,17 +31,19 @@ def _found(tables: Mapping[str, Table], rows: int, seed: int) -> dict[str, tuple
     plan, studies = plan_of_tables(tables, 3), {}
     for name, table in tables.items():
         split = split_of(table, rows, seed)
-        studies[name] = PriorStudy(plan, prepare_rows(table, split)[0], table, split, site=name)
+        studies[name] = PriorStudy(
+            plan, prepare_rows(table, split)[0], table, split, site=name, secret=bytes(32), fewest=0
+        )
     run_rounds(plan, studies)
     for study in studies.values():
         study.known_by_others()
     return {name: study.suspicions for name, study in studies.items()}
 
 
-def _compared(values: np.ndarray, *, are_enough: bool = True) -> list[str]:
-    others = OtherColumns(
-        means=np.array([1.0 / 2_000]), deviations=np.array([0.4 / 2_000]), are_enough=np.array([are_enough])
-    )
+def _compared(values: np.ndarray, *, is_used: bool = True) -> list[str]:
+    of_column = {"means": np.array([1.0 / 2_000]), "deviations": np.array([0.4 / 2_000])}
+    of_rows = {"rows": 100, "outcome_means": np.full(1, 0.5), "outcome_deviation": 1.0}
+    others = Standard(is_used=np.array([is_used]), **of_column, **of_rows)
     mapped = MappedNumber(feature="krea", factor=1.0, offset=0.0, low=0.0, high=2_000.0)
     return [one.kind for one in suspicions(columns_of((_CREATININE,)), [mapped], {"krea": values}, others)]
 
@@ -62,7 +65,7 @@ def test_a_mistake_of_one_clinic_is_found_by_this_clinic(site: str, feature: str
 
     found = _found({**_TABLES, site: changed}, 0, 11)
 
-    assert [(one.feature, one.kind) for one in found[site]] == [(feature, "mean")]
+    assert [one.feature for one in found[site]] == [feature]
 
 
 @for_each("seed", range(10))
@@ -72,9 +75,9 @@ def test_another_unit_is_reported_unless_the_figures_are_of_too_few_other_sites(
 
     assert _compared(values) == []
     assert _compared(values * 88.42) == ["mean"]
-    assert _compared(values * 88.42, are_enough=False) == []
+    assert _compared(values * 88.42, is_used=False) == []
 
 
 def test_values_beyond_the_concepts_range_are_named_without_any_other_site() -> None:
     """Such values would be cut to the range, and the sums would not show them."""
-    assert _compared(np.full(50, 4_000.0) + np.arange(50), are_enough=False) == ["range"]
+    assert _compared(np.full(50, 4_000.0) + np.arange(50), is_used=False) == ["range"]

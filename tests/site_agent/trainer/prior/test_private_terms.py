@@ -179,7 +179,7 @@ def test_through_the_whole_study_one_row_less_changes_one_term(kind: str, tmp_pa
     def numbers(of: Table) -> np.ndarray:
         rows = steady_split(of, split)
         dataset, _ = prepare_rows(of, rows)
-        study = PriorStudy(plan, dataset, of, rows, site="ahus")
+        study = PriorStudy(plan, dataset, of, rows, site="ahus", secret=bytes(32), fewest=0)
         return np.array(
             study.train(Asked(round=0, stage=Stage.STATISTICS), np.zeros(4 * study.prior.words, "<f4")).scalars
         )
@@ -261,7 +261,7 @@ def test_the_others_score_is_fitted_without_any_term_of_this_site(tmp_path: Path
     """Otherwise a site would weigh its own rows a second time, and its gain would look larger than it is."""
     plan, table, split = private_plan(), table_of(tmp_path), Split(seed=3)
     rows = steady_split(table, split)
-    study = PriorStudy(plan, prepare_rows(table, rows)[0], table, rows, site=SITES[0])
+    study = PriorStudy(plan, prepare_rows(table, rows)[0], table, rows, site=SITES[0], secret=bytes(32), fewest=0)
     private, generator = private_sums(), np.random.default_rng(0)
     design = generator.standard_normal((300, len(private.columns)))
     outcomes = (design[:, 0] > 0).astype(float)
