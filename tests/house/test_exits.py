@@ -90,7 +90,7 @@ def test_only_chunks_from_the_gate_are_sent() -> None:
     rounds = ast.parse(BOUNDARY["site_agent.gate.site_rounds"])
     loops = [node for node in ast.walk(rounds) if isinstance(node, ast.For) and "chunk" in ast.unparse(node.target)]
 
-    assert [ast.unparse(loop.iter) for loop in loops] == ["self._gate.release(contribution, bind)"]
+    assert [ast.unparse(loop.iter) for loop in loops] == ["self._gate.release(contribution, bind, scales)"]
     sent = arguments(BOUNDARY["site_agent.gate.site_rounds"], "send")
     assert "chunk" in sent
     others = {text for text in sent if text != "chunk"}
