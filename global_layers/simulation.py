@@ -35,7 +35,7 @@ class _Member:
 
     def __init__(self, table: Table, seed: int) -> None:
         self.table = table
-        self.rows: SplitRows = split_rows(table, Split(seed=seed, stratified=True))
+        self.rows: SplitRows = split_rows(table, Split(seed=seed))
         self.dataset, self.preprocessing = prepare_rows(table, self.rows)
 
     def auroc(self, scores: Any) -> float:  # Any: any array of shape (test rows,)

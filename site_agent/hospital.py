@@ -99,20 +99,17 @@ class Policy(Document):
 
 
 class Split(Document):
-    """The settings that divide the table's rows into training, validation and test, always in the same way.
+    """The settings that divide the table's rows into training, validation and test, each with its share of outcomes.
 
     Attributes:
         seed: of the shuffle.
         test_share: of all rows (of all patients, if the contract names a patient column).
         validation_share: of the rest.
-        stratified: whether each part has its share of every outcome. After training a site keeps its value, because
-            another value would move rows on which a model was trained into the test.
     """
 
     seed: int = Field(ge=0, lt=1 << 32)
     test_share: float = Field(default=0.33, gt=0, lt=1)
     validation_share: float = Field(default=0.1, gt=0, lt=1)
-    stratified: bool = False
 
 
 class Data(Document):

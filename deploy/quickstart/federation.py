@@ -127,7 +127,7 @@ def _hospital(rehearsal: Rehearsal, hospital: HospitalData) -> dict[str, object]
         "data": {
             "table": str(hospital.table),
             "contract": str(hospital.contract),
-            "split": {"seed": rehearsal.seed, "stratified": True},
+            "split": {"seed": rehearsal.seed},
             "unaccepted_warnings": "tell",  # nobody works at these hospitals
         },
         "training": {"draws": "published"},  # so that equal seeds end with equal bits, masked or not

@@ -100,6 +100,6 @@ def hospital_text(site: str, table: Path, policy: str, invitation: Path | None) 
         "data:",
         f"  table: {json.dumps(str(table))}",
         "  contract: contract.yaml",
-        "  split: {seed: 0, stratified: true}",
+        "  split: {seed: 0}",
     ]
     return "\n".join(lines) + "\n"

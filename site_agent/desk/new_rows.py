@@ -19,17 +19,17 @@ import numpy.typing as npt
 
 from protos.errors import DataError
 from protos.plan.documents import nearest_name
+from site_agent.desk.drafting.format_guess import guess_format
 from site_agent.desk.export.export_inputs import input_names
 from site_agent.trainer.data.cell_rules import ABSENT, MISSING, PLAIN_DATE, Flaw
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.columns import DateFeature, DayColumn, patterns_of
-from site_agent.trainer.data.contract import Contract, ExcelFormat, Format, ParquetFormat, TableFormat
+from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.mistakes import Mistake, refuse
 from site_agent.trainer.data.run_table import is_missing
 from site_agent.trainer.data.tables import Survey, Table, survey_new_rows
 
-_PARQUET: Final = (".parquet", ".pq")
-_TEXT: Final = (".csv", ".tsv", ".txt")
+_KINDS: Final = {".parquet": "parquet", ".pq": "parquet", ".xlsx": "excel", ".csv": "text", ".txt": "text"}
 _SHOWN_VALUES: Final = 3
 _LONGEST_SHOWN: Final = 40
 _MOST_REASONS: Final = 5
@@ -120,25 +120,18 @@ def require_columns(new: NewRows) -> None:
         )
 
 
-def read_new_rows(
-    path: Path,
-    contract: Contract,
-    profile: Profile | None,
-    *,
-    scratch: Path | None = None,
-) -> NewRows:
+def read_new_rows(path: Path, contract: Contract, profile: Profile | None) -> NewRows:
     """Read a table of new patients by the rules of the trained model's contract.
 
     Args:
         path: a file in the contract's format. By its name it may also be Parquet (.parquet), Excel (.xlsx) or text.
         profile: of the training rows, for their limits; without it no value is beyond them.
-        scratch: the folder for files with the pixels of images; None keeps pixels in memory.
 
     Raises:
         DataError: the file is not a table of this contract.
     """
     form = _with_format_of(path, contract)
-    survey = survey_new_rows(path, form, scratch=scratch)
+    survey = survey_new_rows(path, form)
     cells = [column.name for column in (contract.image, *contract.terms) if column is not None]
     inputs = (*input_names(contract), *cells)
     unread = contract.dates.keys() - set(inputs)
@@ -192,16 +185,11 @@ def _foreign(table: Table, profile: Profile | None) -> list[LeftOut]:
 
 def _with_format_of(path: Path, contract: Contract) -> Contract:
     """Return the contract with the format that the file's name shows. A cell with a date has no declared pattern."""
-    suffix, zone = path.suffix.lower(), contract.format.zone
-    other: Format = contract.format
-    if suffix in _PARQUET:
-        other = ParquetFormat(kind="parquet", zone=zone)
-    elif suffix == ".xlsx":
-        other = ExcelFormat(kind="excel", zone=zone)
-    elif suffix in _TEXT:
-        other = TableFormat(header=True, delimiter="\t" if suffix == ".tsv" else ",", zone=zone)
-    if other.kind == contract.format.kind:
+    suffix = path.suffix.lower().replace(".tsv", ".csv")
+    if _KINDS.get(suffix, contract.format.kind) == contract.format.kind:
         return contract
+    other = guess_format(path, sheet=None, query=None)
+    other = other.model_copy(update={"zone": contract.format.zone})
     columns = [
         one.model_copy(update={"pattern": (*patterns_of(one.pattern), PLAIN_DATE)})
         if isinstance(one, DateFeature | DayColumn)

@@ -31,7 +31,6 @@ from site_agent.desk.results.saved_model import SavedModel, latest_run, load_mod
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import BinaryTarget, Contract, Format, RegressionTarget, TableFormat
-from site_agent.trainer.data.image_folder import temporary_folder
 from site_agent.trainer.data.tables import Table
 
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -77,7 +76,7 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     run = latest_run(hospital.state_path) if run is None else run
     model = load_model(hospital.state_path, run)
     contract = model.preprocessing.contract
-    new = read_new_rows(table, contract, model.profile, scratch=temporary_folder())
+    new = read_new_rows(table, contract, model.profile)
     require_columns(new)
     head = _head(contract, new)
     lines = [head, *_lines(contract, new, _cells(contract, scores_of_new_rows(hospital, model, run, new)))]

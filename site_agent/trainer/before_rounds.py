@@ -48,7 +48,7 @@ def check_table(hospital: Hospital) -> None:
         from site_agent.trainer.data.dataset import prepare_rows
         from site_agent.trainer.data.run_table import table_for_run
 
-        prepare_rows(*table_for_run(hospital, hospital.scratch_path))
+        prepare_rows(*table_for_run(hospital))
 
 
 def begin_study(hospital: Hospital, plan: NetworkPlan, state: Path) -> tuple[Study, Preprocessing]:
@@ -149,7 +149,7 @@ def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> S
     from site_agent.trainer.statistics.concept_frame import concept_frame, used_values
     from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
-    table, _ = table_for_run(hospital, hospital.scratch_path)
+    table, _ = table_for_run(hospital)
     require_answer(plan, table.contract, hospital.site)
     cell = max(plan.smallest_cell, hospital.policy.smallest_cell)
     frame = concept_frame(plan, table, hospital.site, cell)
@@ -170,5 +170,5 @@ def _rows_of(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
     from site_agent.trainer.data.dataset import steady_split
     from site_agent.trainer.data.run_table import table_for_run
 
-    table, rows = table_for_run(hospital, hospital.scratch_path)
+    table, rows = table_for_run(hospital)
     return table, rows if plan.privacy is None else steady_split(table, hospital.data.split)

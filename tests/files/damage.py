@@ -350,6 +350,11 @@ def _set(column: int, value: object, every: int = 10) -> Callable[[Workbook, Wor
     return changed
 
 
+def _percent(_: Workbook, sheet: Worksheet) -> None:
+    for row in range(2, sheet.max_row + 1, 10):
+        sheet.cell(row, 4).value, sheet.cell(row, 4).number_format = float(sheet.cell(row, 4).value or 0) / 100, "0%"  # type: ignore[arg-type]
+
+
 def _swapped(value: object) -> object:
     assert isinstance(value, datetime)
     return value.replace(month=value.day, day=value.month) if value.day <= 12 else value.strftime("%d/%m/%Y")
@@ -405,6 +410,7 @@ BOOKS: Final[dict[str, Do]] = {
     "dates swapped": _book(_set(6, _swapped, 1)),
     "dates since 1904": _book(_epoch_1904),
     "numbers as dates": _book(_set(4, datetime(2024, 5, 3))),
+    "numbers in percent": _book(_percent),
     "numbers as times": _book(_set(4, time(3, 30))),
     "durations": _book(_set(4, timedelta(hours=30))),
     "truths for codes": _book(_set(3, True)),
@@ -564,7 +570,7 @@ def tried(seeds: range, damages: tuple[Damage, ...] = DAMAGES) -> Counter[Outcom
 
 
 if __name__ == "__main__":
-    TABLES = 3
+    TABLES = int(sys.argv[1]) if sys.argv[1:] else 3
     COUNTS = tried(range(TABLES))
     shown = " ".join(f"{name}={COUNTS[name]}" for name in ("read_right", "named", "silent"))
     print(f"tables={TABLES} damages={len(DAMAGES)} {shown}")

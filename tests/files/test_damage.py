@@ -10,7 +10,7 @@ from protos.errors import DataError
 from protos.plan.documents import parse_document
 from site_agent.desk.examination.examine import examine
 from site_agent.hospital import Split
-from site_agent.trainer.data.cells import feature_rule, spelling_of
+from site_agent.trainer.data.cells import feature_rule
 from site_agent.trainer.data.columns import NumericFeature
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.run_table import check_digest
@@ -65,7 +65,7 @@ def test_rows_that_cannot_be_read_are_put_aside_up_to_the_declared_share(tmp_pat
 def test_a_detection_limit_is_read_as_declared(rule: str, low: float, high: float) -> None:
     """Below the limit and above it, however the sign is written."""
     column = NumericFeature(name="a", role="feature", type="numeric", missing="median", detection_limit=rule)  # type: ignore[arg-type]
-    read = feature_rule(column, spelling_of(_declared())).read
+    read = feature_rule(column, _declared()).read
 
     for cell in ("<5", "< 5", "≤5", "<=5.0"):
         assert read(cell) == low if low else read(cell) != read(cell)

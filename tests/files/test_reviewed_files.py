@@ -113,3 +113,16 @@ def test_years_of_two_digits_are_asked_about(tmp_path: Path, days: int) -> None:
     """Few days look like codes."""
     rows = "".join(f"P{row},{row % days % 28 + 1:02d}.03.4{row % 9},{'yn'[row % 2]}\n" for row in range(80))
     assert "two digits" in _drafted(tmp_path, "patient,born,outcome\n" + rows)
+
+
+def test_a_draft_asks_about_codes_days_and_long_tables(tmp_path: Path) -> None:
+    """The country NA, postcodes, a code 9, days as numbers, a row for each measurement."""
+    days = ("1900-01-01", "2024-02-05")
+    rows = (
+        f"{'ab'[i % 2]},{i % 2 + 1.5},{('DE', 'NA')[i % 2]},0106{i % 2},{(1, 2, 2, 9)[i % 4]},{44000 + i},{days[i % 2]}"
+        for i in range(80)
+    )
+    (tmp_path / "t.csv").write_text("\n".join(["test,value,land,code,sex,came,left", *rows]))
+    text = describe(tmp_path / "t.csv").text
+    asked = ("Namibia", '["01060", "01061"]', "9 is like a marker", "a spreadsheet counts", "omop")
+    assert [words for words in asked if words not in text] == []

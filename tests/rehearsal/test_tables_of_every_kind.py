@@ -77,7 +77,7 @@ IMAGE_NAMES = tuple(f"hospital-{number}" for number in range(1, 4))
 def put_images(folder: Path, hospital: HospitalData) -> Path:
     """The file of a hospital whose images exist."""
     folder.mkdir(parents=True)
-    data = {"table": str(hospital.table), "contract": str(hospital.contract), "split": {"seed": 0, "stratified": True}}
+    data = {"table": str(hospital.table), "contract": str(hospital.contract), "split": {"seed": 0}}
     training = {"simple_models": False, "siloed_baseline": False, "draws": "published"}
     content = {"site": hospital.name, "state": "state", "policy": LOOSE_POLICY, "training": training}
     content["data"] = data | {"unaccepted_warnings": "tell"}
@@ -147,7 +147,7 @@ KINDS = {
 
 def read(configuration: Path) -> tuple[Dataset, Preprocessing]:
     """A hospital's rows as its trainer reads them."""
-    return prepare_rows(*table_for_run(read_hospital(configuration), None))
+    return prepare_rows(*table_for_run(read_hospital(configuration)))
 
 
 async def trained(folder: Path, kind: Kind, plan: Plan, images: Images) -> tuple[Federation, dict[str, Study]]:

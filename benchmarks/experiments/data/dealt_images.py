@@ -57,9 +57,7 @@ def dealt_images(source: Source, seed: int) -> Sites:
             patients=None,
             images=images[rows],
         )
-        sites[name], _ = prepare_rows(
-            table, split_rows(table, Split(seed=seed, test_share=TEST_SHARE, stratified=True))
-        )
+        sites[name], _ = prepare_rows(table, split_rows(table, Split(seed=seed, test_share=TEST_SHARE)))
     return sites
 
 

@@ -19,7 +19,14 @@ from typing import Final
 
 import numpy as np
 
-from site_agent.desk.examination.examined_columns import MARKERS, far_values, seem_identifiers, unlikely_markers
+from site_agent.desk.examination.examined_columns import (
+    DAYS,
+    MARKERS,
+    far_values,
+    seem_days,
+    seem_identifiers,
+    unlikely_markers,
+)
 from site_agent.trainer.data.cell_rules import (
     LARGEST_MAGNITUDE,
     LIMIT,
@@ -35,13 +42,14 @@ from site_agent.trainer.data.labelled_files import FileNote
 
 _TEXT_MARKERS: Final = frozenset(
     {
-        *("?", "na", "n/a", "#n/a", "#null!", "nan", "null", "<na>", "nat", "\\n", ".", "-", "--"),
+        *("?", "n/a", "#n/a", "#null!", "nan", "null", "<na>", "nat", "\\n", ".", "-", "--"),
         *("unknown", "missing", "not known", "unk", "k.a."),
     }
 )
 # These words can also be an answer, so they are markers only among numbers and dates.
-_ANSWERS: Final = frozenset({"none", "nil", "nd", "keine", "normal"})
+_ANSWERS: Final = frozenset({"none", "nil", "nd", "keine", "normal", "na"})
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
+_PADDED: Final = re.compile(r"0\d+", re.ASCII)  # a code, such as a postcode
 _CODE_NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{6}", re.ASCII)
 _PATTERNS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%Y%m%d")
@@ -54,10 +62,6 @@ _IDENTIFIER: Final = re.compile(
     rf"((patient(en|s)?|pat|subject|person(en)?|participant|proband(en)?|teilnehmer|mrn|pid|id|pseudonym){_NUMBER_WORD}?"
     rf"|(nhs|chi|hospital|record|medical.?record|study|studien|client|versicherten){_NUMBER_WORD}|identifier|kennung)",
     re.I,
-)
-# A number of a stay or of a row. A column with the patient's own number is preferred.
-_STAY: Final = re.compile(
-    rf"(case|row){_NUMBER_WORD}?|(fall|aufnahme|encounter|visit|admission|besuchs?|zeilen?){_NUMBER_WORD}", re.I
 )
 _NAME: Final = re.compile(
     r"((patient|subject|person|first|last|full|family|given|middle)s?[ ._-]?)?(sur|fore)?names?", re.I
@@ -76,7 +80,7 @@ _NO: Final = (
 )
 _WITH_DIGIT: Final = re.compile(r"\W{0,3}\d[\d.,' ]*(\W.*)?", re.ASCII)  # but no code such as 1988F1
 _LONGEST_NOTE: Final = 200
-_FEWEST_CODES: Final = 2
+_NINE: Final = 9.0  # the usual code for not known among codes to 4
 _MOST_CODES: Final = 50
 _LONGEST_CODE: Final = 60
 _MOST_WHOLE_CODES: Final = 10
@@ -85,9 +89,6 @@ _FEWEST_TEXTS: Final = 20
 _DIFFERENT: Final = 0.7  # patients come again
 _FEW: Final = 0.05
 _NEARLY_ALL: Final = 0.99
-_MAYBE_IDENTIFIER: Final = (
-    "suspicious: this may be an identifier of patients. If so, give it the role patient or ignore"
-)
 
 
 class ColumnDraft:
@@ -112,7 +113,9 @@ class ColumnDraft:
             plain = text if decimal == "." else text.replace(".", " ").replace(decimal, ".")
             mark = LIMIT.fullmatch(plain) if plain[0] in LIMIT_SIGNS else None
             plain = mark[2] if mark else plain
-            if len(plain) <= _LONGEST_CODE and _NUMBER.fullmatch(plain) and abs(float(plain)) <= LARGEST_MAGNITUDE:
+            if len(plain) > _LONGEST_CODE or not _NUMBER.fullmatch(plain) or _PADDED.fullmatch(plain):
+                continue
+            if abs(float(plain)) <= LARGEST_MAGNITUDE:
                 numbers.append((float(plain), count))
                 self.beyond += count if mark else 0
         values = np.array(numbers).reshape(-1, 2)
@@ -143,12 +146,14 @@ class ColumnDraft:
     def unlikely_codes(self) -> list[str]:
         """The codes that are probably marks for not known: numbers such as -99, far from all others."""
         numbers = {code: float(code) for code in self.shown_codes if _is_number(code)}
-        others = [number for number in numbers.values() if number == 0 or number not in MARKERS]
-        if len(others) < _FEWEST_CODES:
+        others = [number for number in numbers.values() if number == 0 or number not in (*MARKERS, _NINE)]
+        if len(others) < 2:
             return []
         low, high = min(others), max(others)
         return [
-            code for code, one in numbers.items() if one not in others and (one < 0 <= low or one > 5 * max(1, high))
+            code
+            for code, one in numbers.items()
+            if one not in others and (one < 0 <= low or one > 5 * max(1, high) or (one == _NINE and high < _NINE / 2))
         ]
 
     @cached_property
@@ -195,13 +200,7 @@ class ColumnDraft:
     @property
     def is_named_as_identifier(self) -> bool:
         """Whether name and number of different values are those of a patient's identifier."""
-        is_named = _IDENTIFIER.fullmatch(self.name) is not None or self.is_of_stay
-        return is_named and (not self.codes or len(self.codes) > self.rows / 2)
-
-    @property
-    def is_of_stay(self) -> bool:
-        """Whether the name suggests the number of a stay or of a row, of which a patient can have more."""
-        return _STAY.fullmatch(self.name) is not None
+        return bool(_IDENTIFIER.fullmatch(self.name)) and (not self.codes or len(self.codes) > self.rows / 2)
 
     @property
     def has_identifiers(self) -> bool:
@@ -236,8 +235,11 @@ def feature_line(column: ColumnDraft) -> Line:
     words: list[str] = []
     if _LATE.search(column.name):
         words.append("its name suggests that the value is known only after the outcome")
-    if column.has_identifiers or (column.is_named_as_identifier and not column.patterns):
-        words.append(_MAYBE_IDENTIFIER)
+    if column.is_numeric and seem_days(column.name, column.numbers):
+        words.append(f"suspicious: {DAYS}")
+    elif column.has_identifiers or (column.is_named_as_identifier and not column.patterns):
+        told = "Give it the role patient if it names a patient and no stay, else ignore"
+        words.append(f"suspicious: this may be an identifier. {told}")
     if not column.texts:
         return _ignored(column, *([] if column.unread else ["no row has a value"]))
     if _NAME.fullmatch(column.name):
@@ -276,13 +278,7 @@ def _of_many_texts(column: ColumnDraft, words: list[str]) -> Line:
 
 def identifier_line(column: ColumnDraft) -> Line:
     """Return the contract's line for the column that identifies the patient of a row."""
-    words = ["rows of one patient stay in the same part of the split"]
-    if column.is_of_stay:
-        words.append(
-            "suspicious: its name suggests the number of a stay or a row. If patients can return, give the role "
-            "patient to the column with the patient's number"
-        )
-    return _line(column, "patient", (), words)
+    return _line(column, "patient", (), ["rows of one patient stay in the same part of the split"])
 
 
 def follow_up_line(column: ColumnDraft, outcome: ColumnDraft) -> Line:
@@ -359,6 +355,8 @@ def _coded(column: ColumnDraft, words: list[str]) -> Line:
     kind = "binary" if len(codes) == 2 else "categorical"
     if column.is_numeric and len(codes) > 2:
         words.append("whole numbers: codes (categorical), codes in order (ordinal), or an amount (numeric)?")
+    if "NA" in codes:
+        words.append("suspicious: NA can be a code, such as Namibia's, or a marker for not known: declare it as one")
     if once := len(column.codes) - len(column.shown_codes):
         words.append(f"{once} further words occur only once and are not listed")
     keys = [("type", kind), ("codes", _list(codes))]
@@ -410,7 +408,8 @@ def _missing(column: ColumnDraft, *, is_marked: bool = False) -> tuple[str, str]
 def _line(column: ColumnDraft, role: str, keys: Sequence[tuple[str, str]], words: Sequence[str]) -> Line:
     absent = column.rows - column.filled - column.unread.total()
     words = [*words, *(f"suspicious: {count} cells: {flaw}" for flaw, count in column.unread.items())]
-    told = [f"{absent} of {column.rows} rows have no value"] if absent and column.texts else []
+    how = f", or {', '.join(column.markers)}" if column.markers else ""
+    told = [f"{absent} of {column.rows} rows have no value{how}"] if absent and column.texts else []
     return Line(keys=(("name", scalar(column.name)), ("role", role), *keys), words=(*words, *told))
 
 

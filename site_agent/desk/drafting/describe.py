@@ -7,13 +7,12 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from protos.errors import DataError
 from protos.plan.concepts import Concept, NumberConcept
 from site_agent.desk.drafting.column_draft import (
     ColumnDraft,
@@ -47,7 +46,9 @@ _MOST_IN_A_TITLE: Final = 2  # cells
 _NUMBER: Final = re.compile(r"[-+<>]?\d[\d.,:/ -]*([eE][-+]?\d+)?")  # or a date
 _MISSING: Final = frozenset(("NA", "NaN", "NULL", "?", "."))
 _MOST_CELLS: Final = 2_000_000
-_FEWEST_COLUMNS: Final = 2  # a feature and the outcome
+_LONG_VALUES: Final = re.compile(r"value(_as_number|num)?|result|wert|ergebnis", re.I)
+_LONG_KINDS: Final = re.compile(r"(measurement|observation)_concept_id|test|analyte|parameter|item(id)?|loinc", re.I)
+_LONG: Final = "each row seems to be one measurement: make one row for each patient, as contract-omop.yaml does"
 _OUTCOME: Final = re.compile(
     r"target|outcome|label|class|y|event|.*death.*|.*died.*|.*status|dead|cens(or(ed)?)?|relapse|chd|num|diagnosis"
     r"|.*mortality.*|.*readmi.*|.*_event",
@@ -78,26 +79,24 @@ def describe(
     Columns with the names of `concepts` are mapped to them.
 
     Raises:
-        DataError: the table or the dictionary cannot be read, or the table has no rows or no usable names.
+        OperatorError: the table or the dictionary cannot be read, or the table has no rows or no usable names.
     """
-    try:
-        form = guess_format(path, sheet=sheet, query=query)
-    except OSError as cause:
-        raise DataError(
-            what=f"The table {path} cannot be read: {cause.strerror}.",
-            consequence="No draft of a contract was written, and nothing was sent.",
-            remedy="Give the path of an existing file that your user account may read.",
-        ) from cause
+    form = guess_format(path, sheet=sheet, query=query)
     notes, doubts = _notes(path, form, dictionary), list[Doubt]()
     columns, nameless, rows, has_more = _columns(path, form, notes, doubts)
-    if not rows or len(columns) < _FEWEST_COLUMNS:
-        raise _no_table(path, form, rows)
+    if not rows or len(columns) < 2:
+        what = "one column" if rows else "names of columns, but no rows"
+        refuse([f"the table has {what}; export it with its rows and columns, or name another sheet with --sheet NAME"])
     if dictionary is not None and not any(column.name in notes for column in columns):
         doubts.append(Doubt("no column has a name of the dictionary; export raw data and not labels"))
+    names = [column.name for column in columns]
+    if any(map(_LONG_VALUES.fullmatch, names)) and any(map(_LONG_KINDS.fullmatch, names)):
+        doubts.append(Doubt(_LONG))
     drafted = zip(columns, _lines(columns), strict=True)
     noted = [noted_line(column, line, notes.get(column.name) or export_note(column)) for column, line in drafted]
     lines = [_mapped(line, concepts) for line in noted]
-    markers = sorted({marker for column in columns for marker in column.markers})
+    codes = {code for column in columns if column.is_coded for code in column.codes}
+    markers = sorted({marker for column in columns for marker in column.markers} - codes)
     head = [
         f"# Drafted by `site-agent data describe` from {'the first ' if has_more else ''}{rows} rows.",
         "# Every line is a guess. Correct it, add units and the meaning of codes, then run `site-agent data check`.",
@@ -117,15 +116,6 @@ def _notes(path: Path, form: Format, dictionary: Path | None) -> dict[str, FileN
     if dictionary is not None:
         return dictionary_notes(dictionary)
     return labelled_notes(path, form) if isinstance(form, LabelledFormat) else {}
-
-
-def _no_table(path: Path, form: Format, rows: int) -> DataError:
-    """Return the error about a table without rows, or with a single column, such as a sheet with a note."""
-    what = f"The table {path} has names of columns, but no rows." if not rows else f"The table {path} has one column."
-    remedy = "Export the table again with the rows of the patients and all their columns."
-    if isinstance(form, ExcelFormat):
-        remedy += f" Or name another sheet: `site-agent data describe {path.name} --sheet NAME`."
-    return DataError(what=what, consequence="No draft of a contract was written, and nothing was sent.", remedy=remedy)
 
 
 def _mapped(line: Line, concepts: Sequence[Concept]) -> Line:
@@ -207,13 +197,26 @@ def _columns(
                 flaws[place][flaw.words] += 1
             if has_more := len(numbers) > len(taken):
                 break
-    drafts = [noted_draft(names[place], form.decimal, column, notes) for place, column in cells.items()]
+    drafts = _drafts({names[place]: column for place, column in cells.items()}, form.decimal, notes)
     for draft, place in zip(drafts, cells, strict=True):
         draft.unread = flaws[place]
+    doubts[:] = [
+        replace(one, words=f"column {names[one.place]}: {one.words}") if one.place in cells else one for one in doubts
+    ]
     marked, grouped = (sum(column.count(one) for column in drafts) for one in (MARKED, GROUPED))
     if isinstance(form, TableFormat) and marked == grouped > 0:
         doubts.append(Doubt(UNPROVED))
     return drafts, nameless, rows, has_more
+
+
+def _drafts(cells: Mapping[str, list[str]], decimal: str, notes: Mapping[str, FileNote]) -> list[ColumnDraft]:
+    drafts = [noted_draft(name, decimal, column, notes) for name, column in cells.items()]
+    if any("NA" in draft.markers for draft in drafts):  # then it is no code of another column
+        for place, draft in enumerate(drafts):
+            if "NA" in draft.texts:
+                column = ["" if cell.strip() == "NA" else cell for cell in cells[draft.name]]
+                drafts[place] = noted_draft(draft.name, decimal, column, notes)
+    return drafts
 
 
 def _check_names(names: list[str]) -> None:
@@ -230,9 +233,7 @@ def _check_names(names: list[str]) -> None:
 
 def _lines(columns: list[ColumnDraft]) -> list[Line]:
     outcome = _outcome(columns)
-    identifiers = [column for column in columns if column.is_named_as_identifier and column is not outcome]
-    # The first of the patients' own numbers, if there is one.
-    identifier = min(identifiers, key=lambda column: column.is_of_stay, default=None)
+    identifier = next((column for column in columns if column.is_named_as_identifier and column is not outcome), None)
     follow_up = _follow_up(columns, outcome)
     lines = []
     for column in columns:

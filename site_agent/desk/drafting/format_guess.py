@@ -28,21 +28,23 @@ _DATE: Final = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?[./-]\d\d?[./-]\d{2,4}")
 
 
 def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
-    """Guess a table's format from its first 256 KiB and its name.
+    """Guess a table's format from its first 256 KiB.
 
     Raises:
-        OSError: the file cannot be read.
-        DataError: the file is of another kind, such as an archive.
+        DataError: the file cannot be read, or is of another kind, such as an archive.
     """
     if query is not None:
         return SqlFormat(kind="sql", query=query)
-    with path.open("rb") as file:
-        start = file.read(_LOOKED_AT)
+    try:
+        with path.open("rb") as file:
+            start = file.read(_LOOKED_AT)
+    except OSError as cause:
+        remedy = "Give the path of an existing file that your user account may read."
+        raise unusable(what=f"The table {path} cannot be read: {cause.strerror}.", remedy=remedy) from cause
     kind = kind_of(start)
-    suffix = path.suffix.lower()
-    if suffix in (".xlsx", ".xlsm") or (kind is not None and kind.form == "excel"):
+    if kind is not None and kind.form == "excel":
         return ExcelFormat(kind="excel", sheet=sheet)
-    if suffix in (".parquet", ".pq") or (kind is not None and kind.form == "parquet"):
+    if kind is not None and kind.form == "parquet":
         return ParquetFormat(kind="parquet")
     if kind is not None and kind.form == "sas-spss-stata":
         return LabelledFormat(kind="sas-spss-stata")

@@ -27,7 +27,6 @@ from site_agent.desk.examination.finding import Finding, Level
 from site_agent.hospital import Hospital, Split
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import split_rows
-from site_agent.trainer.data.image_folder import temporary_folder
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake
 from site_agent.trainer.data.run_table import check_digest, is_missing, put_aside_in_words, unusable_columns
 from site_agent.trainer.data.tables import Survey, Table, survey_table
@@ -79,7 +78,7 @@ def examined(hospital: Hospital) -> Examination:
         OperatorError: the contract is wrong, or the table cannot be read at all.
     """
     contract = read_contract(Path(hospital.data.contract))
-    return examine(survey_table(Path(hospital.data.table), contract, scratch=temporary_folder()), hospital.data.split)
+    return examine(survey_table(Path(hospital.data.table), contract), hospital.data.split)
 
 
 def examine(survey: Survey, split: Split) -> Examination:

@@ -6,6 +6,7 @@ The rules for suspicious numbers only choose which rows a person looks at. The p
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
@@ -40,6 +41,9 @@ _FAR_SIGNED: Final = 40.0
 _WIDEST_GAP: Final = 2.5
 _SMALLEST_GROUP: Final = 0.02
 _FEWEST_IDENTIFIERS: Final = 20
+DAYS: Final = "its numbers are like days that a spreadsheet counts; if so, export dates as 2020-01-31"
+_DATED: Final = re.compile(r"date|datum|born|birth|geb|dob|day", re.I)
+_DAY_1910, _DAY_2000, _DAY_2031 = 3654, 36526, 47849
 _DIFFERENT: Final = 0.7  # patients come again
 _SMALLEST_IDENTIFIER: Final = 10_000
 
@@ -104,7 +108,9 @@ def _suspicious(table: Table, name: str, values: Numbers, *, is_number: bool) ->
     for marker in markers:
         words = f"column {name}: the value {marker:g} is far from the other values; does {marker:g} mean 'not known'?"
         yield from row_warning(table, f"disguised:{name}:{marker:g}", words, values == marker)
-    if is_number and seem_identifiers(values):
+    if is_number and seem_days(name, values):
+        yield Finding(level="warning", key=f"days:{name}", words=f"column {name}: {DAYS}")
+    elif is_number and seem_identifiers(values):
         words = (
             f"column {name}: nearly all rows have a different whole number; is it an identifier of patients?; if so, "
             "give it the role patient or ignore"
@@ -186,6 +192,13 @@ def _apart(logs: Numbers, is_there: npt.NDArray[np.bool_]) -> npt.NDArray[np.boo
     is_gap = gaps[place] > max(math.log(2.0), _WIDEST_GAP * float(usual.max()))
     is_apart = is_gap and groups[0] >= _FEWEST_OTHERS and groups[1] > _SMALLEST_GROUP
     return np.asarray(is_few & is_apart, dtype=bool)
+
+
+def seem_days(name: str, values: Numbers) -> bool:
+    """Return whether numbers, float64 (rows,), are like days that a spreadsheet counts: in this century, or by name."""
+    there = values[~np.isnan(values) & ~np.isin(values, MARKERS)]
+    first = _DAY_1910 if _DATED.search(name) else _DAY_2000
+    return len(there) >= _FEWEST_IDENTIFIERS and bool(((there >= first) & (there < _DAY_2031)).all())
 
 
 def seem_identifiers(values: Numbers) -> bool:

@@ -53,6 +53,8 @@ PLAIN_DATE: Final = "%Y-%m-%d"
 MISSING: Final = Flaw("a missing value (the contract refuses it)")
 UNDECLARED: Final = Flaw("a code that is not declared")
 NOT_A_DATE: Final = Flaw("a text that is not a date of the declared pattern")
+_DAY_NUMBER: Final = re.compile(r"[1-6]\d{4}(\.\d+)?", re.ASCII)
+DAY_NUMBER: Final = Flaw("a number in place of a date, as spreadsheets count days; export dates as 2020-01-31")
 # What Excel writes where a formula or a lookup failed. It is a code only if the contract declares it.
 ERROR_CODES: Final = ("#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#N/A")
 FAILED_FORMULA: Final = Flaw("an error value of a spreadsheet")
@@ -176,7 +178,11 @@ class DateRule:
             return ZONED if self.zone is None else self._zoned(text, ZoneInfo(self.zone), today)
         found = {day for pattern in self.patterns if (day := written_day(text, pattern)) is not None}
         if len(found) != 1:  # two patterns of a contract never read one text as different days
-            return FAILED_FORMULA if text in ERROR_CODES else NO_CENTURY if SHORT_YEAR.fullmatch(text) else NOT_A_DATE
+            if text in ERROR_CODES:
+                return FAILED_FORMULA
+            return (
+                NO_CENTURY if SHORT_YEAR.fullmatch(text) else DAY_NUMBER if _DAY_NUMBER.fullmatch(text) else NOT_A_DATE
+            )
         return self.judged(float(found.pop().toordinal()), today)
 
     def _zoned(self, text: str, zone: ZoneInfo, today: date) -> float | Flaw:

@@ -7,7 +7,7 @@ cell. No function here raises, except for lists that need too much memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Final, TypeAlias, assert_never
@@ -23,6 +23,7 @@ from site_agent.trainer.data.cell_rules import (
     LONGEST_NUMBER,
     MARKED,
     MISSING,
+    PLAIN_DATE,
     UNDECLARED,
     UNKNOWN_POSITION,
     CodeRule,
@@ -45,6 +46,7 @@ from site_agent.trainer.data.mistakes import Mistakes, unusable
 from site_agent.trainer.data.table_sources import Cells, texts_of
 
 DAYS_PER_YEAR: Final = 365.25
+_EPOCH: Final = date(1970, 1, 1).toordinal()
 _REMEMBERED_CELLS: Final = 1 << 15  # as many as a lifetime has days
 _LONGEST_REMEMBERED: Final = 100
 
@@ -66,28 +68,14 @@ class Parsed:
 BlockParser: TypeAlias = Callable[[Cells], Parsed]
 
 
-@dataclass(frozen=True)
-class Spelling:
-    """The spelling of numbers and missing values, and the place of times, which are the same for a whole table."""
-
-    decimal: str
-    markers: tuple[str, ...]
-    zone: str | None = None
-
-
-def spelling_of(contract: Contract) -> Spelling:
-    """Return the spelling that a contract declares."""
-    return Spelling(contract.format.decimal, contract.missing_markers, contract.format.zone)
-
-
-def feature_parser(feature: NumericFeature | CategoricalFeature, spelling: Spelling) -> BlockParser:
+def feature_parser(feature: NumericFeature | CategoricalFeature, contract: Contract) -> BlockParser:
     """Return a function that reads a feature's cells. It returns NaN for a missing number and -1 for a missing code."""
-    return _parser(feature_rule(feature, spelling), spelling.decimal)
+    return _parser(feature_rule(feature, contract), contract.format.decimal)
 
 
-def feature_rule(feature: NumericFeature | CategoricalFeature, spelling: Spelling) -> NumberRule | CodeRule:
+def feature_rule(feature: NumericFeature | CategoricalFeature, contract: Contract) -> NumberRule | CodeRule:
     """Return the rule by which a cell of a feature is read and checked."""
-    markers = {"", *spelling.markers, *feature.missing_markers}
+    markers = {"", *contract.missing_markers, *feature.missing_markers}
     refuses = feature.missing == "refuse"
     match feature:
         case NumericFeature():
@@ -99,20 +87,20 @@ def feature_rule(feature: NumericFeature | CategoricalFeature, spelling: Spellin
             assert_never(feature)
 
 
-def group_parser(group: GroupColumn, spelling: Spelling, *, for_prediction: bool) -> BlockParser:
+def group_parser(group: GroupColumn, contract: Contract, *, for_prediction: bool) -> BlockParser:
     """Return a function that reads the codes of a group column. In predictions an undeclared code is "unknown"."""
-    markers = {"", *spelling.markers, *group.missing_markers}
+    markers = {"", *contract.missing_markers, *group.missing_markers}
     otherwise = UNKNOWN_POSITION if for_prediction else UNDECLARED
-    return _parser(CodeRule(_positions(group.codes), markers, otherwise=otherwise), spelling.decimal)
+    return _parser(CodeRule(_positions(group.codes), markers, otherwise=otherwise), contract.format.decimal)
 
 
 def _positions(codes: Sequence[str]) -> dict[str, float]:
     return {code: float(place) for place, code in enumerate(codes)}
 
 
-def target_parser(target: Target, spelling: Spelling) -> BlockParser:
+def target_parser(target: Target, contract: Contract) -> BlockParser:
     """Return a function that reads outcomes as 0 and 1, class numbers or numbers. A missing outcome is a flaw."""
-    markers = {"", *spelling.markers}
+    markers = {"", *contract.missing_markers}
     match target:
         case BinaryTarget():
             codes = dict.fromkeys(target.negative or (), 0.0) | dict.fromkeys(target.positive, 1.0)
@@ -129,20 +117,43 @@ def target_parser(target: Target, spelling: Spelling) -> BlockParser:
             )
         case _:
             assert_never(target)
-    return _parser(rule, spelling.decimal)
+    return _parser(rule, contract.format.decimal)
 
 
-def date_rule(column: DateFeature | DayColumn, spelling: Spelling) -> DateRule:
+def date_rule(column: DateFeature | DayColumn, contract: Contract) -> DateRule:
     """Return the rule by which a cell with a date is read and checked."""
-    markers = {"", *spelling.markers, *column.missing_markers}
+    markers = {"", *contract.missing_markers, *column.missing_markers}
     refuses_future = column.future == "refuse"
-    return DateRule(markers, patterns_of(column.pattern), refuses_future=refuses_future, zone=spelling.zone)
+    return DateRule(markers, patterns_of(column.pattern), refuses_future=refuses_future, zone=contract.format.zone)
 
 
-def date_parser(column: DateFeature | DayColumn, spelling: Spelling, today: date) -> BlockParser:
+def date_parser(column: DateFeature | DayColumn, contract: Contract, today: date) -> BlockParser:
     """Return a function that reads dates as days since the year 1. A missing date is NaN."""
-    rule = date_rule(column, spelling)
-    return _BlockParser(lambda cell: rule.read(cell, today))
+    rule = date_rule(column, contract)
+    each = _BlockParser(lambda cell: rule.read(cell, today))
+
+    def parse_block(cells: Cells) -> Parsed:
+        values = _plain_days(cells, rule, today)
+        return each(cells) if values is None else Parsed(values=values, flaws={})
+
+    return parse_block
+
+
+def _plain_days(cells: Cells, rule: DateRule, today: date) -> Numbers | None:
+    """Convert a block of dates 2020-01-31 at once. Return None if the rule must judge a cell separately."""
+    if not arrow.types.is_string(cells.type) or PLAIN_DATE not in rule.patterns:
+        return None
+    try:
+        days = _without(cells, rule.markers).cast(arrow.date32()).cast(arrow.int32())
+    except arrow.ArrowInvalid:
+        return None
+    values: Numbers = np.array(days.to_numpy(zero_copy_only=False), dtype=np.float64) + _EPOCH
+    return None if (values < 1).any() or (rule.refuses_future and (values > today.toordinal()).any()) else values
+
+
+def _without(cells: Cells, words: Collection[str]) -> Cells:
+    """Return an array of texts in which each of these words is null."""
+    return compute.if_else(compute.is_in(cells, arrow.array(words, arrow.string())), None, cells)
 
 
 def _parser(rule: NumberRule | CodeRule, decimal: str) -> BlockParser:
@@ -162,8 +173,7 @@ def _plain_numbers(cells: Cells, rule: NumberRule, decimal: str) -> Numbers | No
     if arrow.types.is_string(cells.type):
         if (compute.max(compute.binary_length(cells)).as_py() or 0) > LONGEST_NUMBER:
             return None
-        for word in rule.words:
-            cells = compute.if_else(compute.equal(cells, word), arrow.scalar(None, arrow.string()), cells)
+        cells = _without(cells, rule.words)
         if decimal != ".":
             cells = compute.replace_substring(compute.replace_substring(cells, ".", " "), decimal, ".")
     try:

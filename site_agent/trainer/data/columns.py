@@ -116,7 +116,6 @@ class TermsFeature(TableColumn):
     buckets: int | None = Field(default=None, ge=2, le=2048)
     missing: Literal["empty", "refuse"] = "refuse"
     missing_markers: tuple[Code, ...] = ()
-    required: bool = True
 
     @model_validator(mode="after")
     def _usable(self) -> TermsFeature:
@@ -133,8 +132,6 @@ class TermsFeature(TableColumn):
                 raise ValueError(f'the code "{UNKNOWN}" is reserved; declare it as one of missing_markers instead')
             if len(self.codes) >= 2048:
                 raise ValueError("at most 2,047 codes can be declared; use buckets")
-        if not self.required and self.missing == "refuse":
-            raise ValueError("a column that may be absent cannot refuse missing values")
         return self
 
     @property
@@ -210,7 +207,6 @@ class ImageColumn(TableColumn):
         bits: the bits of one channel of a pixel in the files; 16 is for grey PNG files.
         window: the intensities that become 0 and 1, others in between; None uses all that `bits` allows. DICOM and
             NIfTI need a window, in the unit of the files after their slope and intercept.
-        orientation: for PNG and JPEG; `exif` turns an image as its EXIF entry requires; `stored` ignores the entry.
         resize: `refuse` requires files of exactly this size; `stretch` gives each file this size.
     """
 
@@ -220,7 +216,6 @@ class ImageColumn(TableColumn):
     files: Annotated[DicomFiles | NiftiFiles, Field(discriminator="kind")] | None = None
     bits: Literal[8, 16] = 8
     window: tuple[Intensity, Intensity] | None = None
-    orientation: Literal["exif", "stored"] = "exif"
     resize: Literal["refuse", "stretch"] = "refuse"
     missing_markers: tuple[Code, ...] = ()
 
@@ -230,8 +225,8 @@ class ImageColumn(TableColumn):
         if not self.lowest <= low < high <= self.highest:
             between = f"between {self.lowest} and {self.highest}"
             raise ValueError(f"window is the lowest and the highest intensity, {between}")
-        if self.files is not None and (self.window is None or self.bits != 8 or self.orientation != "exif"):
-            raise ValueError("DICOM and NIfTI files need a window; bits and orientation are for PNG and JPEG")
+        if self.files is not None and (self.window is None or self.bits != 8):
+            raise ValueError("DICOM and NIfTI files need a window; bits are for PNG and JPEG")
         if isinstance(self.files, NiftiFiles) and self.image.channels != 1:
             raise ValueError("a slice of a NIfTI volume is grey, with channels: 1")
         if self.bits == 16 and self.image.channels != 1:
@@ -315,15 +310,8 @@ class MeasuredFeature(TableColumn):
     range: Range | None = None
     missing: Literal["refuse", "median", "median-and-flag"] = "refuse"
     missing_markers: tuple[Code, ...] = ()
-    required: bool = True
     same_for_patient: bool = False
     concept: ConceptName | None = None
-
-    @model_validator(mode="after")
-    def _may_be_absent(self) -> MeasuredFeature:
-        if not self.required and self.missing == "refuse":
-            raise ValueError("a column that may be absent needs missing: median or median-and-flag")
-        return self
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:
@@ -395,7 +383,6 @@ class CategoricalFeature(TableColumn):
     missing: Literal["unknown", "refuse", "most-common", "most-common-and-flag"] = UNKNOWN
     missing_markers: tuple[Code, ...] = ()
     fewest_rows: int = Field(default=1, ge=1)
-    required: bool = True
     same_for_patient: bool = False
     group: bool = False
     concept: ConceptName | None = None
@@ -411,8 +398,6 @@ class CategoricalFeature(TableColumn):
             raise ValueError("a binary column has exactly two codes")
         if self.type == "ordinal" and self.encoding != "ordinal":
             raise ValueError(f"an ordinal column keeps its order; declare it categorical for {self.encoding}")
-        if not self.required and self.missing == "refuse":
-            raise ValueError("a column that may be absent cannot refuse missing values")
         if self.concept_codes is not None and (self.concept is None or len(self.concept_codes) != len(self.codes)):
             raise ValueError("concept_codes needs concept, and one entry for each code: the concept's code, or null")
         return self

@@ -1,9 +1,8 @@
 """Prepares a site's table: splits and encodes its rows, and keeps the names of the columns.
 
-Rows are split by a seed, by patient if declared. Source: two calls of scikit-learn's `train_test_split` with one seed,
-shuffled, not stratified, as in the paper's experiment. If the hospital's file has `stratified`, each part has its share
-of every outcome (systematic sampling, Cochran 1977, chapter 8). `steady_split` is for plans with `privacy`: a patient
-who joins or leaves must not move another patient to another part.
+Rows are split by a seed, by patient if declared. Each part has its share of every outcome (systematic sampling,
+Cochran 1977, chapter 8). `steady_split` is for plans with `privacy`: a patient who joins or leaves must not move
+another patient to another part.
 
 `align` arranges the columns of sites with different tables in one common order, with zeros for absent columns: the
 padded FedAvg of the paper. One difference: the authors' experiment shifted one site's columns by one. Here each column
@@ -37,7 +36,7 @@ from site_agent.trainer.disk import array_digest
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SplitRows:
-    """The row numbers, counted from 0, of the training, validation and test part: int64, ordered as by scikit-learn."""
+    """The row numbers, counted from 0, of the training, validation and test part: int64, in random order."""
 
     training: Rows
     validation: Rows
@@ -51,16 +50,15 @@ def split_rows(table: Table, split: Split) -> SplitRows:
         DataError: a part would be empty.
     """
     order = _order(table)
-    outcomes = _outcomes(table)[order] if split.stratified else None
+    outcomes = _outcomes(table)[order]
     if table.patients is None:
         dealt = _deal(table.rows, split, "rows", outcomes)
         return SplitRows(training=order[dealt.training], validation=order[dealt.validation], test=order[dealt.test])
     # The identifiers are sorted, so that the result does not depend on the order of the file's rows.
     numbers = {patient: number for number, patient in enumerate(sorted(set(table.patients)))}
     owner = np.array([numbers[patient] for patient in table.patients], dtype=np.int64)[order]
-    if outcomes is not None:
-        # The outcome of a patient with several rows is their mean.
-        outcomes = np.bincount(owner, weights=outcomes) / np.bincount(owner)
+    # The outcome of a patient with several rows is their mean.
+    outcomes = np.bincount(owner, weights=outcomes) / np.bincount(owner)
     dealt = _deal(len(numbers), split, "patients", outcomes)
 
     def rows_of(part: Rows) -> Rows:
@@ -113,32 +111,18 @@ def _outcomes(table: Table) -> npt.NDArray[np.float64]:
     return np.zeros(table.rows) if table.target is None else table.target
 
 
-def _deal(count: int, split: Split, unit: str, outcomes: npt.NDArray[np.float64] | None) -> SplitRows:
+def _deal(count: int, split: Split, unit: str, outcomes: npt.NDArray[np.float64]) -> SplitRows:
     test_count = math.ceil(split.test_share * count)
     validation_count = math.ceil(split.validation_share * (count - test_count))
     if min(test_count, validation_count, count - test_count - validation_count) < 1:
         raise _too_few(count, unit)
     everyone = np.arange(count, dtype=np.int64)
-    if outcomes is not None:
-        generator = np.random.default_rng(split.seed)
-        test = _systematic(everyone, outcomes, test_count, generator)
-        remaining = np.setdiff1d(everyone, test)
-        validation = _systematic(remaining, outcomes, validation_count, generator)
-        return SplitRows(
-            training=generator.permutation(np.setdiff1d(remaining, validation)), validation=validation, test=test
-        )
-    remaining, test = _shuffled(everyone, test_count, split.seed)
-    training, validation = _shuffled(remaining, validation_count, split.seed)
+    generator = np.random.default_rng(split.seed)
+    test = _systematic(everyone, outcomes, test_count, generator)
+    remaining = np.setdiff1d(everyone, test)
+    validation = _systematic(remaining, outcomes, validation_count, generator)
+    training = generator.permutation(np.setdiff1d(remaining, validation))
     return SplitRows(training=training, validation=validation, test=test)
-
-
-def _shuffled(rows: Rows, count: int, seed: int) -> tuple[Rows, Rows]:
-    """Draw `count` rows as `train_test_split` does. Return all other rows, and the drawn rows.
-
-    scikit-learn takes a second to load with its libraries, and a site's start would wait for it.
-    """
-    order = np.random.RandomState(seed).permutation(len(rows))  # the generator of scikit-learn
-    return rows[order[count:]], rows[order[:count]]
 
 
 def _systematic(rows: Rows, outcomes: npt.NDArray[np.float64], count: int, generator: np.random.Generator) -> Rows:
@@ -221,15 +205,13 @@ class Dataset:
         return array_digest("global-layers dataset 1", [("columns", names), *arrays])
 
 
-def prepare(
-    table_path: Path, contract: Contract, split: Split, scratch: Path | None = None
-) -> tuple[Dataset, Preprocessing]:
-    """Read, check, split and encode a hospital's table. `scratch` is a folder for image pixels; None uses memory.
+def prepare(table_path: Path, contract: Contract, split: Split) -> tuple[Dataset, Preprocessing]:
+    """Read, check, split and encode a hospital's table.
 
     Raises:
         DataError: the table does not fit, or its training rows are all of one class.
     """
-    table = read_table(table_path, contract, scratch=scratch)
+    table = read_table(table_path, contract)
     return prepare_rows(table, split_rows(table, split))
 
 

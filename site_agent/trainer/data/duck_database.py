@@ -1,7 +1,8 @@
-"""Reads the rows of a query to a DuckDB file, or to files of FHIR resources (NDJSON) or Parquet files in one folder.
+"""Reads the rows of a query to a DuckDB file, or to files in one folder: FHIR resources (NDJSON), Parquet, CSV.
 
 Each file of such a folder is a table with its name up to the first point: `Observation.000.ndjson` and
-`Observation.001.ndjson` are the table Observation, with one JSON value in each row of its column `r`. The rules:
+`Observation.001.ndjson` are the table Observation, with one JSON value in each row of its column `r`. CSV files have
+texts. The rules:
 
 * DuckDB reads these files and no others, and writes nowhere, not even temporary files;
 * its own types that Python cannot hold, such as a day without end, are read as the text that DuckDB writes;
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _MARK: Final = b"DUCK"  # from byte 8
-_READERS: Final = {".ndjson": "SELECT json AS r FROM read_ndjson_objects", ".parquet": "SELECT * FROM read_parquet"}
+_READERS: Final = {
+    ".ndjson": "SELECT json AS r FROM read_ndjson_objects(%s)",
+    ".parquet": "SELECT * FROM read_parquet(%s)",
+    ".csv": "SELECT * FROM read_csv(%s, header=true, skip=0, all_varchar=true, comment='', quote='\"', escape='\"')",
+}
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _ROWS_AT_ONCE: Final = 5000
 _MOST_MEMORY: Final = "4GB"
@@ -44,7 +49,10 @@ _FAILURES: Final = {
     "BinderException": ("The query names a column that is not there, or compares what cannot be compared.", _BY_HAND),
     "ParserException": ("The query has a mistake in its syntax.", _BY_HAND),
     "ConversionException": ("The query converts a value to a type that it does not fit.", _BY_HAND),
-    "InvalidInputException": ("A file has a line that is not JSON, or a value that its type cannot have.", _BY_HAND),
+    "InvalidInputException": (
+        "A file has a line that is no JSON or no row, or a value that its type cannot have.",
+        _BY_HAND,
+    ),
     "PermissionException": ("The query reads or writes outside the files of the table.", "Let it only read them."),
     "OutOfMemoryException": (f"The query needs more than {_MOST_MEMORY} of memory.", "Let it select fewer rows first."),
     "SerializationException": ("The DuckDB file is damaged or of another version.", _COPY),
@@ -100,7 +108,7 @@ def _close(connection: DuckDBPyConnection, tables: dict[str, list[str]]) -> None
         connection.execute(f"SET allowed_paths = [{everything}]")
     connection.execute("SET enable_external_access = false")
     for view, some in places.items():
-        connection.execute(f"{view}({some})")  # the names of files and tables are quoted above
+        connection.execute(view % some)  # the names of files and tables are quoted above
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET lock_configuration = true")
 

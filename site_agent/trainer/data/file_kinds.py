@@ -44,7 +44,7 @@ _MARKS: Final = (
     (4, b"Standard Jet DB", FileKind("an Access database (mdb)", None, _EXPORT)),
     (4, b"Standard ACE DB", FileKind("an Access database (accdb)", None, _EXPORT)),
     (30, b"mimetypeapplication/vnd.oasis", FileKind("an OpenDocument file (ods, odt)", None, _SAVE)),
-    (0, b"\xd0\xcf\x11\xe0", FileKind("an old Excel workbook, or one with a password", "excel", _SAVE)),
+    (0, b"\xd0\xcf\x11\xe0", FileKind("an old Excel workbook, or one with a password", None, _SAVE)),
     (0, b"{\\rtf", FileKind("a text document (rtf)", None, _EXPORT)),
     (0, b"%PDF-", FileKind("a document (pdf)", None, "Ask for the table behind it, as CSV.")),
     (128, b"DICM", FileKind("a DICOM image", None, "Make a table with a row for each image and its path.")),
@@ -82,6 +82,9 @@ def kind_of(start: bytes) -> FileKind | None:
     text = start.removeprefix(b"\xef\xbb\xbf")
     if _FHIR.match(text):
         return FileKind("a file of FHIR resources", "sql", f"{_QUERY} The examples have contract-fhir.yaml.")
+    if b'"resourceType"' in text and _JSON.match(text):
+        told = "Export NDJSON, with one resource in each line: jq -c '.entry[].resource' FILE > Observation.ndjson"
+        return FileKind("a FHIR resource over several lines, such as a bundle", None, told)
     if _MARKUP.match(text):
         return FileKind("a page or a file in XML, also if its name ends in xls", None, _SAVE)
     if _SCRIPT.match(text):

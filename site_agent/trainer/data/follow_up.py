@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 
 from site_agent.trainer.data.cell_rules import MISSING, Flaw
-from site_agent.trainer.data.cells import DAYS_PER_YEAR, BlockParser, Parsed, Spelling, date_parser, feature_parser
+from site_agent.trainer.data.cells import DAYS_PER_YEAR, BlockParser, Parsed, date_parser, feature_parser
 from site_agent.trainer.data.columns import DayColumn, FollowUpColumn, NumericFeature
+from site_agent.trainer.data.contract import Contract
 
 NEGATIVE: Final = Flaw("a time of follow-up below 0")
 REVERSED: Final = Flaw("an end of follow-up before its start; are the two dates in the right columns?")
@@ -28,13 +29,13 @@ AFTER_END: Final = Flaw(
 )
 
 
-def follow_up_parser(column: FollowUpColumn, spelling: Spelling, today: date) -> BlockParser:
+def follow_up_parser(column: FollowUpColumn, contract: Contract, today: date) -> BlockParser:
     """Return a function that reads a block of cells as numbers, or as days since the year 1."""
     common = {"name": column.name, "missing_markers": column.missing_markers}
     if column.pattern is None:
         number = {"role": "feature", "type": "numeric", "missing": "median"}
-        return feature_parser(NumericFeature.model_validate(common | number), spelling)
-    return date_parser(DayColumn.model_validate(common | {"role": "date", "pattern": column.pattern}), spelling, today)
+        return feature_parser(NumericFeature.model_validate(common | number), contract)
+    return date_parser(DayColumn.model_validate(common | {"role": "date", "pattern": column.pattern}), contract, today)
 
 
 def times_of(column: FollowUpColumn, own: Parsed, start: Parsed | None) -> Parsed:

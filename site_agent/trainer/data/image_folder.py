@@ -1,6 +1,4 @@
-"""Reads the images of a table from their folder, and stores their pixels in memory or in a temporary file.
-
-A mapped file gives the same arrays as memory, to the bit. The rules:
+"""Reads the images of a table from their folder, and stores their pixels in a temporary file. The rules:
 
 * a path stays in the declared folder: no absolute path, no "..", no link on the way;
 * the file's size is checked before memory is reserved, and the disk's free space before pixels are written;
@@ -42,24 +40,23 @@ _ROWS_BYTES: Final = 1 << 24  # size of the rows that are computed at once
 
 
 class GrowingPixels:
-    """Collects rows of pixels until the last row was read.
+    """Collects rows of pixels in a file until the last row was read.
 
     Every function raises UnavailableError if the disk cannot be written or has too little space. The error has the
     space needed and the free space.
     """
 
-    def __init__(self, folder: Path | None, numbers: int) -> None:
-        """Create an empty store of pixels: a new file in `folder`, or memory if `folder` is None."""
+    def __init__(self, folder: Path, numbers: int) -> None:
+        """Create the file in `folder`. A row has this many numbers."""
         self._folder, self._numbers = folder, numbers
         try:
-            self._rows = io.BytesIO() if folder is None else _file(folder)
+            self._rows = _file(folder)
         except OSError as cause:
             raise _unavailable(folder, cause) from cause
 
     def reserve(self, rows: int) -> None:
         """Check that the disk has enough space for the pixels of this number of further rows."""
-        if self._folder is not None:
-            _require(self._folder, rows * self._numbers)
+        _require(self._folder, rows * self._numbers)
 
     def add(self, pixels: Pixels) -> None:
         """Add the pixels of one row of the table, shape (numbers,)."""
@@ -72,9 +69,8 @@ class GrowingPixels:
         """Return the pixels of all rows, float32 of shape (rows, numbers), read-only."""
         try:
             self._rows.flush()
-            if not isinstance(self._rows, io.BytesIO):
-                os.fsync(self._rows.fileno())  # without this, a disk that becomes full later would end the process
-            buffer = self._rows.getbuffer() if isinstance(self._rows, io.BytesIO) else _mapped(self._rows.fileno())
+            os.fsync(self._rows.fileno())  # without this, a disk that becomes full later would end the process
+            buffer = _mapped(self._rows.fileno())
         except OSError as cause:
             raise _unavailable(self._folder, cause) from cause
         pixels = np.frombuffer(buffer, np.float32).reshape(-1, self._numbers)
@@ -102,8 +98,8 @@ def reserved(folder: Path | None, rows: int, numbers: int) -> Pixels:
         raise _unavailable(folder, cause) from cause
 
 
-def chosen_images(images: Pixels, places: npt.NDArray[np.int64], folder: Path | None) -> Pixels:
-    """Return the images at these places, float32 (places, numbers), read-only, in a file in `folder` or in memory."""
+def chosen_images(images: Pixels, places: npt.NDArray[np.int64], folder: Path) -> Pixels:
+    """Return the images at these places, float32 (places, numbers), read-only, in a file in `folder`."""
     chosen = reserved(folder, len(places), images.shape[1])
     for some in blocks(len(places), images.shape[1]):
         chosen[some] = images[places[some]]
@@ -133,7 +129,7 @@ def _require(folder: Path, numbers: int) -> None:
         raise _unavailable(folder, cause) from cause
 
 
-def _unavailable(folder: Path | None, cause: OSError) -> UnavailableError:
+def _unavailable(folder: Path, cause: OSError) -> UnavailableError:
     return UnavailableError(
         what=f"The folder {folder} cannot be used to prepare the images of the table: {cause.strerror}.",
         consequence="Nothing was trained or predicted, and nothing was sent.",
@@ -141,9 +137,6 @@ def _unavailable(folder: Path | None, cause: OSError) -> UnavailableError:
         "write to this folder. For a command that you type, set the environment variable TMPDIR to another folder. "
         "Then start again.",
     )
-
-
-LARGEST_TABLE_NUMBERS: Final = 1 << 28  # 1 GiB of float32 for all images of a table that is read into memory
 
 
 _NUMBERED: Final = re.compile(r"(.+)#([0-9]{1,6})")
@@ -167,18 +160,10 @@ _NO_FILE: Final = frozenset(
 class ImageFolder:
     """The folder of a table's images, and the pixels that were read from its files."""
 
-    def __init__(
-        self,
-        column: ImageColumn,
-        table: Path,
-        markers: Sequence[str],
-        *,
-        scratch: Path | None = None,
-    ) -> None:
+    def __init__(self, column: ImageColumn, table: Path, markers: Sequence[str], scratch: Path) -> None:
         """Check that the images' folder exists and that the needed libraries are installed.
 
-        `markers` mean a missing value in the whole table. `scratch` is the folder of the file with the pixels; None
-        keeps them in memory.
+        `markers` mean a missing value in the whole table. `scratch` is the folder of the file with the pixels.
 
         Raises:
             DataError: the folder is a file.
@@ -187,9 +172,8 @@ class ImageFolder:
         """
         self._column, self._root = column, table.parent / column.folder
         self._markers = {"", *markers, *column.missing_markers}
-        self._is_in_memory = scratch is None
         self.scales: Counter[str] = Counter()
-        self._read, self._pixels = 0, GrowingPixels(scratch, column.image.numbers)
+        self._pixels = GrowingPixels(scratch, column.image.numbers)
         if not self._root.is_dir():
             what = f"The contract names the folder of images {column.folder}. This is not a folder beside the table."
             remedy = f"Correct the key folder of the column {column.name} in the contract."
@@ -206,9 +190,9 @@ class ImageFolder:
         """Read the images of the next rows. Return for each flaw, as text, the numbers of its rows, from 0.
 
         Raises:
-            OperatorError: the images need more memory than this program reserves, or more space than the disk has.
+            UnavailableError: the images need more space than the disk has.
         """
-        self._reserve(len(cells))
+        self._pixels.reserve(len(cells))
         nothing = np.full(self._column.image.numbers, np.nan, dtype=np.float32)
         flaws: dict[str, list[int]] = {}
         for place, cell in enumerate(cells):
@@ -221,17 +205,6 @@ class ImageFolder:
     def images(self) -> Pixels:
         """Return the images, read-only: float32 (rows, numbers for one image) in [0, 1]. Images with a flaw are NaN."""
         return self._pixels.finished()
-
-    def _reserve(self, rows: int) -> None:
-        self._read += rows
-        self._pixels.reserve(rows)
-        most = LARGEST_TABLE_NUMBERS // self._column.image.numbers
-        if self._is_in_memory and self._read > most:
-            raise unusable(
-                what=f"The table has at least {self._read} images. "
-                f"For the size {self._column.image}, this program reads at most {most} images.",
-                remedy="Declare a smaller image size with `resize: stretch` in the contract, or use fewer rows.",
-            )
 
     def _image(self, cell: str) -> Pixels | Flaw:
         path, number = cell, None

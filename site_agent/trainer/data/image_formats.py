@@ -92,9 +92,6 @@ def other_size(column: ImageColumn) -> Flaw:
     return Flaw(f"an image of another size than {column.image.height} by {column.image.width} pixels")
 
 
-_FORMATS: Final = ("PNG", "JPEG")
-
-
 _MODES: Final = {"L": (1, 8), "I;16": (1, 16), "RGB": (3, 8)}
 
 
@@ -119,7 +116,7 @@ def _picture(content: bytes, column: ImageColumn) -> Intensities | Flaw:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             warnings.simplefilter("error", UserWarning)  # a damaged EXIF entry could turn the image wrongly
-            with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+            with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
                 flaw = _flaw_before_decoding(image, column)
                 return _decoded(image, column) if flaw is None else flaw
     except UnidentifiedImageError:
@@ -158,7 +155,7 @@ def _decoded(image: Image.Image, column: ImageColumn) -> Intensities | Flaw:
     from PIL import ImageOps
 
     image.load()
-    turned = ImageOps.exif_transpose(image) if column.orientation == "exif" else image
+    turned = ImageOps.exif_transpose(image)
     values = np.asarray(turned, dtype=np.float32).reshape(turned.height, turned.width, column.image.channels)
     return _fitted(values, column)
 

@@ -332,16 +332,6 @@ def _catalogue(path: Path) -> Mapping[str, Mapping[Any, str]]:
     return {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Layout:
-    """Where the rows begin, their bytes, how many there are if the file says so, and each number's place and bytes."""
-
-    start: int
-    width: int
-    stated_rows: int
-    numbers: tuple[tuple[int, slice], ...]
-
-
 def _special_cells(path: Path) -> Iterator[tuple[int, int, str]]:
     """Yield row (from 0), place and letter of each special missing value, by rows.
 
@@ -350,26 +340,27 @@ def _special_cells(path: Path) -> Iterator[tuple[int, int, str]]:
     Raises:
         DataError: the file has several tables, or ends too early.
     """
-    layout, first, rest = _layout(path), 0, b""
+    (start, width, stated_rows, numbers), first, rest = _layout(path), 0, b""
     with path.open("rb") as file:
-        file.seek(layout.start)
-        while layout.width and (block := file.read(layout.width * _ROWS_AT_ONCE)):
-            whole = len(block) // layout.width * layout.width
+        file.seek(start)
+        while width and (block := file.read(width * _ROWS_AT_ONCE)):
+            whole = len(block) // width * width
             rest = block[whole:]
-            rows = np.frombuffer(block[:whole], np.uint8).reshape(-1, layout.width)
+            rows = np.frombuffer(block[:whole], np.uint8).reshape(-1, width)
             found = []
-            for place, part in layout.numbers:
+            for place, part in numbers:
                 cells = rows[:, part]
                 is_letter = ((cells[:, 0] >= ord("A")) & (cells[:, 0] <= ord("Z"))) | (cells[:, 0] == ord("_"))
                 marked = np.flatnonzero(is_letter & ~cells[:, 1:].any(axis=1))
                 found += [(first + int(row), place, chr(cells[row, 0])) for row in marked]
             yield from sorted(found)
             first += len(rows)
-    if rest.strip(b" ") or first < layout.stated_rows:
+    if rest.strip(b" ") or first < stated_rows:
         refuse(["the file ends too early; copy or export it again"])
 
 
-def _layout(path: Path) -> _Layout:
+def _layout(path: Path) -> tuple[int, int, int, list[tuple[int, slice]]]:
+    """Return where rows begin, their bytes, how many there are (0: not stated), and each number's place and bytes."""
     tables, size, start, stated = 0, 0, 0, b""
     parts = np.empty((0, 140), np.uint8)
     with path.open("rb") as file:
@@ -395,4 +386,4 @@ def _layout(path: Path) -> _Layout:
         if parts[place, 1] == 1 and lengths[place] > 1
     ]
     rows = int(stated) if stated.isdigit() else 0
-    return _Layout(start=start, width=sum(lengths), stated_rows=rows, numbers=tuple(numbers))
+    return start, sum(lengths), rows, numbers

@@ -30,16 +30,14 @@ from site_agent.trainer.data.tables import Table, read_table
 from site_agent.trainer.disk import array_digest, write_whole
 
 
-def table_for_run(hospital: Hospital, scratch: Path | None) -> tuple[Table, SplitRows]:
+def table_for_run(hospital: Hospital) -> tuple[Table, SplitRows]:
     """Return the hospital's table, and its training, validation and test rows.
-
-    Args:
-        scratch: the folder in which images are prepared; None keeps them in memory.
 
     Raises:
         OperatorError: the contract is wrong, or the table cannot be read, does not fit, or was not checked.
     """
-    table = read_table(Path(hospital.data.table), read_contract(Path(hospital.data.contract)), scratch=scratch)
+    contract = read_contract(Path(hospital.data.contract))
+    table = read_table(Path(hospital.data.table), contract, scratch=hospital.scratch_path)
     rows = split_rows(table, hospital.data.split)
     if mistakes := [mistake.line for mistake in unusable_columns(table, rows)]:
         refuse(mistakes)

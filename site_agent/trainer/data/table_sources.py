@@ -41,11 +41,14 @@ from site_agent.trainer.data.contract import (
 from site_agent.trainer.data.mistakes import refuse, unusable
 
 LONGEST_LINE: Final = 1 << 24
-_BLOCK_CELLS: Final = 1 << 18
-_PART: Final = 1 << 22  # characters of a text file that are read at once
+_BLOCK_CELLS: Final = 1 << 20
+_PART: Final = 1 << 22  # bytes of a text file that are read at once
 _MOST_TITLES: Final = 30
-_PART_BYTES: Final = 1 << 20
+_MOST_LINES: Final = 1000  # of a cell
+_INNER_ENDS: Final = "\x1e\x1f"  # for carriage returns and line ends inside a cell, while a library reads a part
+_QUOTE, _LINE_END = ord('"'), ord("\n")
 _END_OF_DOS: Final = "\x1a"
+_UNUSUAL: Final = tuple(map(str.encode, ("\0", "\ufeff", _END_OF_DOS, *_INNER_ENDS)))
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _NO_DAY: Final = "a time beyond the years 1 to 9999, or in an unknown zone"
 _NO_TEXT: Final = "a value that is not text, a number or a date; export it as one, or declare role: ignore"
@@ -62,12 +65,13 @@ class Unreadable:
 class Doubt:
     """What a person must look at although every cell was read. `place` is its column, None for the whole table.
 
-    A contract that declares all `markers` as missing, or as codes, has answered it.
+    A contract has answered it that declares all `markers` as missing or as codes, or a range that ends at `largest`.
     """
 
     words: str
     place: int | None = None
     markers: frozenset[str] = frozenset()
+    largest: float | None = None
 
 
 Row: TypeAlias = tuple[int, Sequence[object]]  # its number, and its cells as the source has them
@@ -300,28 +304,32 @@ def text_of(value: object) -> str | None:
 def _text_rows(
     file: BinaryIO, form: TableFormat, doubts: list[Doubt], start: int
 ) -> Generator[Row | Block, None, None]:
-    # An undecodable byte becomes half a character, so that its line can be reported without its bytes.
     is_wide = form.encoding == "utf-16"
     marks, _ = file.read(2), file.seek(0)
     is_marked = marks in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    text = io.TextIOWrapper(
-        file,
-        {"utf-8": "utf-8-sig", "utf-16": "utf-16" if is_marked else "utf-16-le"}.get(form.encoding, form.encoding),
-        errors="strict" if is_wide else "surrogateescape",
-        newline="",
-    )
-    read = _Text(form.delimiter, start)
+
+    def decoded(content: BinaryIO) -> io.TextIOWrapper:
+        # An undecodable byte becomes half a character, so that its line can be reported without its bytes.
+        encoding = "utf-16-le" if is_wide and not is_marked else form.encoding
+        return io.TextIOWrapper(content, encoding, errors="strict" if is_wide else "surrogateescape", newline="")
+
+    text, read = decoded(file), _Text(form, start)
     if is_wide:
         yield from read.rows(text)
     # The first part is the first line, whose cells every other part must have.
-    while not is_wide and (part := text.read(_PART if read.width else 0) + text.readline(LONGEST_LINE + 1)):
-        # A quotation mark that is open at a line end: a cell can go on behind this part.
-        is_open = '"' in part and any(line.count('"') % 2 for line in part.split("\n"))
-        block = None if is_open else read.block(part)
+    while not is_wide and (part := file.read(_PART if read.width else 0) + file.readline(LONGEST_LINE + 1)):
+        # A quotation mark is open at the end: a cell goes on behind this part, or a mark is missing.
+        for _ in range(_MOST_LINES if b'"' in part else 0):
+            if part.count(b'"') % 2 == 0 or not (line := file.readline(LONGEST_LINE + 1)):
+                break
+            part += line
+        block = read.block(part)
         if block is not None:
             yield block
         else:
-            yield from read.rows(io.StringIO(part, newline=""), *([text] if is_open else []))
+            # After a mark that is alone in its line, the end of a part can be inside a cell.
+            is_open = b'"' in part and any(line.count(b'"') % 2 for line in part.split(b"\n"))
+            yield from read.rows(decoded(io.BytesIO(part)), *([text] if is_open else []))
     if read.swallowed:
         words = f"{read.swallowed} cells in quotation marks have a line that looks like a row of the table"
         doubts.append(Doubt(f"{words}; is a quotation mark missing, so that rows are read as text?"))
@@ -330,45 +338,81 @@ def _text_rows(
 class _Text:
     """Reads the parts of a text file one after another: at once by a library, or row by row where rows are unusual."""
 
-    def __init__(self, delimiter: str, start: int) -> None:
-        self._delimiter, self._start, self._row, self._line = delimiter, start, 0, 0
+    def __init__(self, form: TableFormat, start: int) -> None:
+        self._delimiter, self._encoding = form.delimiter, form.encoding
+        self._start, self._row, self._line = start, 0, 0
         self.width, self.swallowed = 0, 0
 
-    def block(self, part: str) -> Block | None:
+    def block(self, part: bytes) -> Block | None:
         """Return a part whose lines are rows of the usual width. Return None if one is unusual."""
-        is_quoted = '"' in part
         if (
             not self.width
-            or "\0" in part
-            or part.startswith(("\n", "\r"))
-            or "\ufeff" in part
-            or part.endswith(_END_OF_DOS)
-            or re.search(rf'^[{self._delimiter}" \t]*\r?$', part.removesuffix("\n"), re.MULTILINE)
+            or any(mark in part for mark in _UNUSUAL)
+            or re.search(rf'\n[{self._delimiter}" \t]*\r?(\n|\Z)'.encode(), b"\n" + part.removesuffix(b"\n"))
+            or (b"\r" in part and part.count(b"\r") != part.count(b"\r\n"))
         ):
             return None
-        if "\r" in part and part.count("\r") != part.count("\r\n"):
-            return None
-        if is_quoted and re.search(rf'[^{re.escape(self._delimiter)}\n"]"[^{re.escape(self._delimiter)}\r\n"]', part):
+        lines, is_quoted = part.count(b"\n") + (not part.endswith(b"\n")), b'"' in part
+        try:
+            part = part if self._encoding == "utf-8" else part.decode(self._encoding).encode()
+            part, broken, swallowed = self._joined(part) if is_quoted else (part, set[int](), 0)
+        except (UnicodeError, csv.Error):
             return None
         names = list(map(str, range(self.width)))
         try:
             table = csv_reader.read_csv(
-                arrow.BufferReader(part.encode()),
-                csv_reader.ReadOptions(column_names=names, block_size=_PART_BYTES),
+                arrow.BufferReader(part),
+                csv_reader.ReadOptions(column_names=names),
                 csv_reader.ParseOptions(
                     delimiter=self._delimiter, quote_char='"' if is_quoted else False, ignore_empty_lines=False
                 ),
-                csv_reader.ConvertOptions(
-                    column_types=dict.fromkeys(names, arrow.string()), strings_can_be_null=False, check_utf8=False
-                ),
+                csv_reader.ConvertOptions(column_types=dict.fromkeys(names, arrow.string()), strings_can_be_null=False),
             )
-        except (arrow.ArrowException, UnicodeError):
+        except arrow.ArrowException:
             return None
-        if len(table) != part.count("\n") + (not part.endswith("\n")):  # a quotation mark hides a line end
+        if len(table) != part.count(b"\n") + (not part.endswith(b"\n")):
             return None
         rows = np.arange(self._row + 1, self._row + 1 + len(table), dtype=np.int64)
-        self._row, self._line = self._row + len(table), self._line + len(table)
-        return Block(rows=rows, columns={place: column.combine_chunks() for place, column in enumerate(table.columns)})
+        self._row, self._line = self._row + len(table), self._line + lines
+        self.swallowed += swallowed
+        columns = {place: column.combine_chunks() for place, column in enumerate(table.columns)}
+        for place in broken:
+            for inner, end in zip(_INNER_ENDS, "\r\n", strict=True):
+                columns[place] = compute.replace_substring(columns[place], inner, end)
+        return Block(rows=rows, columns=columns)
+
+    def _joined(self, part: bytes) -> tuple[bytes, set[int], int]:
+        """Return a part with a line for each row, the places of cells with line ends, and how many hold rows.
+
+        Raises:
+            csv.Error: a quotation mark is neither at an end of its cell nor written twice.
+        """
+        rows, places, swallowed = list[str](), set[int](), 0
+        content = np.frombuffer(part + b"\n", np.uint8)
+        marks = np.searchsorted(np.flatnonzero(content == _QUOTE), np.flatnonzero(content == _LINE_END))
+        lines = iter(part.decode().split("\n") if (np.diff(marks, prepend=0) % 2).any() else ())
+        for line in lines:
+            rows.append(line)
+            if line.count('"') % 2:
+                for other in lines:
+                    rows[-1] += "\n" + other
+                    if other.count('"') % 2:
+                        break
+                first, *others = csv.reader(io.StringIO(rows[-1], newline=""), delimiter=self._delimiter, strict=True)
+                if others:
+                    raise csv.Error
+                places |= {place for place, cell in enumerate(first) if "\n" in cell}
+                swallowed += sum(self._holds_a_row(place, cell) for place, cell in enumerate(first))
+                inner, end = rows[-1][:-1], rows[-1][-1]
+                rows[-1] = inner.translate(str.maketrans("\r\n", _INNER_ENDS)) + end
+        part = "\n".join(rows).encode() if rows else part
+        content = np.frombuffer(b"\n\n" + part + b"\n", np.uint8)
+        quotes, starts = np.flatnonzero(content == _QUOTE), (ord(self._delimiter), _LINE_END)
+        earlier, before, after = (content[quotes + step] for step in (-2, -1, 1))
+        is_inner = ~np.isin(before, (*starts, _QUOTE)) | ((before == _QUOTE) & np.isin(earlier, starts))
+        if (is_inner & ~np.isin(after, (*starts, _QUOTE, ord("\r")))).any():
+            raise csv.Error
+        return part, places, swallowed
 
     def rows(self, *texts: io.TextIOBase) -> Iterator[Row]:
         """Yield the rows of these texts one by one. Raise DataError if a line is damaged."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -48,7 +49,6 @@ from site_agent.trainer.data.cells import (
     feature_parser,
     group_parser,
     interval_of,
-    spelling_of,
     target_parser,
 )
 from site_agent.trainer.data.columns import (
@@ -59,14 +59,12 @@ from site_agent.trainer.data.columns import (
     GroupColumn,
     IgnoredColumn,
     ImageColumn,
-    MeasuredFeature,
     NumericFeature,
-    TermsFeature,
     written_name,
 )
-from site_agent.trainer.data.contract import Column, Contract, ExcelFormat, TableFormat
+from site_agent.trainer.data.contract import Column, Contract, ExcelFormat, RegressionTarget, TableFormat
 from site_agent.trainer.data.follow_up import follow_up_parser, times_of
-from site_agent.trainer.data.image_folder import ImageFolder, Pixels, chosen_images
+from site_agent.trainer.data.image_folder import ImageFolder, Pixels, chosen_images, temporary_folder
 from site_agent.trainer.data.image_formats import difference
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
 from site_agent.trainer.data.table_sources import Block, Doubt, blocks_of, first_row, first_rows, open_rows, texts_of
@@ -103,7 +101,7 @@ class Table:
         row_numbers: int64 of shape (rows,), as a spreadsheet counts; None for a table that was made up.
         dropped: the numbers of the rows that were left out, because they have no outcome and the contract drops those.
         put_aside: the numbers of the rows that were left out, because they cannot be read and the contract allows this.
-        scratch: the folder of the files with images and their encoded values; None for memory.
+        scratch: the folder of the files with images and their encoded values.
     """
 
     contract: Contract
@@ -166,8 +164,8 @@ def _is_value(parse: BlockParser, name: str) -> bool:
 def read_table(path: Path, contract: Contract, *, today: date | None = None, scratch: Path | None = None) -> Table:
     """Read the hospital's table at `path`, and check every cell against its contract.
 
-    Dates after `today`, by default the clock's, are in the future. `scratch` is a folder for the pixels of images; None
-    keeps them in memory.
+    Dates after `today`, by default the clock's, are in the future. `scratch` is a folder for the pixels of images, by
+    default the one for temporary files.
 
     Raises:
         DataError: the file cannot be read, or does not fit; all mistakes are reported.
@@ -178,13 +176,13 @@ def read_table(path: Path, contract: Contract, *, today: date | None = None, scr
     return table
 
 
-def survey_table(path: Path, contract: Contract, *, today: date | None = None, scratch: Path | None = None) -> Survey:
+def survey_table(path: Path, contract: Contract, *, today: date | None = None) -> Survey:
     """Read a table like `read_table`, but return its mistakes instead of raising an error.
 
     Raises:
         DataError: the source cannot be read at all, or its columns are not those declared.
     """
-    reading = _Reading(contract, today=today, scratch=scratch)
+    reading = _Reading(contract, today=today)
     table = reading.run(path)
     return Survey(
         table=table,
@@ -195,13 +193,7 @@ def survey_table(path: Path, contract: Contract, *, today: date | None = None, s
     )
 
 
-def survey_new_rows(
-    path: Path,
-    contract: Contract,
-    *,
-    today: date | None = None,
-    scratch: Path | None = None,
-) -> Survey:
+def survey_new_rows(path: Path, contract: Contract, *, today: date | None = None) -> Survey:
     """Read a table of new patients. A cell with a mistake becomes NaN, and the rows of each mistake are listed.
 
     With a header the columns of target, patient, group and ignored can be absent, without a header only the target. A
@@ -211,7 +203,7 @@ def survey_new_rows(
     Raises:
         DataError: the source cannot be read at all.
     """
-    reading = _Reading(contract, for_prediction=True, today=today, kept_rows=sys.maxsize, scratch=scratch)
+    reading = _Reading(contract, for_prediction=True, today=today, kept_rows=sys.maxsize)
     table = reading.run(path)
     others = {name: tuple(cells) for name, cells in reading.others.items()}
     return Survey(table=table, mistakes=reading.mistakes.found, cells=reading.cells, others=others)
@@ -229,9 +221,9 @@ class _Reading:
         kept_rows: int = KEPT_ROWS,
         scratch: Path | None = None,
     ) -> None:
-        self.contract, self.for_prediction, self.scratch = contract, for_prediction, scratch
-        self.dates = contract.dates
-        self.reads_outcome = not for_prediction
+        self.contract, self.for_prediction = contract, for_prediction
+        self.scratch = scratch or temporary_folder()
+        self.dates, self.follow_up = contract.dates, contract.follow_up
         self.absent: list[str] = []
         self.nameless: tuple[int, ...] = ()
         self.doubts: list[tuple[str, str | None]] = []
@@ -247,6 +239,8 @@ class _Reading:
         self.others: dict[str, list[str]] = {}
         self.other_places: dict[str, int] = {}
         self.rows: list[npt.NDArray[np.int64]] = []
+        numbers = NumericFeature | RegressionTarget | FollowUpColumn
+        self.numbers = {column.name for column in contract.columns if isinstance(column, numbers)}
         self.marks = np.zeros(2)
         self.drops = not for_prediction and contract.target.missing == "drop"
         self.dropped: list[int] = []
@@ -268,7 +262,7 @@ class _Reading:
             doubts += self._values_for_names(parsers)
             image = self.contract.image
             if image is not None and image.name in positions:
-                self.folder = ImageFolder(image, path, self.contract.missing_markers, scratch=self.scratch)
+                self.folder = ImageFolder(image, path, self.contract.missing_markers, self.scratch)
             others = (self.contract.patient, image, *self.contract.terms)
             read = {*parsers, *(column.name for column in others if column and column.name in positions)}
             places = sorted({*(positions[name] for name in read), *self.other_places.values()})
@@ -316,8 +310,9 @@ class _Reading:
         return [Doubt(f"{told} Then declare header: false")] if names and form.header else []
 
     def _answers(self, doubt: Doubt, name: str | None) -> bool:
-        """Return whether the contract declares all cells that the file calls missing, as missing or as codes."""
         column = next((one for one in self.contract.columns if one.name == name), None)
+        if doubt.largest is not None:
+            return (getattr(column, "range", None) or (0, math.inf))[1] <= doubt.largest
         own = {*getattr(column, "missing_markers", ()), *getattr(column, "codes", ()), *self.contract.missing_markers}
         return bool(doubt.markers) and {canonical_code(one) for one in doubt.markers} <= own
 
@@ -326,19 +321,19 @@ class _Reading:
         counts = Counter(found)
         declared = {column.name: column for column in self.contract.columns}
         if not counts.keys() & declared.keys():
-            refuse(["The first row has no declared name: are capitals, the delimiter and `header` as declared?"])
+            told = "are capitals, the delimiter and `header` as declared? Is the table on another sheet?"
+            marks = [f", but a {mark!r} in it" for mark in ";\t|," if len(found) == 1 and mark in header[0]]
+            refuse([f"The first row has no declared name{''.join(marks)}: {told}"])
         needed = {feature.other for feature in self.contract.features if isinstance(feature, DateFeature)}
         for name, column in declared.items():
             if counts[name] > 1:
                 self.mistakes.add(f"it is there {counts[name]} times", column=name)
-            if isinstance(column, MeasuredFeature | CategoricalFeature | TermsFeature):
-                may_be_absent = not column.required
-            else:
-                may_be_absent = isinstance(column, IgnoredColumn) or (self.for_prediction and name not in needed)
-            if not counts[name] and self.for_prediction and column.role in ("feature", "image") and name not in needed:
-                self.absent += [] if may_be_absent else [name]
-            elif not counts[name] and not may_be_absent:
+            if counts[name] or isinstance(column, IgnoredColumn):
+                continue
+            if not self.for_prediction or name in needed:
                 self.mistakes.add(f"{ABSENT.words}{like_column(name, found, declared)}", column=name)
+            elif column.role in ("feature", "image"):
+                self.absent.append(name)
         if self.for_prediction:
             self._find_others(header, declared)
         else:
@@ -378,22 +373,21 @@ class _Reading:
         return {name: place for place, name in enumerate(names)}
 
     def _parsers(self, positions: Mapping[str, int]) -> dict[str, BlockParser]:
-        spelling = spelling_of(self.contract)
         parsers: dict[str, BlockParser] = {}
         for column in self.contract.columns:
             if column.name not in positions:
                 continue
             if isinstance(column, DateFeature | DayColumn):
-                parsers[column.name] = date_parser(column, spelling, self.today)
+                parsers[column.name] = date_parser(column, self.contract, self.today)
             elif isinstance(column, GroupColumn):
-                parsers[column.name] = group_parser(column, spelling, for_prediction=self.for_prediction)
+                parsers[column.name] = group_parser(column, self.contract, for_prediction=self.for_prediction)
             elif isinstance(column, NumericFeature | CategoricalFeature):
-                parsers[column.name] = feature_parser(column, spelling)
+                parsers[column.name] = feature_parser(column, self.contract)
             elif isinstance(column, FollowUpColumn):
                 if not self.for_prediction:
-                    parsers[column.name] = follow_up_parser(column, spelling, self.today)
-            elif column.role == "target" and self.reads_outcome:
-                parsers[column.name] = target_parser(column, spelling)
+                    parsers[column.name] = follow_up_parser(column, self.contract, self.today)
+            elif column.role == "target" and not self.for_prediction:
+                parsers[column.name] = target_parser(column, self.contract)
         return parsers
 
     def _is_day(self, name: str) -> bool:
@@ -406,14 +400,11 @@ class _Reading:
         self.rows.append(rows[is_used])
         self.dropped += rows[~is_used].tolist()
         days = {name: parsers[name](block.columns[positions[name]]) for name in parsers if name in dates}
-        # If an optional date is missing, every interval from it is unknown.
-        unknown = Parsed(values=np.full(len(rows), np.nan), flaws={})
         for name, parsed in days.items():
             for day in _MARKER_DAYS:
                 self.marker_days[name, day] += int((parsed.values == day.toordinal()).sum())
-        days |= {name: unknown for name in dates if name not in days}
         for name, parse in parsers.items():
-            if self.marks[0] == self.marks[1]:
+            if self.marks[0] == self.marks[1] and name in self.numbers:
                 self.marks += decimal_marks(block.columns[positions[name]])
             own = days[name] if name in days else parse(block.columns[positions[name]])
             parsed = self._interval(name, own, days)
@@ -439,7 +430,7 @@ class _Reading:
 
     def _interval(self, name: str, own: Parsed, days: Mapping[str, Parsed]) -> Parsed:
         """Return a block of a column, with the time between two days in place of the date in a column of such times."""
-        column, follow_up = self.dates.get(name), self.contract.follow_up
+        column, follow_up = self.dates.get(name), self.follow_up
         if isinstance(column, DateFeature):
             return interval_of(column, own, days)
         if follow_up is not None and name == follow_up.name:
@@ -552,8 +543,7 @@ class _Reading:
         """Add the features that the table lacks, and set codes that could not be read to unknown."""
         for feature in self.contract.features:
             if feature.name not in columns:
-                is_unknown = isinstance(feature, CategoricalFeature) and feature.name not in self.absent
-                columns[feature.name] = np.full(rows, UNKNOWN_POSITION if is_unknown else np.nan)
+                columns[feature.name] = np.full(rows, np.nan)
         for column in self.contract.columns:
             # A flawed cell is unknown. If the table lacks the whole column, its values stay NaN.
             is_code = isinstance(column, CategoricalFeature | GroupColumn)

@@ -41,9 +41,9 @@ _DAMAGED: Final = (
     *(zipfile.BadZipFile, zlib.error, InvalidFileException, ParseError, EOFError, RuntimeError),
     *(CellCoordinatesException, KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError),
 )
-_OLE: Final = b"\xd0\xcf\x11\xe0"
 _STRICT: Final = b"http://purl.oclc.org/ooxml/spreadsheetml/main"
 _WRITTEN_DATE: Final = re.compile(r"(\d{1,2})[./-](\d{1,2})[./-](\d{4}|\d{2})")
+_LITERAL: Final = re.compile(r'"[^"]*"|\\.')  # in a cell's format
 _LAST_MONTH: Final = 12
 _NO_VALUE: Final = Unreadable("a formula without a saved value; open the workbook, let it compute, and save it")
 _MERGED: Final = Unreadable("a cell that is merged with another; unmerge the cells and write the value into each")
@@ -58,6 +58,7 @@ class _Sheet:
     hidden: set[int] = field(default_factory=set)
     zeros: Counter[int] = field(default_factory=Counter)  # by column, formulas whose saved value is 0
     others: Counter[int] = field(default_factory=Counter)  # by column, other cells with a number
+    percents: Counter[int] = field(default_factory=Counter)  # by column, cells that are shown in percent
 
 
 def sheet_rows(path: Path, form: ExcelFormat, doubts: list[Doubt], start: int) -> Generator[Row, None, None]:
@@ -87,9 +88,6 @@ def _silence() -> Iterator[None]:
 
 def _why_not(path: Path) -> str | None:
     """Return why a file is not a workbook that can be read here, or None."""
-    with path.open("rb") as file:
-        if file.read(len(_OLE)) == _OLE:
-            return "the workbook has a password, or it is an older xls file; save it as xlsx without a password"
     try:
         with zipfile.ZipFile(path) as archive:
             names = set(archive.namelist())
@@ -97,8 +95,6 @@ def _why_not(path: Path) -> str | None:
                 return f"the workbook unpacks to more than {_LARGEST_UNPACKED_BYTES} bytes; export the sheet as CSV"
             if "xl/workbook.bin" in names:
                 return "the file is a binary workbook (xlsb); save it as xlsx"
-            if "mimetype" in names:
-                return "the file is an OpenDocument sheet (ods); save it as xlsx"
             if "xl/workbook.xml" in names and _STRICT in archive.open("xl/workbook.xml").read(_NAMESPACES_BYTES):
                 return "the file is a Strict Open XML workbook; save it as an Excel workbook (xlsx) that is not strict"
     except _DAMAGED:
@@ -118,13 +114,16 @@ def _rows_of(
     sheet: Any = sheets[form.sheet] if form.sheet is not None else visible[0]
     if sheet not in visible:
         doubts.append(Doubt("the declared sheet of the workbook is hidden"))
-    known = _looked_up(path, sheet._worksheet_path)
+    known = _looked_up(path, sheet._worksheet_path, _percent_styles(workbook))
     if known.hidden:
         doubts.append(Doubt(f"{len(known.hidden)} hidden or filtered rows of the sheet are read like all others"))
     for column, count in known.zeros.items():
         if not known.others[column] and count > 1:
             words = f"all {count} formulas have the saved value 0, as programs save that do not compute"
             doubts.append(Doubt(words, column - 1))
+    for column, count in (+known.percents).items():
+        words = f"{count} cells are shown in percent, and 45% is read as 0.45; declare the range of a share"
+        doubts.append(Doubt(words, column - 1, largest=2.0))
     sheet.reset_dimensions()
     rows = _rows(sheet.iter_rows(values_only=True), known, doubts, start)
     header = next(rows, None)
@@ -139,7 +138,13 @@ def _rows_of(
     yield from rows
 
 
-def _looked_up(path: Path, part: str) -> _Sheet:
+def _percent_styles(workbook: Any) -> set[str]:
+    own = {164 + place: _LITERAL.sub("", form) for place, form in enumerate(workbook._number_formats)}
+    styles = (style.numFmtId for style in workbook._cell_styles)
+    return {str(place) for place, form in enumerate(styles) if form in (9, 10) or "%" in own.get(form, "")}
+
+
+def _looked_up(path: Path, part: str, percents: set[str]) -> _Sheet:
     found, is_header, row = _Sheet(), True, 0
     try:
         with zipfile.ZipFile(path) as archive, archive.open(part.removeprefix("/")) as xml:
@@ -153,6 +158,7 @@ def _looked_up(path: Path, part: str) -> _Sheet:
                             column = _number(name and coordinate_to_tuple(name)[1], after=column)
                             if not is_header:
                                 _look_at(cell, row, column, found)
+                                found.percents[column] += cell.get("s") in percents and len(cell) > 0
                         if element.get("hidden") in ("1", "true") and cells:
                             found.hidden.add(row)
                         is_header = is_header and not cells

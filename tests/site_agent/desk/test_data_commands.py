@@ -145,13 +145,13 @@ def _accept(hospital: Hospital) -> None:
 def test_an_unaccepted_warning_stops_the_trainer_and_an_accepted_one_does_not(hospital: Hospital) -> None:
     """The trainer's own way in asks for the acceptance, unless the hospital's file says that telling is enough."""
     with pytest.raises(DataError, match="No person has checked this table") as stopped:
-        table_for_run(hospital, None)
+        table_for_run(hospital)
     told = hospital.model_copy(update={"data": hospital.data.model_copy(update={"unaccepted_warnings": "tell"})})
 
     assert "Zebra" not in str(stopped.value)
-    assert len(table_for_run(told, None)[1].training)
+    assert len(table_for_run(told)[1].training)
     _accept(hospital)
-    assert len(table_for_run(hospital, None)[1].training)
+    assert len(table_for_run(hospital)[1].training)
 
 
 def test_an_acceptance_is_for_the_table_as_it_was(hospital: Hospital) -> None:
@@ -164,7 +164,7 @@ def test_an_acceptance_is_for_the_table_as_it_was(hospital: Hospital) -> None:
     path.write_text("\n".join(lines))
 
     with pytest.raises(DataError, match="No person has checked"):
-        table_for_run(hospital, None)
+        table_for_run(hospital)
 
 
 def test_nothing_is_accepted_that_the_audit_log_does_not_take(hospital: Hospital, run: Run, tmp_path: Path) -> None:

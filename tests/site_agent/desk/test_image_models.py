@@ -123,7 +123,7 @@ def test_commands_of_a_person_decode_no_image_into_the_state(
     assert len((tmp_path / "out.csv").read_text().splitlines()) == ROWS + 1
     assert not [*seen, *temporary.iterdir()]
     with pytest.raises(UnavailableError, match=r"The folder .*saves.* cannot be used to prepare the images"):
-        table_for_run(hospital, hospital.scratch_path)
+        table_for_run(hospital)
 
 
 def test_a_graph_with_another_intercept_is_refused(

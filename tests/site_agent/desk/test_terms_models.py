@@ -28,9 +28,7 @@ from tests.site_agent.trainer.sites import at_the_end, make_plan, make_site, pre
 ROWS = 160
 CODES = ("I10", "E11.9", "N18.5")
 DECLARED = {"name": "diagnoses", "role": "feature", "type": "codes", "codes": list(CODES), "missing": "empty"}
-HASHED = {"name": "drugs", "role": "feature", "type": "codes", "separator": "|", "buckets": 32, "required": False} | {
-    "missing": "empty"
-}
+HASHED = {"name": "drugs", "role": "feature", "type": "codes", "separator": "|", "buckets": 32} | {"missing": "empty"}
 NOTE = {"name": "note", "role": "feature", "type": "text", "buckets": 64}
 AGE = {"name": "age", "role": "feature", "type": "numeric", "range": [0, 120]}
 FEATURES: list[dict[str, Any]] = [AGE, DECLARED, HASHED, NOTE]

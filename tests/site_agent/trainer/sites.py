@@ -69,7 +69,7 @@ def put_hospital(folder: Path, site: str, columns: list[dict[str, Any]]) -> Path
     data = {
         "table": "table.csv",
         "contract": "contract.yaml",
-        "split": {"seed": 0, "stratified": True},
+        "split": {"seed": 0},
         "unaccepted_warnings": "tell",
     }
     training = {"simple_models": False, "siloed_baseline": False, "draws": "published"}

@@ -53,7 +53,6 @@ NUMBER = "{name: a, role: feature, type: numeric}"
         (("{name: a, role: feature, type: binary, codes: [1]}", TARGET), "exactly two codes"),
         (("{name: a, role: feature, type: ordinal, codes: [1, 2], encoding: one-hot}", TARGET), "keeps its order"),
         (("{name: a, role: feature, type: categorical, codes: [1, 2], labels: [x]}", TARGET), "labels name each code"),
-        (("{name: a, role: feature, type: numeric, required: false}", TARGET), "needs missing: median"),
         (("{name: a, role: feature, type: date}", TARGET), "either since or until"),
         (("{name: a, role: feature, type: date, since: b}", TARGET), "name another date column"),
         (("{name: a, role: feature, type: date, since: a}", TARGET), "name another date column"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import traceback
 from collections.abc import Callable
 from datetime import date
@@ -12,12 +13,14 @@ import pyarrow as arrow
 import pytest
 
 from protos.errors import DataError
-from site_agent.trainer.data.cells import Spelling, feature_parser
+from site_agent.trainer.data import table_sources
+from site_agent.trainer.data.cells import feature_parser
 from site_agent.trainer.data.columns import NumericFeature
 from site_agent.trainer.data.contract import BinaryTarget, Contract, TableFormat
 from site_agent.trainer.data.tables import read_table
+from tests.for_each import for_each
 
-from .conftest import SMALL_HEADER, SMALL_ROWS, contract_from
+from .conftest import SMALL, SMALL_HEADER, SMALL_ROWS, contract_from
 
 Write = Callable[..., Path]
 DATES = """
@@ -108,6 +111,26 @@ def test_a_line_without_an_end_is_refused(
     assert "line 2: it has more than 1000 characters" in _refused(path, small_contract)
 
 
+@for_each("seed", range(20))
+def test_parts_of_a_text_file_have_its_rows(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Line ends and marks in quoted cells are part of them, wherever a part of the file ends."""
+    monkeypatch.setattr(table_sources, "_PART", 60)
+    generator, path = np.random.default_rng(seed), tmp_path / "t.csv"
+    cells = ["a", "1.5", "", "\u00e9", "two\nlines", "two\r\nlines", 'a "word"', "a,b", '"', '\n"a"', "\n\n\n"]
+    rows = [["who", "note", "x"], *([f"P{row}", *generator.choice(cells, 2).tolist()] for row in range(30))]
+    with path.open("w", newline="") as file:
+        ends, quoting = ("\n", "\r\n")[seed % 2], (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)[seed // 2 % 2]
+        csv.writer(file, lineterminator=ends, quoting=quoting).writerows(rows)
+    with table_sources.open_rows(path, TableFormat(header=True), []) as found:
+        blocks = list(table_sources.blocks_of(found, 3, [0, 1, 2]))
+
+    columns = (
+        [cell for block in blocks for cell in table_sources.texts_of(block.columns[place])] for place in range(3)
+    )
+    assert [list(row) for row in zip(*columns, strict=True)] == rows
+    assert [int(row) for block in blocks for row in block.rows] == list(range(1, 32))
+
+
 def test_ten_thousand_columns_are_read(tmp_path: Path) -> None:
     """A wide table is read in blocks of fewer rows, and one column too many is named by its place."""
     names = [f"c{number}" for number in range(10_000)]
@@ -142,7 +165,7 @@ def test_a_number_is_read_as_it_is_written_and_nothing_else_is_one(cell: str, nu
         name="a", role="feature", type="numeric", range=(-50, 60), missing="median", missing_markers=("0",)
     )
 
-    found = feature_parser(feature, Spelling(".", ("?",)))(arrow.array([cell]))
+    found = feature_parser(feature, contract_from(SMALL))(arrow.array([cell]))
 
     np.testing.assert_array_equal(found.values, [np.nan if number is None else number])
     assert bool(found.flaws) == (number is None)

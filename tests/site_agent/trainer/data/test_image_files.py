@@ -22,7 +22,7 @@ from PIL import Image
 from protos.errors import ConfigurationError, DataError, UnavailableError
 from site_agent.desk.examination.examine import examine
 from site_agent.hospital import Split
-from site_agent.trainer.data import image_folder, image_formats
+from site_agent.trainer.data import image_formats
 from site_agent.trainer.data.cell_rules import Flaw
 from site_agent.trainer.data.columns import ImageColumn
 from site_agent.trainer.data.contract import Contract
@@ -116,8 +116,8 @@ def test_sixteen_bits_are_read_in_full_and_a_window_cuts(seed: int) -> None:
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG"])
 @for_each("orientation", range(1, 9))
-def test_the_exif_entry_turns_the_image_if_the_contract_wants_it(orientation: int, form: str) -> None:
-    """All eight orientations end upright; `stored` leaves the pixels where they lie."""
+def test_the_exif_entry_turns_the_image(orientation: int, form: str) -> None:
+    """All eight orientations end upright."""
     upright = Image.fromarray(np.repeat(np.repeat(drawn(3, 2, 3), 8, axis=0), 8, axis=1))
     undo = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # the transposition that the entry will take back
     stored = upright if orientation == 1 else upright.transpose(Image.Transpose(undo[orientation]))
@@ -125,15 +125,11 @@ def test_the_exif_entry_turns_the_image_if_the_contract_wants_it(orientation: in
     exif[0x0112] = orientation
     options = {"quality": 100} if form == "JPEG" else {}
     content = encoded(stored, form, exif=exif, **options)
-    size = {"height": 16, "width": 24}
 
-    turned = pixels_of(content, column(image=size))
-    left = pixels_of(content, column(image={"height": stored.height, "width": stored.width}, orientation="stored"))
+    turned = pixels_of(content, column(image={"height": 16, "width": 24}))
 
     assert not isinstance(turned, Flaw)
-    assert not isinstance(left, Flaw)
     np.testing.assert_allclose(turned.reshape(16, 24), np.asarray(upright) / 255, atol=0.02)
-    np.testing.assert_allclose(left.reshape(stored.height, -1), np.asarray(stored) / 255, atol=0.02)
 
 
 @for_each("seed", range(5))
@@ -337,17 +333,6 @@ def test_a_folder_that_is_not_there_yet_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "scans").touch()
     with pytest.raises(DataError):
         read_table(place, contract())
-
-
-def test_images_that_memory_should_not_hold_are_refused_before_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The error has both figures."""
-    monkeypatch.setattr(image_folder, "LARGEST_TABLE_NUMBERS", 24 * 11)
-
-    both = r"at least 12 images\. For the size 4 by 6 pixels, grey, this program reads at most 11 images"
-    with pytest.raises(DataError, match=both):
-        read_table(table(tmp_path, ["good.png"] * 12, {"good.png": PLAIN}), contract())
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_numbers_that_spss_calls_missing_are_asked_about(tmp_path: Path) -> None
     assert (age.unit, age.missing_markers) == ("years", ("998", "999"))
     assert read_contract(EXAMPLE).format.kind == drafted.format.kind
     assert np.isnan(read_table(path, drafted).features["AGE"]).sum() == 10
-    undeclared = contract_from(describe(path).text.replace('missing_markers: ["998", "999"]', "required: true", 1))
+    undeclared = contract_from(describe(path).text.replace('missing_markers: ["998", "999"]', "concept: null", 1))
     assert not survey_table(path, drafted).doubts
     assert [name for _, name in survey_table(path, undeclared).doubts] == ["AGE"]
     path.write_bytes(path.read_bytes()[:76] + b"\2\0\0\0" + path.read_bytes()[80:])  # the second column is a weight
@@ -156,7 +156,7 @@ def test_special_missing_values_are_not_numbers(tmp_path: Path) -> None:
 
     assert ": .a is refused" in describe(path).text
     assert np.isnan(read_table(path, drafted).features["AGE"]).sum() == 10
-    plain = contract_from(describe(path).text.replace('missing_markers: [".a"]', "required: true"))
+    plain = contract_from(describe(path).text.replace('missing_markers: [".a"]', "concept: null"))
     assert [mistake.count for mistake in survey_table(path, plain).mistakes] == [10]
 
 

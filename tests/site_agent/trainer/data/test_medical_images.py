@@ -379,8 +379,7 @@ def test_one_frame_or_slice_is_named_behind_the_path(tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"window": None}, "need a window"),
-        ({"bits": 16}, "bits and orientation are for PNG and JPEG"),
-        ({"orientation": "stored"}, "bits and orientation are for PNG and JPEG"),
+        ({"bits": 16}, "bits are for PNG and JPEG"),
         ({"window": [5, 5]}, "lowest and the highest"),
         ({"window": [0, 1e9]}, "between -16777216 and 16777216"),
         ({"files": {"kind": "nifti"}}, "plane"),

@@ -104,9 +104,9 @@ def test_fhir_resources_become_one_row_of_each_patient(tmp_path: Path) -> None:
 def test_a_query_reads_no_other_file(tmp_path: Path) -> None:
     """Also not beside the table, and not through a link."""
     (tmp_path / "Patient.ndjson").write_text('{"id": "1"}\n')
-    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "other.txt").write_text("a,b\n1,2\n")
     (tmp_path / "Link.ndjson").symlink_to("/etc/passwd")
-    other, copy = tmp_path / "other.csv", tmp_path / "copy.csv"
+    other, copy = tmp_path / "other.txt", tmp_path / "copy.csv"
     for query in (
         f"SELECT * FROM read_csv('{other}')", f"SELECT * FROM '{other}'", "SELECT * FROM Link",
         "SELECT * FROM glob('/etc/*')", f"WITH a AS (SELECT 1) COPY (SELECT 1) TO '{copy}'",
@@ -177,3 +177,10 @@ def test_a_mariadb_is_read_as_it_writes(maria: Callable[[str], Path], tmp_path: 
     (tmp_path / "url").write_text("mysql:///clinic?unix_socket=/nowhere")
     with pytest.raises(OperatorError):
         _texts(tmp_path / "url", "SELECT 1")
+
+
+def test_cells_of_csv_files_in_a_folder_are_texts(tmp_path: Path) -> None:
+    """Zeros in front, line ends, and a row that begins as a comment does."""
+    (tmp_path / "m.csv").write_text('id,v\n01,"a\nb"\n#2,\n')
+
+    assert _texts(tmp_path / "m.csv", "SELECT * FROM m") == [["01", "a\nb"], ["#2", ""]]

@@ -191,7 +191,6 @@ def test_a_table_too_large_for_memory_is_refused_before_it_is_counted(
         ({"codes": ["Unknown"]}, "reserved"),
         ({"codes": [250.0]}, "put this code in quotes"),
         ({"codes": [str(number) for number in range(2048)]}, "at most 2,047"),
-        ({"required": False}, "cannot refuse missing values"),
         ({"buckets": 4096}, "2048"),
     ],
 )
@@ -233,17 +232,15 @@ def test_empty_lists_are_counted_and_shown(tmp_path: Path) -> None:
 
 
 def test_a_new_row_that_cannot_be_read_is_left_out_without_its_text(tmp_path: Path) -> None:
-    """The reason names the column and the flaw; a required column that is not there is named, another one is empty."""
+    """The reason names the column and the flaw. A column that is not there is named."""
     note = contract(PARQUET, type="text")
     new = read_new_rows(written(tmp_path, [SECRET * 5000, "chest pain", ""]), note, None)
     parquet.write_table(arrow.table({"ill": ["1"]}), tmp_path / "other.parquet")
     absent = read_new_rows(tmp_path / "other.parquet", note, None)
-    allowed = contract(PARQUET, type="text", missing="empty", required=False)
 
     assert new.usable.tolist() == [1]
     assert new.reasons == (f"column drugs: {TOO_LONG.words}", "", f"column drugs: {MISSING.words}")
     assert [one.flaw.words for one in absent.left_out] == ["it is missing"]
-    assert read_new_rows(tmp_path / "other.parquet", allowed, None).usable.tolist() == [0]
 
 
 @for_each("seed", range(5))
