@@ -238,9 +238,7 @@ def feature_line(column: ColumnDraft) -> Line:
     if column.is_numeric and seem_days(column.name, column.numbers):
         words.append(f"suspicious: {DAYS}")
     elif column.has_identifiers or (column.is_named_as_identifier and not column.patterns):
-        words.append(
-            "suspicious: this may be an identifier: role patient if it names a patient and no stay, else ignore"
-        )
+        words.append("suspicious: this may be an identifier: role patient if it names no stay, else ignore")
     if not column.texts:
         return _ignored(column, *([] if column.unread else ["no row has a value"]))
     if _NAME.fullmatch(column.name):
