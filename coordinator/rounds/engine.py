@@ -201,8 +201,9 @@ class Engine:
             case Join():
                 self._join(run, site, message)
             case Done(run=name):
-                if name == run.name and self._store is not None:
-                    self._store.note("result_taken", site=self._member(site))
+                # A site that started again after it finished the run does not join it.
+                if name == run.name and self._store is not None and site in run.terms.sites | run.terms.receivers:
+                    self._store.note("result_taken", site=site)
                     self._happened(TookResult(site))
             case Refusal(run=name, reason=reason, tensor=tensor):
                 if name == run.name:

@@ -302,7 +302,7 @@ class NetworkPlan(PlanHead):
             return False
         return self.privacy is not None or "columns" in agreed_sizes(self.ingredients, self.architecture)
 
-    @property
+    @cached_property
     def shared_columns(self) -> tuple[str, ...]:
         """Return the columns that set the sizes of the shared layers; empty if no shared layer reads columns."""
         if self.reads_concepts:
