@@ -172,6 +172,11 @@ class ModelArithmetic(ABC, Generic[Rows]):
         return self._size.smallest_part
 
     @property
+    def _is_steep(self) -> bool:
+        """Return whether the weight of a row grows exponentially with its columns."""
+        return True
+
+    @property
     def _lags(self) -> bool:
         return False
 
@@ -384,7 +389,10 @@ class ModelArithmetic(ABC, Generic[Rows]):
     def _walk_of(self, sums: AnnouncedPart) -> Walk:
         ridges = np.full(self._unknowns, self._ridge)
         ridges[self._columns :] = 0.0
-        return Walk(start=self._start(sums), ridges=ridges, lags=self._lags)
+        standard, extents = self._standard(sums), np.zeros(self._unknowns)
+        if self._is_steep:
+            extents[: self._columns] = np.maximum(standard.means, 1.0 - standard.means) / standard.deviations
+        return Walk(start=self._start(sums), ridges=ridges, extents=extents, lags=self._lags)
 
     def _walk(self, sums: AnnouncedPart) -> Position:
         return self._walk_of(sums).position([one[: self._fit] for one in sums.newton])
@@ -401,7 +409,7 @@ class ModelArithmetic(ABC, Generic[Rows]):
         if self._design.collinear(design.T @ design) is not None:
             return nothing
         try:
-            here = own_walk(lambda at: self._sums_at(rows, design, at, 1, sums), self._columns)
+            here = own_walk(lambda at: self._sums_at(rows, design, at, 1, sums), design)
         except Unanswerable:  # of these rows alone
             return nothing
         if here is None or self._design.collinear(here.sums.information) is not None:

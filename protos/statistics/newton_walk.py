@@ -4,6 +4,9 @@ Every program computes the same positions from the same sums, for regressions an
 
 * a step moves the linear predictor by at most LARGEST_STEP standard deviations, and a step that lowers the likelihood
   is halved (Dennis, Schnabel 1996, section 6.3). So no position is far from where patients are;
+* where weights grow exponentially (Cox, Poisson), a step moves no possible patient by more than _REACH. Longer ones
+  give few patients all the weight if columns are skewed, and they may not answer. So that too wide ranges do not stop
+  the walk, a step may always have _LEAST_STEP standard deviations, and twice as many each time;
 * there is an estimate only if the last step is below CONVERGED standard errors in every direction;
 * a direction in which little of the first information is left is separation: coefficients would grow without limit. Its
   columns are named, as are those that keep moving.
@@ -27,6 +30,8 @@ _ROUNDING: Final = 1e-9  # of a likelihood, as a part of it: it is a sum of numb
 _SINGULAR: Final = 1e-13  # eigenvalues of a correlation matrix that are 0 to rounding
 _LEAST_LEFT: Final = 1e-4  # of the information at the start: an odds ratio of 10,000 between ordinary patients
 LARGEST_STEP: Final = 2.0
+_REACH: Final = 4.0  # of the linear predictor: a weight grows by a factor of 55
+_LEAST_STEP: Final = 0.05
 _SLOW: Final = 0.3  # a step that is longer than this part of the one before
 _STILL_MOVING: Final = 0.1  # of the largest move: such columns are named too
 
@@ -67,15 +72,21 @@ class LikelihoodSums:
             information=self.information + np.diag(ridges),
         )
 
-    @property
-    def step(self) -> Float64:
-        """Return the Newton step, float64 (columns,), at most LARGEST_STEP; 0 in directions without information."""
+    def step(self, extents: Float64, number: int) -> Float64:
+        """Return a Newton step, float64 (columns,), within the limits; 0 in directions without information.
+
+        `extents` is the largest value of each column, (columns,), 0 without limit; `number` counts the steps before.
+        """
         scale = np.sqrt(np.maximum(np.diagonal(self.information), np.finfo(np.float64).tiny))
         scaled = self.information / np.outer(scale, scale)
         step = np.linalg.lstsq(scaled, self.score / scale, rcond=_SINGULAR)[0] / scale
         # The largest entry of the information is that of about all weights and a column with a deviation of 1.
-        moved = self.errors(step) / float(scale.max())
-        return np.asarray(step * min(1.0, LARGEST_STEP / max(1e-300, moved)))
+        moved, farthest = (
+            max(1e-300, self.errors(step) / float(scale.max())),
+            max(1e-300, float(np.abs(step) @ extents)),
+        )
+        shortest = max(_REACH / farthest, 2.0**number * _LEAST_STEP / moved)
+        return np.asarray(step * min(1.0, LARGEST_STEP / moved, shortest))
 
     def errors(self, step: Float64) -> float:
         """Return the size of a step, float64 (columns,), in standard errors."""
@@ -130,7 +141,7 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Walk:
-    """How to walk: from where, float64 (columns,), and the penalty (ridge) of each coefficient, float64 (columns,).
+    """How to walk: from where, the penalty (ridge) of each coefficient, and LikelihoodSums.step's extents: (columns,).
 
     With `lags` the score depends on the information at the position before (Firth's correction). Then a step is not
     halved but repeated, with the information at its own position, if it is not much shorter than the step before.
@@ -138,6 +149,7 @@ class Walk:
 
     start: Float64
     ridges: Float64
+    extents: Float64
     lags: bool = False
 
     def position(self, announced: Sequence[Float64]) -> Position:
@@ -148,6 +160,7 @@ class Walk:
         columns = len(self.start)
         nothing = LikelihoodSums.unpacked(np.zeros(LikelihoodSums.length(columns)), columns)
         here = Position(best=self.start, sums=nothing, following=self.start, first=np.zeros((columns, columns)))
+        steps = 0
         for number, vector in enumerate(announced):
             sums = LikelihoodSums.unpacked(vector, columns).penalised(here.following, self.ridges)
             slack = _ROUNDING * (1.0 + abs(here.sums.log_likelihood))
@@ -155,11 +168,12 @@ class Walk:
                 here = replace(here, following=(here.best + here.following) / 2)
                 continue
             before = here.sums.errors(here.following - here.best)
-            if self.lags and number and not here.repeats and sums.errors(sums.step) > _SLOW * before:
+            step, steps = sums.step(self.extents, steps), steps + 1
+            if self.lags and number and not here.repeats and sums.errors(step) > _SLOW * before:
                 here = replace(here, best=here.following, sums=sums, repeats=True)
                 continue
             first = here.first if number or self.ridges.any() or self.lags else sums.information
-            here = Position(best=here.following, sums=sums, following=here.following + sums.step, first=first)
+            here = Position(best=here.following, sums=sums, following=here.following + step, first=first)
         return here
 
 
@@ -176,7 +190,7 @@ def require_estimate(position: Position, names: Sequence[str], remedy: str | Non
     growing = [name for name, one in zip(names, moves, strict=True) if one >= _STILL_MOVING * moves.max()]
     words = "keeps growing. These"
     if direction is None:
-        words = f"did not settle in the plan's rounds. Plan newton_rounds of 30, or remove {growing[0]}."
+        words = f"did not settle. Plan newton_rounds of 30, narrow the range of {growing[0]}, or remove it."
         words += " If it grows, these" if remedy is not None else ""
     if remedy is not None:
         words += (
@@ -186,9 +200,10 @@ def require_estimate(position: Position, names: Sequence[str], remedy: str | Non
     raise Unanswerable(f"The coefficient of {' and '.join(growing)} {words}")
 
 
-def own_walk(sums_at: Callable[[Float64], LikelihoodSums], columns: int, most: int = 25) -> Position | None:
-    """Return the position at the largest likelihood of one site's own rows. None if there is none."""
-    announced, own = list[Float64](), Walk(start=np.zeros(columns), ridges=np.zeros(columns))
+def own_walk(sums_at: Callable[[Float64], LikelihoodSums], design: Float64, most: int = 25) -> Position | None:
+    """Return the position at the largest likelihood of one site's own rows (rows, columns). None if there is none."""
+    nothing, announced = np.zeros(design.shape[1]), list[Float64]()
+    own = Walk(start=nothing, ridges=nothing, extents=np.abs(design).max(axis=0))
     for _ in range(most):
         here = own.position(announced)
         if announced and (here.has_converged or here.separated is not None):

@@ -131,6 +131,10 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         return super()._compares and not (self._model.firth or self._model.robust)
 
     @property
+    def _is_steep(self) -> bool:
+        return self._model.family == "poisson"
+
+    @property
     def _lags(self) -> bool:
         return self._model.firth
 
