@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from protos.plan.analyses import Float64
@@ -19,22 +21,12 @@ def probabilities(line: Float64) -> Float64:
 def binomial_intercept(line: Float64, targets: Float64) -> float:
     """Return the intercept with the largest likelihood for the linear part `line` and targets 0 and 1, both (rows,).
 
-    Both targets occur. Newton's steps stay within an interval that has the solution.
+    Both targets occur.
     """
     share = float(targets.mean())
     centre = float(np.log(share / (1.0 - share)))
-    low, high = centre - float(line.max()), centre - float(line.min())
-    guess = (low + high) / 2
-    for _ in range(_STEPS):
-        fitted = probabilities(guess + line)
-        error, slope = float((fitted - targets).sum()), float((fitted * (1.0 - fitted)).sum())
-        low, high = (low, guess) if error > 0 else (guess, high)
-        step = guess - error / slope if slope > 0 else low - 1.0
-        following = step if low <= step <= high else (low + high) / 2
-        if following == guess:
-            break
-        guess = following
-    return guess
+    bounds = centre - float(line.max()), centre - float(line.min())
+    return _root(lambda intercept: float((targets - probabilities(intercept + line)).sum()), *bounds)
 
 
 def firth_intercept(line: Float64, targets: Float64, design: Float64, spread: Float64 | None) -> float:
@@ -54,7 +46,11 @@ def firth_intercept(line: Float64, targets: Float64, design: Float64, spread: Fl
             leverages = leverages + weights * np.einsum("ij,jk,ik->i", columns, spread, columns)
         return float((targets - fitted + leverages * (0.5 - fitted)).sum())
 
-    low, high = -_FARTHEST - float(line.max()), _FARTHEST - float(line.min())
+    return _root(score, -_FARTHEST - float(line.max()), _FARTHEST - float(line.min()))
+
+
+def _root(score: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a falling score is 0 between two numbers, by halving."""
     for _ in range(_STEPS):
         middle = (low + high) / 2
         if middle in (low, high):

@@ -33,7 +33,6 @@ from protos.plan.analyses import (
     Unanswerable,
 )
 from protos.plan.concepts import Concept
-from protos.statistics.alone import estimates_alone
 from protos.statistics.between_sites import (
     FEWEST_ESTIMATES,
     FIRST_SUMS,
@@ -48,6 +47,7 @@ from protos.statistics.newton_walk import LikelihoodSums, Position, Walk, own_wa
 from protos.statistics.splines import spline_column
 from protos.statistics.student import limit_of_t, p_of_f
 
+_MOST_ROUNDS_ALONE: Final = 25
 _DISTINCT_ROUNDS: Final = 6  # later rounds are so close to the estimates that their sums tell nothing new
 _NOT_ANSWERED: Final = "Few rows of a hospital would decide the sums: remove terms, join codes, or choose other knots."
 
@@ -345,8 +345,18 @@ class ModelArithmetic(ABC, Generic[Rows]):
             yield {"concept": name, "reference": knots[middle], "at": rows}
 
     def own(self, frame: Frame) -> dict[str, Any]:
-        """Return for each term the estimate of this site alone, with its interval."""
-        return estimates_alone(self._alone, frame, self._size.largest_rows)
+        """Return for each term the estimate of this site alone, with the limits of its interval."""
+        rows = self._size.largest_rows
+        one = StudySize(
+            sites=1, fewest_sites=1, largest_rows=rows, smallest_cell=1, smallest_part=1, rows_per_unknown=0.0
+        )
+        alone, own = self._alone(one), replace(frame, smallest_cell=1)
+        sums = AnnouncedPart(first=alone.first_values(own))
+        while not alone.has_converged(sums) and len(sums.newton) < _MOST_ROUNDS_ALONE:
+            sums = replace(sums, newton=(*sums.newton, alone.newton_values(own, sums)))
+        terms = alone.result(replace(sums, last=alone.last_values(own, sums)))["terms"]
+        kept = "estimate", "low", "high"
+        return {term["term"]: {key: term[key] for key in kept} for term in terms if term["low"] is not None}
 
     # What follows from the sums.
 
