@@ -24,19 +24,15 @@ ANALYSES: list[dict[str, Any]] = [
 
 def _spoilt(table: pd.DataFrame, how: int) -> pd.DataFrame:
     died = table["died"] == "yes"
-    match how:
-        case 0:
-            return table.assign(died="no")
-        case 1:
-            return table.assign(days=300.0)
-        case 2:
-            return table.assign(sex="male", lactate=table["age"] / 5)
-        case 3:
-            return table.assign(sex=np.where(died, "male", "female"), lactate=np.where(died, 20.0, 1.0))
-        case 4:
-            return table.assign(died=table["died"].where(table["site"] > 0, "no"))
-        case _:
-            return table
+    changes: tuple[dict[str, Any], ...] = (
+        {"died": "no"},
+        {"days": 300.0},
+        {"sex": "male", "lactate": table["age"] / 5},
+        {"sex": np.where(died, "male", "female"), "lactate": np.where(died, 20.0, 1.0)},
+        {"died": table["died"].where(table["site"] > 0, "no")},
+        {},
+    )
+    return table.assign(**changes[how])
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")

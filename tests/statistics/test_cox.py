@@ -175,15 +175,19 @@ def test_what_has_no_estimate_names_its_column(
         _on(change(_made(300, 5)), terms)
 
 
-def test_ties_everywhere_have_an_estimate() -> None:
-    """If all patients have the same time, there are still estimates: those of statsmodels."""
+def test_ties_everywhere_have_an_estimate_and_no_number_is_infinite() -> None:
+    """All patients have one time, and a ratio is too large for a number in the unit of its column."""
     rows = _made(300, 6).assign(time=10.0)
+    rows["dose"] /= 1e9
+    concepts = (number("time", 0, 1000), codes("event", "0", "1"), number("dose", -1e-8, 1e-8))
+    model = CoxArithmetic(Cox(time="time", event="event", terms=("dose",)), concepts, size(3))
 
-    found = _on(rows, ("age", "dose"))
-    expected = _fitted(rows, ["age", "dose"], strata=rows["site"])
+    found, _ = run(model, frames_of(rows, "site", {"event": (0.0, 1.0)}))
+    expected = _fitted(rows.assign(dose=1e9 * rows["dose"]), ["dose"], strata=rows["site"])
 
-    estimates = [one["estimate"] for one in found["terms"]]  # type: ignore[union-attr]
-    np.testing.assert_allclose(estimates, expected.params, rtol=0, atol=_EXACT)
+    assert found["terms"][0]["estimate"] / 1e9 == pytest.approx(expected.params[0], abs=_EXACT)
+    json.dumps(found, allow_nan=False)
+    assert found["proportional"] is found["terms"][0]["proportional"] is None
 
 
 def test_a_model_that_a_hospital_did_not_answer_has_a_sentence() -> None:
@@ -193,19 +197,6 @@ def test_a_model_that_a_hospital_did_not_answer_has_a_sentence() -> None:
 
     with pytest.raises(Unanswerable):
         model.result(first)
-
-
-def test_no_number_of_a_result_is_infinite() -> None:
-    """Not for a unit in which a ratio is too large for a number, nor if all events have one time."""
-    rows = _made(300, 6).assign(time=10.0)
-    rows["dose"] /= 1e9
-    concepts = (number("time", 0, 1000), codes("event", "0", "1"), number("dose", -1e-8, 1e-8))
-    model = CoxArithmetic(Cox(time="time", event="event", terms=("dose",)), concepts, size(3))
-
-    found, _ = run(model, frames_of(rows, "site", {"event": (0.0, 1.0)}))
-
-    json.dumps(found, allow_nan=False)
-    assert found["proportional"] is found["terms"][0]["proportional"] is None
 
 
 def test_few_events_at_a_site_make_the_model_void() -> None:

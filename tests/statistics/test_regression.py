@@ -105,19 +105,17 @@ def test_skewed_columns_are_fitted(seed: int) -> None:
     """As most laboratory values are: where weights grow exponentially, a whole first step gives few patients all."""
     draw = np.random.default_rng(seed)
     lactate = np.exp(draw.normal(0.0, 1.2, 800)).clip(0.05, 29.0)
-    table = pd.DataFrame({"site": np.arange(800) % 4, "lactate": lactate})
-    table["days"] = np.ceil(draw.exponential(300, 800) * np.exp(-0.12 * lactate)).clip(1, 1990)
+    days = np.ceil(draw.exponential(300, 800) * np.exp(-0.12 * lactate)).clip(1, 1990)
+    admissions = draw.poisson(np.exp(0.1 * lactate - 0.5)).clip(0, 60).astype(float)
+    table = pd.DataFrame({"site": np.arange(800) % 4, "lactate": lactate, "days": days, "admissions": admissions})
     table["died"] = np.where(draw.random(800) < 0.7, "yes", "no")
-    table["admissions"] = draw.poisson(np.exp(0.1 * lactate - 0.5)).clip(0, 60).astype(float)
     hazards = {"name": "hazards", "cox": {"time": "days", "event": "died", "terms": ["lactate"]}}
     plan = statistics_plan(hazards, regression(family="poisson", outcome="admissions", terms=["lactate"]))
 
     cox, poisson = results_of(plan, frames_of(plan, table))
-
     pooled = PHReg(table.days, table[["lactate"]], table.died == "yes", strata=table.site, ties="efron").fit(disp=0)
     assert cox["terms"][0]["estimate"] == pytest.approx(pooled.params[0], rel=DIGITS)
-    pooled = fitted(table, "admissions ~ C(site) + lactate", sm.families.Poisson())
-    compare(poisson, pooled, {"lactate": "lactate"})
+    compare(poisson, fitted(table, "admissions ~ C(site) + lactate", sm.families.Poisson()), {"lactate": "lactate"})
 
 
 def test_several_analyses_share_their_rounds() -> None:

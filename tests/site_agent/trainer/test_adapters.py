@@ -13,9 +13,7 @@ from safetensors.numpy import load_file
 
 from host.starting_files import starting_values
 from protos.plan.manifest import manifest_of
-from tests.laws.catalogue import rows_at
-from tests.site_agent.trainer.methods.tiny import Federation
-from tests.site_agent.trainer.test_user_modules_by_parts import plan_for, written
+from tests.site_agent.trainer.test_user_modules_by_parts import federation_of, plan_for, written
 
 EXAMPLE = Path(__file__).parents[3] / "deploy" / "examples" / "adapters.py"
 
@@ -23,15 +21,11 @@ EXAMPLE = Path(__file__).parents[3] / "deploy" / "examples" / "adapters.py"
 def test_adapters_alone_are_trained_together(tmp_path: Path) -> None:
     """The transformer keeps its published values, adapters become equal everywhere, and entry and exit stay private."""
     made = subprocess.run([sys.executable, EXAMPLE], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    listed, start = made.split("start: ")
-    start = yaml.safe_load(start)
+    listed, start = map(yaml.safe_load, made.split("start: "))
     shutil.move(tmp_path / "frozen.safetensors", tmp_path / f"{start['sha256']}.safetensors")
     published = load_file(tmp_path / f"{start['sha256']}.safetensors")
-    plan = plan_for({"name": "fedavg"}, {"name": "named-tensors", "tensors": yaml.safe_load(listed)}, start=start)
-    module, starts = written(tmp_path, EXAMPLE.read_text()), starting_values(tmp_path, plan)
-    federation = Federation(
-        plan, {site: rows_at(site) for site in ("ahus", "berlin")}, user_module=module, starts=starts
-    )
+    plan = plan_for({"name": "fedavg"}, {"name": "named-tensors", "tensors": listed}, start=start)
+    federation = federation_of(plan, written(tmp_path, EXAMPLE.read_text()), starts=starting_values(tmp_path, plan))
     first = federation.own("ahus")
 
     for number in range(plan.rounds):
