@@ -123,6 +123,12 @@ class CodedConcept(Document):
 Concept: TypeAlias = Annotated[NumberConcept | CodedConcept, Field(discriminator="kind")]
 
 
+class ListedConcepts(Document, extra="ignore"):
+    """The concepts of a plan of any kind, which may be unfinished: all its other keys are ignored."""
+
+    concepts: tuple[Concept, ...] = Field(max_length=500)
+
+
 @dataclass(frozen=True)
 class ConceptColumn:
     """One column of a regression on concepts: a number, or 1 for certain codes and 0 for all others.

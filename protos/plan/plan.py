@@ -1,7 +1,6 @@
 """Reads a plan: everything on which the sites agree before a run, as a frozen record of one of three kinds.
 
-A network plan trains a network, a statistics plan counts columns, and a prior plan fits a regression on common
-concepts. Each kind has only the keys that it needs.
+A network plan trains a network, a statistics plan has analyses, and a prior plan fits a regression on concepts.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ def read_plan(path: Path, *, consequence: str) -> Plan:
 def plan_from_wire(raw: bytes) -> Plan:
     """Return the plan that a coordinator announced. Only canonical bytes are a plan: a hospital approves their digest.
 
-    Raises:
-        ProtocolError: the bytes are too many, no plan, or not the plan's canonical form.
+    Raises ProtocolError: the bytes are too many, no plan, or not the plan's canonical form.
     """
     try:
         if len(raw) > LARGEST_PLAN_BYTES:

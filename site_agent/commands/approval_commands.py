@@ -82,11 +82,11 @@ def review(path: Path, plan_path: Path | None, page: Path | None) -> None:
 )
 @click.option(
     "--beside",
-    default="",
-    help="Names of other runs, separated by commas, whose sums may be compared with those of this plan. Or all: every "
-    'run that `site-agent review` names under "Sums of this plan and of others".',
+    multiple=True,
+    help="Name of another run whose sums may be compared with those of this plan. For several runs, repeat the option "
+    'or use commas. Or all: every run that `site-agent review` names under "Sums of this plan and of others".',
 )
-def approve(path: Path, plan_path: Path | None, by: str, until: str | None, beside: str, yes: bool) -> None:
+def approve(path: Path, plan_path: Path | None, by: str, until: str | None, beside: tuple[str, ...], yes: bool) -> None:
     """Record that a person approves a plan, or all plans of a folder. No training starts without an approval.
 
     In a terminal, this command first shows a summary of the plan and asks for y or n. Without a terminal (in a script),
@@ -108,13 +108,14 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, besi
         _approve(hospital, plan, by, ends, log, allowed[plan.digest])
 
 
-def _allowed(hospital: Hospital, plan: Plan, together: Sequence[Plan], beside: str) -> tuple[str, ...]:
+def _allowed(hospital: Hospital, plan: Plan, together: Sequence[Plan], beside: Sequence[str]) -> tuple[str, ...]:
     """Return the runs whose sums a person allows to be compared with a plan's. Raises RefusedError if one is missing.
 
     `together` are plans that are approved by the same command.
     """
     unlike = [other.run_name for other in unlike_plans(plan, [*_others(hospital, plan), *together])]
-    named = unlike if beside == "all" else [run.strip() for run in beside.split(",")]
+    given = {run.strip() for run in ",".join(beside).split(",")}
+    named = {*unlike} if "all" in given else given
     before = approvals.allowed_beside(hospital.state_path, plan, hospital.policy.approvers)
     if missing := [run for run in unlike if run not in {*named, *before}]:
         _print(_beside_others(hospital, plan, together))
@@ -356,12 +357,16 @@ def _end_of(text: str, now: datetime) -> datetime:
     """Return the time at which an approval ends, from the text of --until. The time must be in the future."""
     try:
         found = datetime.fromisoformat(text)
-    except ValueError as cause:
-        raise _no_end(text) from cause
-    found = found if found.tzinfo else found.replace(tzinfo=UTC)
-    found += timedelta(days=1) if len(text) == len("2027-06-30") else timedelta()
-    if found <= now:
-        raise _no_end(text)
+        found = found if found.tzinfo else found.replace(tzinfo=UTC)
+        found += timedelta(days=1) if len(text) == len("2027-06-30") else timedelta()
+        if found <= now:
+            raise ValueError("past")
+    except (ValueError, OverflowError) as cause:
+        raise UsageError(
+            what=f"--until must be in the future: {text}.",
+            consequence=_NOTHING_APPROVED,
+            remedy="Write a day like 2027-06-30, or a time like 2027-06-30T18:00+02:00.",
+        ) from cause
     return found
 
 
@@ -370,14 +375,6 @@ def _moment(ends: datetime) -> str:
     if ends.time() == time():
         return f"the end of {ends - timedelta(days=1):%Y-%m-%d} ({ends:%Z})"
     return f"{ends:%Y-%m-%d %H:%M} ({ends:%Z})"
-
-
-def _no_end(text: str) -> UsageError:
-    return UsageError(
-        what=f"--until must be in the future: {text}.",
-        consequence=_NOTHING_APPROVED,
-        remedy="Write a day like 2027-06-30, or a time like 2027-06-30T18:00+02:00.",
-    )
 
 
 @click.command()

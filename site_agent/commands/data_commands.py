@@ -1,7 +1,6 @@
 """Contains `site-agent data`, which prepares a hospital's table for training. No data leaves the hospital.
 
-`describe` drafts a contract. A person corrects it. `check` compares the table with it. `accept` records that a person
-accepts warnings. Each command first gives up access to the network.
+A person corrects the contract that `describe` drafts. Each command first gives up access to the network.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ concepts_option = click.option(
     "--concepts",
     "plan",
     type=PATH,
-    help="Path of the finished plan. Columns with the names of its concepts are mapped to them.",
+    help="Path of a plan, also an unfinished one. Columns with the names of its concepts are mapped to them.",
 )
 
 
@@ -46,10 +45,12 @@ def drafted(
     table: Path, sheet: str | None, query: Path | None, plan: Path | None, dictionary: Path | None = None
 ) -> Draft:
     """Return a draft of a contract, as the options of a command say."""
-    from protos.plan.plan import read_plan
+    from protos.plan.concepts import ListedConcepts
+    from protos.plan.documents import read_document
     from site_agent.desk.drafting.describe import describe as draft_of
 
-    concepts = () if plan is None else read_plan(plan, consequence="No draft of a contract was written.").concepts
+    nothing = "No draft of a contract was written."
+    concepts = () if plan is None else read_document(plan, ListedConcepts, consequence=nothing).concepts
     told = None if query is None else query.read_text()
     return draft_of(table, sheet=sheet, query=told, dictionary=dictionary, concepts=concepts)
 

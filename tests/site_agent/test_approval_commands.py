@@ -17,7 +17,6 @@ import structlog
 import yaml
 
 from host.audit_log import AuditLog
-from host.log_commands import in_words
 from host.record_store import StoreDamaged
 from protos.plan.concepts import Question
 from protos.plan.manifest import manifest_of
@@ -137,7 +136,7 @@ def test_a_plan_that_does_not_fit_the_contract_cannot_be_approved(site: Site, an
 
 @pytest.mark.parametrize("allowed", [10, 3])
 def test_all_plans_of_a_folder_are_approved_together_or_none(site: Site, allowed: int) -> None:
-    """If the policy refuses one of the plans, none of them is approved."""
+    """If the policy refuses one of the plans, none of them is approved. A folder without plans is wrong usage."""
     site.allow(largest_rounds=allowed)
     schedules = [{"aggregate": "every-epoch", "epochs": epochs, "batches_per_epoch": 2} for epochs in (3, 4)]
     plans = [site.plan(study=f"study-{n}", schedule=schedule) for n, schedule in enumerate(schedules)]
@@ -149,13 +148,8 @@ def test_all_plans_of_a_folder_are_approved_together_or_none(site: Site, allowed
 
     assert status == (0 if allowed == 10 else 77)
     assert [site.why_not(plan) is None for plan in plans] == [allowed == 10] * 2
-
-
-def test_a_folder_without_a_plan_is_wrong_usage(site: Site) -> None:
-    """Nothing is approved."""
-    (folder := site.folder / "plans").mkdir()
-
-    assert site("approve", "--plan", folder, "--by", "A. Jones", "--yes", names_plan=False) == 2
+    (empty := site.folder / "empty").mkdir()
+    assert site("approve", "--plan", empty, "--by", "A. Jones", "--yes", names_plan=False) == 2
 
 
 @pytest.mark.parametrize("typed", ["n", "", "yes please"])
@@ -194,7 +188,6 @@ def test_a_changed_plan_shows_what_has_changed(site: Site) -> None:
     assert site("approve", "--by", "A. Jones", "--yes") == 0
 
     site.plan(version=2, start={"seed": 9})
-    assert site("review") == 0
     for command in ("review", "approve"):
         assert site(*((command,) if command == "review" else (command, "--by", "A. Jones", "--yes"))) == 0
         assert "Changes since version 1, which was approved here last" in site.out
@@ -204,7 +197,19 @@ def test_a_changed_plan_shows_what_has_changed(site: Site) -> None:
     assert "Version 1 of this study no longer trains here." in site.out
 
 
-@pytest.mark.parametrize("until", ["yesterday", "2020-01-01", "2020-01-01T10:00:00", "31.12.2099"])
+def test_each_beside_counts(site: Site) -> None:
+    """The sums of each plan can be subtracted from those of the earlier ones, so the third needs two names."""
+    site.allow(secure_aggregation="required")
+    names: list[str] = []
+    for number in (2.0, 4.0, 8.0):
+        plan = site.plan(study=f"s{number:g}", masking={"required": True, "clipping_range": number})
+        words = [word for name in names for word in ("--beside", name)]
+        assert site("approve", "--by", "A. Jones", "--yes", *words[2:]) == (77 if names else 0)
+        assert site("approve", "--by", "A. Jones", "--yes", *words) == 0
+        names.append(plan.run_name)
+
+
+@pytest.mark.parametrize("until", ["yesterday", "2020-01-01", "9999-12-31", "2020-01-01T10:00:00", "31.12.2099"])
 def test_an_end_that_is_none_is_told(site: Site, until: str) -> None:
     """A day that has passed and words that are no day approve nothing."""
     plan = site.plan()
@@ -233,17 +238,12 @@ def test_without_a_terminal_nothing_is_approved_unasked(site: Site) -> None:
 
     assert site("approve", "--by", "A. Jones") == 2
 
-    assert "The command asks for y or n, but there is no terminal at which a person can answer." in site.err
     assert "--yes" in site.err
     assert find_approval(site.folder / "state", plan) is None
-    assert site("approve", "--by", "A. Jones", "--yes") == 0
 
 
 def test_withdrawing_is_on_record_and_stays(site: Site) -> None:
-    """The log has the action with its person.
-
-    A second one has nothing to withdraw, and a new approval restores the site.
-    """
+    """The log has the action with its person. A second finds nothing, and a new approval restores the site."""
     plan = site.plan()
     assert site("withdraw", "--by", "B. Smith") == 2  # nobody has agreed yet
     site("approve", "--by", "A. Jones", "--yes")
@@ -251,7 +251,6 @@ def test_withdrawing_is_on_record_and_stays(site: Site) -> None:
     assert site("withdraw", "--by", "B. Smith") == 0
     assert site.events()[-1]["event"] == "plan_withdrawn"
     assert site.events()[-1]["by"] == "B. Smith"
-    assert in_words(site.events()[-1]).startswith("Plan withdrawn: ")
     assert site.why_not(plan) is not None
     assert site("review") == 0
     assert "This plan is not permitted here: B. Smith withdrew this site from the plan at" in site.out

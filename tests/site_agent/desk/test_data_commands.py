@@ -290,7 +290,8 @@ def test_an_interrupted_command_says_what_is_kept(run: Run, tmp_path: Path, monk
 
 def test_rows_that_cannot_be_read_are_used_only_without_them_and_after_a_name(run: Run, tmp_path: Path) -> None:
     """A draft maps a concept of the plan; the acceptance of rows that are put aside is in the audit log."""
-    plan = Path(__file__).parents[3] / "deploy" / "examples" / "plan-prior.yaml"
+    example = (Path(__file__).parents[3] / "deploy" / "examples" / "plan-prior.yaml").read_text()
+    (plan := tmp_path / "plan.yaml").write_text("concepts:" + example.partition("\nconcepts:")[2])  # unfinished
     table, config, contract = write_patients(tmp_path), write_hospital(tmp_path), tmp_path / "contract.yaml"
     table.write_text(table.read_text().replace("pressure", "cholesterol", 1))
     assert run("data", "describe", table, "--output", contract, "--concepts", plan).returncode == 0
