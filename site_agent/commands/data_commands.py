@@ -75,7 +75,11 @@ def describe(
     if output is None:
         click.echo(draft.text, nl=False)
         return
-    _write_new(output, draft.text.encode())
+    try:
+        with output.open("xb") as file:
+            file.write(draft.text.encode())
+    except FileExistsError as cause:
+        raise _refused(f"{output.name} exists already.", "Name another file with --output.") from cause
     click.echo(f"Drafted from {'the first ' if draft.has_more else ''}{draft.rows} rows into {output}.")
     click.echo("Every line is a guess: correct it, then run `site-agent data check --config hospital.yaml`.")
 
@@ -182,14 +186,6 @@ def accept(path: Path, by: str, digest: str) -> None:
     keep_check(hospital.state_path, kept)
     told = counted(len(warnings), "warning")
     click.echo(f"{by} accepted {told} about the table with the digest {examination.digest[:16]}.")
-
-
-def _write_new(path: Path, content: bytes) -> None:
-    try:
-        with path.open("xb") as file:
-            file.write(content)
-    except FileExistsError as cause:
-        raise _refused(f"{path.name} exists already.", "Name another file with --output.") from cause
 
 
 def _refused(what: str, remedy: str) -> OperatorError:
