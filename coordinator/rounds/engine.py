@@ -201,9 +201,10 @@ class Engine:
             case Join():
                 self._join(run, site, message)
             case Done(run=name):
-                # A site that started again after it finished the run does not join it.
-                if name == run.name and self._store is not None and site in run.terms.sites | run.terms.receivers:
-                    self._store.note("result_taken", site=site)
+                if name == run.name and self._store is not None:
+                    # A site that started again after it finished the run does not join it.
+                    took = site if isinstance(run.state, Finishing) else self._member(site)
+                    self._store.note("result_taken", site=took)
                     self._happened(TookResult(site))
             case Refusal(run=name, reason=reason, tensor=tensor):
                 if name == run.name:
