@@ -202,8 +202,7 @@ class Engine:
                 self._join(run, site, message)
             case Done(run=name):
                 if name == run.name and self._store is not None:
-                    # A site that started again after it finished the run does not join it.
-                    took = site if isinstance(run.state, Finishing) else self._member(site)
+                    took = site if isinstance(run.state, Finishing) else self._member(site)  # or it ended here before
                     self._store.note("result_taken", site=took)
                     self._happened(TookResult(site))
             case Refusal(run=name, reason=reason, tensor=tensor):
