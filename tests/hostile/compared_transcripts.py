@@ -15,9 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from protos.plan.plan import plan_from_json
-from protos.plan.prior_plan import PriorPlan
-from protos.wire.messages import Bind, Chunk, Offer, SiteMessage, Stage
+from protos.plan.exchange import Exchanges, stage_at
+from protos.plan.initial_values import initial_values
+from protos.plan.manifest import manifest_of
+from protos.plan.methods import METHOD_NAMES
+from protos.plan.network_plan import NetworkPlan
+from protos.plan.plan import Plan, plan_from_json
+from protos.wire.messages import Bind, Chunk, Offer, SiteMessage
 from protos.wire.positions import parameters_digest
 from site_agent.desk import after_rounds
 from site_agent.hospital import read_hospital
@@ -25,10 +29,11 @@ from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Message
 from tests.federation import MadeUpTrainer, Site, identity_of
 from tests.hostile.masking_coordinator import agree, enter
+from tests.protos.examples import plan_with, table_one_of
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import parameter_chunks
 from tests.site_agent.trainer.asked import ScriptedSocket
-from tests.site_agent.trainer.prior.prior_federation import SITES, make_hospital, prior_plan
+from tests.site_agent.trainer.prior.prior_federation import SITES, concepts_of, make_hospital, prior_plan
 
 
 class Working(MadeUpTrainer):
@@ -43,37 +48,40 @@ class Working(MadeUpTrainer):
         return self._worker._answer(message)
 
 
-def _plan(study: str) -> PriorPlan:
-    content = json.loads(prior_plan("breast-cancer", study=study).canonical)
-    content["sites"] = [{"name": name, "identity": identity_of(name)} for name in SITES]
-    plan = plan_from_json(json.dumps(content | {"masking": {"required": True}}))
-    assert isinstance(plan, PriorPlan)
-    return plan
+def _plan(kind: str, study: str) -> Plan:
+    listed = [{"name": name, "identity": identity_of(name)} for name in SITES]
+    head = {"study": study, "sites": listed, "masking": {"required": True}}
+    if kind == "prior":
+        return plan_from_json(json.dumps(json.loads(prior_plan("breast-cancer").canonical) | head))
+    keys = table_one_of(*concepts_of("breast-cancer")) | {"smallest_cell": 10}
+    return plan_with(**head, **(keys if kind == "statistics" else {}))
 
 
 def _seen(message: SiteMessage) -> tuple[str, int]:
     return type(message).__name__, len(message.body) if isinstance(message, Chunk) else 0
 
 
-def transcript(folder: Path, *, comes: bool, rounds: int) -> list[tuple[str, int]]:
+def transcript(folder: Path, kind: str, *, comes: bool, rounds: int) -> list[tuple[str, int]]:
     """Everything that an observer sees of one hospital: its messages in two runs, and how it ended."""
     name, config = SITES[0], make_hospital(folder / "hospital", SITES[0], "breast-cancer")
-    plans, state = [_plan("first"), _plan("second")], folder / "hospital" / "state"
+    plans, state = [_plan(kind, "first"), _plan(kind, "second")], folder / "hospital" / "state"
 
-    async def run(plan: PriorPlan) -> list[tuple[str, int]]:
+    async def run(plan: Plan) -> list[tuple[str, int]]:
         trainers = {name: Working(name, config)}
         sites = [
             Site(each, plan, state if each == name else folder / f"{each}-{plan.study}",
-                 trainer=trainers.get(each) or MadeUpTrainer(each), approved=plans, methods=["federated-prior"])
+                 trainer=trainers.get(each) or MadeUpTrainer(each), approved=plans, methods=METHOD_NAMES)
             for each in SITES
         ]  # fmt: skip
         await enter(sites)
         await agree(sites)
         for number in range(rounds):
-            zeros = np.zeros(sum(tensor.number_count for tensor in plan.tensors_before(number)), np.float32)
-            stage = Stage.STATISTICS if number == 0 else Stage.NEWTON
+            stage = stage_at(plan, number)
+            tensors = Exchanges(plan, manifest_of(plan)).of(number, stage, b"").down
+            first = [initial_values(one, plan.seed).ravel() for one in tensors if isinstance(plan, NetworkPlan)]
+            start = np.concatenate(first or [np.zeros(sum(one.number_count for one in tensors), np.float32)])
             if sites[0].error is None:
-                await sites[0].tell(Offer(number, 0, parameters_digest(zeros), stage), *parameter_chunks(zeros, number))
+                await sites[0].tell(Offer(number, 0, parameters_digest(start), stage), *parameter_chunks(start, number))
             if sites[0].error is None:
                 await sites[0].tell(Bind(number, 0, plan.site_names, 0))
         seen = [*map(_seen, sites[0].said), (type(sites[0].error).__name__, 0)]
@@ -89,8 +97,8 @@ def transcript(folder: Path, *, comes: bool, rounds: int) -> list[tuple[str, int
     return [*first, *play(run(plans[1]))]
 
 
-def is_told_apart(seed: int) -> bool:
-    """Whether an observer can tell a table from one with one more patient. Odd seeds send impossible sums too."""
+def is_told_apart(kind: str, rounds: int) -> bool:
+    """Whether an observer can tell a table from one with one more patient. A second round has impossible sums."""
     with tempfile.TemporaryDirectory(prefix="transcripts-") as name, contextlib.redirect_stdout(io.StringIO()):
-        found = [transcript(Path(name) / str(comes), comes=comes, rounds=1 + seed % 2) for comes in (False, True)]
+        found = [transcript(Path(name) / str(comes), kind, comes=comes, rounds=rounds) for comes in (False, True)]
     return found[0] != found[1]
