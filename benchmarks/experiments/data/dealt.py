@@ -14,17 +14,15 @@ from typing import Final
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
-from benchmarks.experiments.data.sources import Sites
-from site_agent.hospital import Split
+from benchmarks.experiments.data.sources import Sites, paper_split
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.columns import NumericFeature
 from site_agent.trainer.data.contract import BinaryTarget, Contract, TableFormat
-from site_agent.trainer.data.dataset import prepare_rows, split_rows
+from site_agent.trainer.data.dataset import prepare_rows
 from site_agent.trainer.data.preprocessing import Rows
 from site_agent.trainer.data.tables import Table
 
 FAMILIES: Final = {"ahus": ("mean", "error"), "berlin": ("mean", "worst"), "cluj": ("mean",)}
-_MALIGNANT: Final = 0
 
 
 def breast_cancer(seed: int) -> Sites:
@@ -38,7 +36,7 @@ def breast_cancer(seed: int) -> Sites:
     sites = {}
     for (site, families), rows in zip(FAMILIES.items(), np.array_split(patients, len(FAMILIES)), strict=True):
         own = _part(table, rows, families)
-        sites[site], _ = prepare_rows(own, split_rows(own, Split(seed=seed)))
+        sites[site], _ = prepare_rows(own, paper_split(own.rows, seed))
     return sites
 
 
@@ -46,7 +44,7 @@ def breast_cancer(seed: int) -> Sites:
 def _whole_table() -> Table:
     bunch = load_breast_cancer()
     columns = {str(name): bunch.data[:, place].astype(np.float64) for place, name in enumerate(bunch.feature_names)}
-    target = (bunch.target == _MALIGNANT).astype(np.float64)
+    target = (bunch.target == 0).astype(np.float64)  # 0 is malignant
     return _table(columns, target)
 
 
@@ -54,8 +52,7 @@ def _part(table: Table, rows: Rows, families: tuple[str, ...]) -> Table:
     columns = {
         name: values[rows] for name, values in table.features.items() if any(family in name for family in families)
     }
-    if table.target is None:
-        raise ValueError("the table has no target")
+    assert table.target is not None
     return _table(columns, table.target[rows])
 
 

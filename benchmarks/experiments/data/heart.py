@@ -1,7 +1,7 @@
 """Makes the sites of the paper's heart experiment: three hospitals with different columns, patients and outcomes.
 
 Source: Obeidi, "Global Layers", and the authors' experiment. For each seed a third of a site's rows is the test set,
-and a tenth of the remaining rows is the validation set. The seed decides both, as in a deployment. Outcomes: narrowed
+and a tenth of the remaining rows is the validation set. The seed decides both. Outcomes: narrowed
 arteries (Cleveland), coronary disease (South Africa), death (Faisalabad).
 
 `time` at Faisalabad is the length of follow-up, which ends at death. So this column reveals the outcome. The published
@@ -17,11 +17,10 @@ from typing import Final
 
 from benchmarks.experiments.data.piecewise import piecewise_linear
 from benchmarks.experiments.data.recipes import Authors, Recipe, adapted, piecewise_columns
-from benchmarks.experiments.data.sources import Sites, hospital_contract, public_table
-from site_agent.hospital import Split
+from benchmarks.experiments.data.sources import Sites, hospital_contract, paper_split, public_table
 from site_agent.trainer.data.columns import CategoricalFeature
 from site_agent.trainer.data.contract import BinaryTarget, Contract
-from site_agent.trainer.data.dataset import Dataset, Examples, prepare_rows, split_rows
+from site_agent.trainer.data.dataset import Dataset, Examples, prepare_rows
 
 FILES: Final = {"cleveland": "cleveland.data", "south-africa": "sa.data", "faisalabad": "faisalabad.csv"}
 SEEDS: Final = range(101)
@@ -46,7 +45,7 @@ def heart_site(folder: Path, site: str, seed: int, recipe: Recipe, *, without_ti
     """One of the three sites; see `heart`."""
     contract = _contract(site, recipe, without_time)
     table = public_table(folder / "heart" / FILES[site], contract)
-    dataset, _ = prepare_rows(table, split_rows(table, Split(seed=seed)))
+    dataset, _ = prepare_rows(table, paper_split(table.rows, seed))
     if isinstance(recipe, Authors):
         dataset = _with_plain_positions(dataset, contract)
     chosen = piecewise_columns(contract, recipe, site)

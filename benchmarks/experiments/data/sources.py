@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import click
+import numpy as np
+from sklearn.model_selection import train_test_split
 
 from protos.errors import ConfigurationError
 from site_agent.trainer.data.contract import Contract, read_contract
-from site_agent.trainer.data.dataset import Dataset
+from site_agent.trainer.data.dataset import Dataset, SplitRows
 from site_agent.trainer.data.tables import Table, read_table
 
 Sites: TypeAlias = dict[str, Dataset]
@@ -60,3 +62,10 @@ def public_table(path: Path, contract: Contract) -> Table:
             remedy="Give the folder that holds heart/ and covertype/ as --data.",
         )
     return read_table(path, contract)
+
+
+def paper_split(rows: int, seed: int) -> SplitRows:
+    """Split rows as the paper's experiment does, not stratified."""
+    remaining, test = train_test_split(np.arange(rows), test_size=0.33, random_state=seed)
+    training, validation = train_test_split(remaining, test_size=0.1, random_state=seed)
+    return SplitRows(training=training, validation=validation, test=test)

@@ -46,7 +46,7 @@ def test_regression_is_measured_in_the_targets_own_unit(tmp_path: Path) -> None:
         assert 30 < metrics["mae"] <= metrics["rmse"] < 80
         expected = (1 - metrics["r2"]) * np.mean((targets - targets.mean()) ** 2)
         assert metrics["rmse"] ** 2 == pytest.approx(expected)
-        assert metrics["r2"] > 0.2
+        assert metrics["r2"] > 0.1
 
 
 def test_several_classes_are_told_apart(tmp_path: Path) -> None:

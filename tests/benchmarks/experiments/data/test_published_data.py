@@ -20,12 +20,12 @@ from benchmarks.experiments.data.dealt_columns import chfl_covertype
 from benchmarks.experiments.data.dealt_images import dealt_images
 from benchmarks.experiments.data.heart import FILES, heart, heart_site
 from benchmarks.experiments.data.recipes import Authors, ColumnsOf, Default, Paper, Statistician
-from benchmarks.experiments.data.sources import Sites
+from benchmarks.experiments.data.sources import Sites, paper_split
 from benchmarks.experiments.data.uci_centres import fed_heart
 from benchmarks.experiments.data.views import aligned, aligned_as_authors
-from site_agent.hospital import Split
 from site_agent.trainer.data.contract import read_contract
-from site_agent.trainer.data.dataset import Dataset, prepare
+from site_agent.trainer.data.dataset import Dataset, prepare_rows
+from site_agent.trainer.data.tables import read_table
 
 from .conftest import DATA, needs_covertype, needs_heart
 
@@ -110,8 +110,9 @@ def test_equal_seeds_deal_equally(name: str) -> None:
 @needs_heart
 @pytest.mark.parametrize("site", ["south-africa", "faisalabad"])
 def test_the_papers_recipe_is_what_a_hospital_gets(site: str) -> None:
-    """If the contract leaves nothing open, the deployment's own command reads the same bits."""
-    deployed, _ = prepare(DATA / "heart" / FILES[site], read_contract(CONTRACTS / f"{site}.yaml"), Split(seed=2))
+    """If the contract leaves nothing open, a deployment encodes the same rows with the same bits."""
+    table = read_table(DATA / "heart" / FILES[site], read_contract(CONTRACTS / f"{site}.yaml"))
+    deployed, _ = prepare_rows(table, paper_split(table.rows, 2))
 
     assert heart_site(DATA, site, 2, Paper()).digest == deployed.digest
 
