@@ -283,6 +283,7 @@ def _curve(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]
         rows.append([f"{name}: this hospital alone", *counts, _estimate(found["median"]), "–"])
     yield table(f"{one['name']}: medians", head, rows, style="figures")
     notes = [f"Times count as the end of their interval of {_short(one['resolution'])} {unit}."]
+    notes.append(f"One minus a curve is a risk only if no other event, such as death, comes before {one['event']}.")
     if one["log_rank"]:
         test = _chi_squared(one["log_rank"])
         notes.append(f"Log-rank test, also of events after the curves, stratified by hospital: {test}.")
@@ -309,7 +310,7 @@ def _method(one: Facts) -> str:
             penalty = f", with a ridge penalty of {one['ridge']:g}" if one["ridge"] else ""
             words = (
                 f"a Cox model stratified by hospital, with Efron's method for ties{penalty}."
-                f" Hazard ratios have 95% Wald intervals.{_beside(one)}"
+                f" Competing events are censored. Hazard ratios have 95% Wald intervals.{_beside(one)}"
             )
             if test := one["proportional"]:
                 words += " Proportional hazards: score test of each column times log(time), "

@@ -126,8 +126,9 @@ def used_values(plan: StatisticsPlan, table: Table, frame: Frame) -> dict[str, V
     that the contract leaves out, which come last.
     """
     recorded, found = recorded_concepts(table.contract), dict[str, Values]()
+    named = {name for analysis in plan.analyses for used in concepts_used(analysis) for name in used}
     for concept in plan.concepts:
-        if concept.name not in frame.columns:
+        if concept.name not in named & {*frame.columns}:
             continue
         one, mapped = recorded[concept.name], frame.columns[concept.name]
         own = one.own(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,8 @@ def test_equal_values_answer_again(tmp_path: Path) -> None:
     changed = site(tmp_path, [*AGES[:-1], 36.0])
     with pytest.raises(ReleasedBefore):
         own_numbers(changed, asking(SEX, AGE, smallest_cell=2, version=4), tmp_path)
+    listed = table_one_of(SEX) | {"concepts": table_one_of(SEX, AGE)["concepts"]}  # no sum has the age
+    own_numbers(changed, make_plan(**listed, smallest_cell=2, version=5), tmp_path)
 
 
 def test_a_range_that_moves_one_value_is_a_change_of_one_row(tmp_path: Path) -> None:
@@ -136,11 +139,8 @@ def test_a_range_that_moves_one_value_is_a_change_of_one_row(tmp_path: Path) -> 
     own_numbers(site(tmp_path), asking(AGE, smallest_cell=2), tmp_path)
     for high, is_answered in ((150.0, False), (300.0, False), (100.0, True)):
         plan = asking(AGE | {"high": high}, smallest_cell=2, version=int(high))
-        if is_answered:
+        with nullcontext() if is_answered else pytest.raises(ReleasedBefore):
             own_numbers(site(tmp_path), plan, tmp_path)
-        else:
-            with pytest.raises(ReleasedBefore):
-                own_numbers(site(tmp_path), plan, tmp_path)
 
 
 def test_a_table_that_may_not_train_is_not_counted(tmp_path: Path) -> None:
