@@ -8,7 +8,7 @@ what the coordinator could compute.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 from protos.masking.answered_sets import answer_of, why_unlike
@@ -67,7 +67,8 @@ def _computable(other: Plan, plan: Plan) -> Iterator[str]:
         if key.split(".")[0] in _ARE_NAMES:
             continue
         if last == "recorded_by":
-            one, two = (set(_sites_in(found.get(key), plan)) for found in (before, after))
+            listed = (str(found.get(key, "null")) for found in (before, after))
+            one, two = (set(plan.site_names if text in ("null", "absent") else json.loads(text)) for text in listed)
             yield f"the own numbers of {name} of the sites that only one plan lists: {', '.join(sorted(one ^ two))}"
         elif last in ("low", "high") and key in before and key in after:
             yield f"the values of {name} beyond the changed limit, exactly if only one patient has one"
@@ -87,10 +88,6 @@ def _computable(other: Plan, plan: Plan) -> Iterator[str]:
             "the own numbers of a site, if a changed setting changes the numbers of this site alone. Changed are "
             f"{', '.join(list(shown)[:_MOST_NAMED])}"
         )
-
-
-def _sites_in(value: str | None, plan: Plan) -> Sequence[str]:
-    return plan.site_names if value in (None, "null", "absent") else json.loads(str(value))
 
 
 def _contributors(plan: Plan) -> dict[str, str]:

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -244,7 +243,7 @@ async def test_a_site_at_work_hears_the_end_and_does_not_call_again(
 
     site = Site("a", plan, tmp_path, trainer=SlowToPrepare("a"), opened=lambda _, line: opened.append(line))
     await settle()
-    await site.tell(Announcement(plan.run_name, _raw(plan)))
+    await site.tell(Announcement(plan.run_name, bytes(plan.canonical)))
     await site.tell(Farewell(reason, "one site does not agree"))
     assert site.line is not None
     site.line.cut()
@@ -255,7 +254,3 @@ async def test_a_site_at_work_hears_the_end_and_does_not_call_again(
     assert isinstance(site.error, RefusedError)
     assert said in site.error.what
     await site.stop()
-
-
-def _raw(plan: Any) -> bytes:
-    return bytes(plan.canonical)

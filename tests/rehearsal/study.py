@@ -63,7 +63,7 @@ def plan_with(
     changes: Mapping[str, Any] | None = None,
 ) -> Plan:
     """A plan in the clear for these sites; see `changed` for `changes`."""
-    return plan_from_json(_json(changed(plan_document(identities, study, parameters, rounds), changes or {})))
+    return plan_from_json(json.dumps(changed(plan_document(identities, study, parameters, rounds), changes or {})))
 
 
 def plan_document(
@@ -89,10 +89,6 @@ def plan_document(
         "sites": [{"name": site, "identity": identity} for site, identity in sorted(identities.items())],
         "masking": {"required": False},
     }
-
-
-def _json(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document).encode()
 
 
 def contribution(

@@ -48,6 +48,7 @@ _TEXT_MARKERS: Final = frozenset(
 )
 # These words can also be an answer, so they are markers only among numbers and dates.
 _ANSWERS: Final = frozenset({"none", "nil", "nd", "keine", "normal", "na"})
+_POSITIVE: Final = re.compile(r"\d?\+{1,4}|\(\+\)|pos(itive?)?|traces?", re.I)  # beside it, - is the negative result
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _PADDED: Final = re.compile(r"0\d+", re.ASCII)  # a code, such as a postcode
 _CODE_NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
@@ -78,6 +79,8 @@ _NO: Final = (
     *("0", "no", "n", "not", "non", "none", "nein", "nicht", "kein", "keine", "false", "falsch", "faux", "negative"),
     *("absent", "alive", "living", "lebt", "lebend", "censored", "benign", "control", "healthy"),
 )
+_WITH_UNIT: Final = re.compile(r"[-+<>]?\d+(?:[.,]\d+)?(\s?%|\s\S*[a-z]\S*|[a-z]([a-z]\S*|/\S+))", re.I)
+_SPLIT: Final = re.compile(r"\d{2,3}/\d{2,3}|\d{1,2}[-. ]?[A-Za-z]{3,9}[-. ]?(\d\d){1,2}")  # 120/80, 13MAY2024
 _WITH_DIGIT: Final = re.compile(r"\W{0,3}\d[\d.,' ]*(\W.*)?", re.ASCII)  # but no code such as 1988F1
 _LONGEST_NOTE: Final = 200
 _NINE: Final = 9.0  # the usual code for not known among codes to 4
@@ -101,6 +104,8 @@ class ColumnDraft:
         found, self.unread = Counter(map(str.strip, cells)), Counter[str]()
         self.name, self._decimal, self.rows = name, decimal, found.total()
         is_marker = {text for text in found if text.lower() in _TEXT_MARKERS}
+        if any(map(_POSITIVE.fullmatch, found)) and not any(text.lower().startswith("neg") for text in found):
+            is_marker.discard("-")
         is_answer = {text for text in found if text.lower() in _ANSWERS}
         if is_answer and (others := found.keys() - is_marker - is_answer - {""}):
             without = ColumnDraft(name, decimal, Counter({text: found[text] for text in others}).elements())
@@ -172,12 +177,18 @@ class ColumnDraft:
     def is_coded(self) -> bool:
         """Whether the column seems to contain a few codes."""
         is_amount = len(self.numbers) > 0.5 * self.filled and self.count(MARKED) > 0
-        if not self.codes or self.patterns or (is_amount and not self.is_numeric):
+        if not self.codes or self.patterns or (is_amount and not self.is_numeric) or self.has_unit:
             return False
         if self.is_numeric:
             is_whole = bool((self.numbers == np.floor(self.numbers)).all())
             return is_whole and 1 < len(self.codes) <= _MOST_WHOLE_CODES
         return 1 < len(self.shown_codes) <= _MOST_WORDS
+
+    @property
+    def has_unit(self) -> bool:
+        """Whether the cells are several numbers with one unit, such as 12 g/dl."""
+        units = Counter(found[1] for text in self.texts if (found := _WITH_UNIT.fullmatch(text)))
+        return any(count > max(2, 0.5 * len(self.texts)) for count in units.values())
 
     @property
     def shown_codes(self) -> list[str]:
@@ -262,11 +273,11 @@ def feature_line(column: ColumnDraft) -> Line:
 
 
 def _of_many_texts(column: ColumnDraft, words: list[str]) -> Line:
-    if not column.has_identifiers and column.count(_WITH_DIGIT) > 0.5 * column.filled:
-        told = "numbers with units, thousands or marks, times and names of months are not read"
-        words.append(
-            f"suspicious: most cells begin with a digit; {told}: export plain numbers, and dates as 2020-01-31"
-        )
+    begins = column.count(_SPLIT if column.has_identifiers else _WITH_DIGIT) > 0.5 * column.filled
+    if begins or column.has_unit:
+        told = "numbers with units, thousands or marks, two numbers such as 120/80, times and names of months"
+        asked = "export plain numbers, each in a column of its own, and dates as 2020-01-31"
+        words.insert(0, f"suspicious: most cells begin with a digit; {told} are not read: {asked}")
     return _ignored(
         column,
         "text with many different values, such as names, notes, lists of codes, or dates in several ways. With `role: "

@@ -61,7 +61,7 @@ def dictionary_notes(path: Path) -> dict[str, FileNote]:
     for place, field in enumerate(fields):
         if field["field_type"] == "checkbox":
             notes |= {
-                f"{field['field_name']}___{_checkbox_name(code)}": _note(
+                f"{field['field_name']}___{re.sub(r'[^a-z0-9_]', '_', code.lower())}": _note(
                     field, {"1": "checked", "0": "unchecked"}, f": {label}", ("unchecked also means not answered",)
                 )
                 for code, label in _choices(field).items()
@@ -109,11 +109,6 @@ def _choices(field: Mapping[str, str]) -> dict[str, str]:
         return {}
     parts = (part.partition(",") for part in field["select_choices_or_calculations"].split("|"))
     return {code.strip(): _TAG.sub("", label).strip() or code.strip() for code, _, label in parts if code.strip()}
-
-
-def _checkbox_name(code: str) -> str:
-    """Return a choice's code as in the name of its column: in small letters, and with `_` in place of other marks."""
-    return re.sub(r"[^a-z0-9_]", "_", code.lower())
 
 
 def _note(

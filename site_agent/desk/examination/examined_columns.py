@@ -91,16 +91,13 @@ def two_spellings(codes: Sequence[str]) -> list[tuple[str, str]]:
     """Return pairs of codes that differ only in capitals, blanks or marks, such as "Type 1" and "type-1"."""
     seen, found = dict[str, str](), []
     for code in codes:
-        # Signs and comparisons have a meaning: -1 and 1, < 5 and > 5.
-        plain = code if any(mark in code for mark in "+-<>=.,/") and any(map(str.isdigit, code)) else _letters(code)
+        plain = "".join(letter for letter in code.casefold() if letter.isalnum()) or code
+        if any(mark in code for mark in "+-<>=.,/") and any(map(str.isdigit, code)):
+            plain = code  # signs and comparisons have a meaning: -1 and 1, < 5 and > 5
         if plain in seen:
             found.append((seen[plain], code))
         seen.setdefault(plain, code)
     return found
-
-
-def _letters(code: str) -> str:
-    return "".join(letter for letter in code.casefold() if letter.isalnum()) or code
 
 
 def _suspicious(table: Table, name: str, values: Numbers, *, is_number: bool) -> Iterator[Finding]:

@@ -19,7 +19,8 @@ from site_agent.trainer.data.cell_rules import canonical_code
 from site_agent.trainer.data.run_table import is_missing
 from site_agent.trainer.data.tables import Table
 
-_ROUNDED: Final = re.compile(r"\d(\.\d+)?[eE]\+?\d+|\d{15,}0(\.0)?", re.ASCII)
+_POWER: Final = re.compile(r"\d(\.\d+)?[eE]\+?\d+", re.ASCII)
+_LONGER: Final = re.compile(r"\d{15,}(\d)(\.0)?", re.ASCII)  # than the 15 digits of a spreadsheet
 _FEWEST_ROUNDED: Final = 3
 _LONG: Final = re.compile(r"\d{8,15}(\.0)?", re.ASCII)
 _FLOAT_WHOLE: Final = 1 << 24  # above it, a float of 32 bits does not hold every whole number
@@ -91,7 +92,9 @@ def identifier_findings(table: Table) -> Iterator[Finding]:
         found["alike"] = f"{told}; are they one patient?"
     long = np.array([number for who in counts if _LONG.fullmatch(who) and (number := float(who)) > _FLOAT_WHOLE])
     is_float = len(long) >= _FEWEST_FLOATS and bool((long == long.astype(np.float32)).all())
-    rounded = len(long) if is_float else sum(_ROUNDED.fullmatch(who) is not None for who in counts)
+    last = Counter(end[1] for who in counts if (end := _LONGER.fullmatch(who)))
+    zeros = last["0"] if 2 * last["0"] >= last.total() else 0  # a tenth of all numbers ends in 0
+    rounded = len(long) if is_float else zeros + sum(_POWER.fullmatch(who) is not None for who in counts)
     if rounded >= _FEWEST_ROUNDED:
         told = f"{rounded} identifiers look like rounded numbers, as a spreadsheet or Stata's type float stores long"
         found["rounded"] = f"{told} ones; export them as text, or of type long or double, from the original system"

@@ -26,7 +26,7 @@ from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.dataset import input_columns
 from site_agent.trainer.data.preprocessing import Features, Preprocessing, Rows, preprocessing_of
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.disk import Json, Tensors, load, save
+from site_agent.trainer.disk import Json, load, save
 from site_agent.trainer.prior.concept_columns import ConceptEncoding, read_columns, read_places, shared_count
 
 _JOINED: Final = "joined "  # no tensor of a network has a blank in its name
@@ -115,7 +115,8 @@ def load_model(state: Path, run: str) -> SavedModel:
     try:
         plan = plan_from_wire(str(facts["plan"]).encode())
         preprocessing = preprocessing_of(str(facts["preprocessing"]))
-        task, joined = preprocessing.contract.target.task, _under(_JOINED, tensors)
+        task = preprocessing.contract.target.task
+        joined = {name.removeprefix(_JOINED): one for name, one in tensors.items() if name.startswith(_JOINED)}
         profile, concepts = facts.get("profile"), facts.get("concepts")
         return SavedModel(
             plan=plan,
@@ -127,10 +128,6 @@ def load_model(state: Path, run: str) -> SavedModel:
         )
     except (ProtocolError, KeyError, ValueError) as cause:
         raise other_version(run) from cause
-
-
-def _under(prefix: str, tensors: Tensors) -> Tensors:
-    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
 
 
 def other_version(run: str) -> ConfigurationError:

@@ -96,10 +96,6 @@ def _excess(counts: npt.NDArray[np.int64]) -> float:
     return float(((counts - expected) ** 2).sum() / expected - freedom) / float(np.sqrt(2 * freedom))
 
 
-def _low_bits(updates: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
-    return np.bincount(updates & 0xFF, minlength=256)
-
-
 def test_masks_of_different_contexts_are_independent_and_equal_contexts_are_a_two_time_pad() -> None:
     """The difference of two maskings is uniform; under one context it is the vectors' difference, bare."""
     layout, generator = Layout(50_000, 0), np.random.default_rng(2)
@@ -110,7 +106,7 @@ def test_masks_of_different_contexts_are_independent_and_equal_contexts_are_a_tw
     views = [layout.updates(layout.body(mask, 0), 0).view(np.uint32) for mask in masks]
 
     for before, after in pairwise(views):
-        assert abs(_excess(_low_bits(after - before))) < 5.5
+        assert abs(_excess(np.bincount((after - before) & 0xFF, minlength=256))) < 5.5
 
     for vector in (one, two):  # what a site would do that filled a frozen context again
         bare = layout.updates(layout.body(bytearray(vector), 0), 0).copy()

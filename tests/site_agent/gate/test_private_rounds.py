@@ -109,17 +109,12 @@ def test_a_draw_beyond_the_rounds_of_the_plan_pays_again(tmp_path: Path, audit: 
         sent(number, audit, tmp_path)
 
     with pytest.raises(PolicyForbids, match="and the policy allows 1"):
-        sent(0, audit, tmp_path, plan=_elsewhere(9))
+        sent(0, audit, tmp_path, plan=private_network_plan(rounds=4, version=9))
     exchange = Exchanges(PLAN, manifest_of(PLAN)).of(0, Stage.TRAINING, b"")
     gate = gate_for(PLAN, audit, tmp_path, policy=policy(9.0), site="ahus", masking=Unmasked())
     payload = memoryview(np.zeros(len(exchange.scalars), "<i8").tobytes())
     released(gate, bytes([99]) * 32, exchange, payload)
     assert spent(audit) == [1.0, 1.0]
-
-
-def _elsewhere(version: int) -> Plan:
-    """Another version of the study, whose rounds are not paid for."""
-    return private_network_plan(rounds=4, version=version)
 
 
 def test_local_noise_is_paid_for_by_rounds_and_the_first_answer_stays(tmp_path: Path, audit: AuditLog) -> None:

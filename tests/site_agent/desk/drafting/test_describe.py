@@ -208,11 +208,13 @@ def test_a_column_without_a_name_is_never_read(tmp_path: Path, place: str) -> No
 
 
 def test_numbers_of_which_some_are_text_are_no_codes(tmp_path: Path) -> None:
-    """As if every seventh has a decimal comma, or a dash."""
+    """As if every seventh has a decimal comma, or a dash; and numbers with units, and dates with names of months."""
     mark = {i: "," if i % 7 == 0 else "." for i in range(210)}
     rows = [f"1{m}{i % 9};{i}{m}5;{'x' if m == ',' else ''}{i}.5;{i % 3}a;{i % 2}" for i, m in mark.items()]
-    _, text = _drafted(_made(tmp_path, ["few;many;dash;code;outcome", *rows]))
-    assert text.count("suspicious: most cells begin with a digit") == 3
+    units = [f"{10 + i % 5} g/dl;{i % 9}%;{100 + i % 80}/{60 + i % 50};{i % 28 + 1}MAY20{i % 50:02};" for i in mark]
+    rows = list(map("".join, zip(units, rows, strict=True)))
+    _, text = _drafted(_made(tmp_path, ["hb;ef;pressure;day;few;many;dash;code;outcome", *rows]))
+    assert text.count("it is never read\n  # suspicious: most cells begin with a digit") == 7
     assert 'codes: ["0a", "1a", "2a"]' in text
 
 

@@ -73,14 +73,16 @@ def test_a_word_that_can_be_an_answer_is_a_marker_only_among_numbers(tmp_path: P
     path = tmp_path / "table.csv"
     severity = ("none", "mild", "severe")
     arm = ("x", "y", "<NA>", "NaT")  # as pandas writes missing values in columns of other kinds
-    lines = [f"p{row},{severity[row % 3]},{row if row % 5 else 'none'},{arm[row % 4]},{row % 2}" for row in range(60)]
-    path.write_text("\n".join(["patient,severity,crp,arm,sick", *lines]))
+    tested = [f"p{row},{'-+'[row % 2]},{('-', '1+', 'pos')[row % 3]},{severity[row % 3]}" for row in range(60)]
+    lines = [f"{one},{row if row % 5 else 'none'},{arm[row % 4]},{row % 2}" for row, one in enumerate(tested)]
+    path.write_text("\n".join(["patient,er,protein,severity,crp,arm,sick", *lines]))
 
     draft = describe(path).text
 
     (line,) = (one for one in draft.splitlines() if "name: severity" in one)
     assert "none" in line
     assert '{name: arm, role: feature, type: binary, codes: ["x", "y"]}' in draft
+    assert all(f"codes: [{codes}], " in draft for codes in ('"+", "-"', '"-", "1+", "pos"'))
     assert "none" not in next(one for one in draft.splitlines() if one.startswith("missing_markers"))
 
 
@@ -113,11 +115,15 @@ def test_the_event_is_what_labels_say_or_asked(labels: str, event: str | None) -
     assert f"positive: [{event or ''}]" in target_line(column, is_timed=False).text
 
 
-def test_identifiers_in_32_bits_are_told(tmp_path: Path) -> None:
-    """Stata's type float stores several patients under one number."""
-    rows = [[str(int(np.float32(2e7 + 3 * number))), *cells] for number, (_, *cells) in enumerate(_lines())]
+@pytest.mark.parametrize(("first", "step", "is_told"), [(2e7, 3, True), (4 * 10**15, 4, False), (10**17, 40, True)])
+def test_rounded_identifiers_are_told(tmp_path: Path, first: float, step: int, is_told: bool) -> None:
+    """Stata's type float stores several patients under one number; of whole numbers a tenth or more ends in 0."""
+    names = [
+        first + step * row if isinstance(first, int) else int(np.float32(first + step * row)) for row in range(ROWS)
+    ]
+    rows = [[str(name), *cells] for name, (_, *cells) in zip(names, _lines(), strict=True)]
     found = survey_table(_file(tmp_path / "table.csv", rows), contract_from(_contract()))
-    assert "identifiers-rounded" in {one.key for one in examine(found, Split(seed=0)).findings}
+    assert ("identifiers-rounded" in {one.key for one in examine(found, Split(seed=0)).findings}) == is_told
 
 
 def test_a_header_that_lacks_a_name_is_refused(tmp_path: Path) -> None:
