@@ -23,7 +23,7 @@ from site_agent.desk.plan_review import Section, counted
 
 def in_words(plan: Plan, manifest: Manifest) -> Section:
     """Return the section of the review that explains a plan in plain words."""
-    sentences = (*_asked(plan), *_patients(plan), *_leaves(plan, manifest), *_masking(plan), *_worst(plan))
+    sentences = (*_asked(plan), *_leaves(plan, manifest), *_masking(plan), *_worst(plan))
     return Section("In short, for the person who decides", tuple(sentences))
 
 
@@ -32,6 +32,7 @@ def _asked(plan: Plan) -> Iterator[str]:
     if plan.question is not None:
         yield f"Question: the hospitals want to predict this outcome together: {_ended(plan.question.outcome)}"
         yield f"Use: {_ended(plan.question.use)}"
+        yield f"Patients: {_ended(plan.question.population)}"
     elif not isinstance(plan, StatisticsPlan):
         yield (
             "Question: the plan does not describe the question. Each hospital's data contract names the outcome that "
@@ -53,17 +54,12 @@ def _asked(plan: Plan) -> Iterator[str]:
     )
 
 
-def _patients(plan: Plan) -> Iterator[str]:
-    if plan.question is not None:
-        yield f"Patients: {_ended(plan.question.population)}"
-    yield "Patients of this hospital: all patients in the table that the file hospital.yaml names."
-
-
 def _ended(text: str) -> str:
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def _leaves(plan: Plan, manifest: Manifest) -> Iterator[str]:
+    yield "Patients of this hospital: all patients in the table that the file hospital.yaml names."
     yield "What stays at this hospital: every row, every name, every date and every identifier of a patient."
     if plan.private_training is not None:
         yield (
@@ -80,11 +76,12 @@ def _leaves(plan: Plan, manifest: Manifest) -> Iterator[str]:
         )
     if manifest.scalars and plan.private_training is None:
         count = len(manifest.scalars)
+        where = "section Analyses" if isinstance(plan, StatisticsPlan) else "table Other numbers"
         numbers = "1 count or measurement" if count == 1 else f"{count} counts and measurements"
         yield (
             f"{'What else is sent' if manifest.parameters else 'What is sent'}: "
             f"{numbers} of all rows together. "
-            f"{_example(plan)} The table Other numbers below lists each of these numbers."
+            f"{_example(plan)} The {where} below lists these numbers."
         )
     if not manifest.parameters and not manifest.scalars:
         yield "What is sent: only the fact that this hospital takes part in the study."
@@ -95,16 +92,10 @@ def _leaves(plan: Plan, manifest: Manifest) -> Iterator[str]:
 
 
 def _example(plan: Plan) -> str:
-    if plan.privacy is not None and isinstance(plan, StatisticsPlan):
-        return (
-            "An example: 37 rows of this hospital have the code F in the column sex. Random noise of several rows is "
-            "added."
-        )
     if isinstance(plan, StatisticsPlan):
-        return (
-            "An example: 37 rows of this hospital have the code F in the column sex. A count below "
-            f"{plan.smallest_cell} rows is not sent."
-        )
+        noise = "Random noise of several rows is added."
+        how = f"A count below {plan.smallest_cell} rows is not sent." if plan.privacy is None else noise
+        return f"An example, which is not from this table: how many rows have the code F in a column sex. {how}"
     if isinstance(plan, PriorPlan):
         return "An example: the sum of the ages of all patients here, or how strongly the outcome depends on age here."
     return "An example: the mean error of the model on rows that were not used for training."

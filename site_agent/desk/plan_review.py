@@ -212,7 +212,7 @@ def _numbers(plan: Plan, manifest: Manifest) -> Section:
     if not manifest.scalars:
         return Section(heading, ("Apart from the values above, no number is sent.",))
     if isinstance(plan, StatisticsPlan):
-        return Section(heading, (f"{len(manifest.scalars)} numbers. The section Analyses says for what they are.",))
+        return Section(heading, (f"{len(manifest.scalars)} numbers. The section Analyses says what they are for.",))
     rows = tuple(
         (
             scalar.name if count == 1 else f"{_kind(scalar)} ({count} numbers)",

@@ -1,8 +1,7 @@
 """Compares a plan with earlier plans: lists all differences, and says what the sums of both show together.
 
 Sums of two plans can be subtracted if their sites or their rules are not the same (protos/masking/answered_sets.py).
-The gate refuses such sums unless enough persons allowed them. With this page a person learns before the run, in words,
-what the coordinator could compute.
+The gate refuses such sums unless enough persons allowed them. They read here what the coordinator could compute.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from site_agent.desk.plan_review import OCCASIONS, Section, largest
 
 _HEADING: Final = "Sums of this plan and of others"
 _ARE_NAMES: Final = ("study", "version", "question", "timing", "sites", "what is sent")
-_MOST_NAMED: Final = 12  # settings in one sentence; the table of changes has all
+_ARE_LISTED: Final = ("concepts", "columns", "analyses")
+_MOST_NAMED: Final = 12  # changes in one sentence
 
 
 def unlike_plans(plan: Plan, others: Iterable[Plan]) -> list[Plan]:
@@ -60,34 +60,50 @@ def _computable(other: Plan, plan: Plan) -> Iterator[str]:
     if apart := sorted({(mine | theirs)[key] for key in mine.keys() ^ theirs.keys()}):
         yield f"what the sites that only one of the plans has contributed: {', '.join(apart)}"
     before, after = dict(_flat(other)), dict(_flat(plan))
-    changed = [key for key in dict.fromkeys((*before, *after)) if before.get(key) != after.get(key)]
-    settings = []
-    for key in changed:
+    added, removed = _only_in(after, before), _only_in(before, after)
+    settings = [f"{name} (only in {plan.run_name})" for name in added]
+    settings += [f"{name} (only in {other.run_name})" for name in removed]
+    if named := [key.partition(".")[2] for key in (*added, *removed) if key.startswith("concepts.")]:
+        yield f"the numbers of the patients without a value of {' or '.join(named)}, if an analysis or a model uses it"
+    for key in dict.fromkeys((*before, *after)):
         name, _, last = key.partition(".")[2].rpartition(".")
-        if key.split(".")[0] in _ARE_NAMES:
+        is_alone = _listed(key) in {*added, *removed}
+        is_listed = is_alone and last != "recorded_by"
+        if is_listed or before.get(key) == after.get(key) or key.split(".")[0] in _ARE_NAMES:
             continue
         if last == "recorded_by":
             listed = (str(found.get(key, "null")) for found in (before, after))
             one, two = (set(plan.site_names if text in ("null", "absent") else json.loads(text)) for text in listed)
-            yield f"the own numbers of {name} of the sites that only one plan lists: {', '.join(sorted(one ^ two))}"
+            whose = f"do not record {name}" if is_alone else f"only one plan lists for {name}"
+            if one != two:
+                yield f"the own numbers of the sites that {whose}: {', '.join(sorted(one ^ two))}"
         elif last in ("low", "high") and key in before and key in after:
             yield f"the values of {name} beyond the changed limit, exactly if only one patient has one"
         elif last == "conversions":
             yield f"the own numbers of {name} of the sites that use the changed unit, exactly if only one site does"
-        elif key.startswith("weighting"):
-            settings.append(key)
-            yield "the own update of each site whose weight changes, exactly if only one site's does"
-        elif key.startswith("masking.clipping_range") or key.startswith("optimiser"):
-            settings.append(key)
-            yield "single values of single sites, which one of the settings clips and the other one does not"
         else:
-            settings.append(key)
+            settings.append(f"{key} (was {before.get(key, 'absent')}, is {after.get(key, 'absent')})")
+            if key.startswith("weighting"):
+                yield "the own update of each site whose weight changes, exactly if only one site's does"
+            elif key.startswith(("masking.clipping_range", "optimiser")):
+                yield "single values of single sites, which one of the settings clips and the other one does not"
     if settings:
-        shown = (f"{key} (was {before.get(key, 'absent')}, is {after.get(key, 'absent')})" for key in settings)
+        more = f" and {len(settings) - _MOST_NAMED} more" if len(settings) > _MOST_NAMED else ""
         yield (
-            "the own numbers of a site, if a changed setting changes the numbers of this site alone. Changed are "
-            f"{', '.join(list(shown)[:_MOST_NAMED])}"
+            "the own numbers of a site, if a change changes the numbers of this site alone. Changed are "
+            f"{', '.join(settings[:_MOST_NAMED])}{more}"
         )
+
+
+def _only_in(one: Iterable[str], other: Iterable[str]) -> list[str]:
+    others = set(map(_listed, other))
+    return [name for name in dict.fromkeys(map(_listed, one)) if name and name not in others]
+
+
+def _listed(key: str) -> str:
+    """Return the key of the concept, column or analysis to which a key belongs; empty for another key."""
+    first, *rest = key.split(".")
+    return f"{first}.{rest[0]}" if rest and first in _ARE_LISTED else ""
 
 
 def _contributors(plan: Plan) -> dict[str, str]:
@@ -132,7 +148,7 @@ def _flat(plan: Plan) -> Iterator[tuple[str, str]]:
     # Sites are compared by name, because an added site would shift their positions.
     content["sites"] = {site.name: f"{site.identity} ({site.tier})" for site in plan.sites}
     # Concepts and columns too.
-    for key in ("concepts", "columns", "analyses"):
+    for key in _ARE_LISTED:
         if isinstance(listed := content.get(key), list) and all(isinstance(one, dict) for one in listed):
             content[key] = {str(one["name"]).replace(".", "_"): one for one in listed if isinstance(one, dict)}
     for key, value in content.items():
