@@ -11,7 +11,6 @@ from typing import Final
 from host.printed_page import Section, page, paragraph, table
 from site_agent.desk.examination.examine import Examination
 from site_agent.desk.examination.finding import Level, counted
-from site_agent.trainer.data.contract import Column
 from site_agent.trainer.data.mistakes import KEPT_ROWS, as_sentences, where
 
 _MOST_COLUMNS: Final = 1000
@@ -92,18 +91,15 @@ def _columns(examination: Examination) -> Section:
     for column in examination.table.contract.columns[:_MOST_COLUMNS]:
         missing, alone = examination.missing.get(column.name), examination.alone.get(column.name)
         shown = "" if missing is None else f"{missing:.1%}", "" if alone is None else f"{alone:.2f}"
-        lines.append((column.name, _what(column), *shown, column.note or ""))
+        parts = [getattr(column, "type", None) or getattr(column, "task", None), getattr(column, "unit", None)]
+        what = ", ".join([column.role, *(part for part in parts if part)])
+        lines.append((column.name, what, *shown, column.note or ""))
     words = (
         "The number under alone shows how well this column alone predicts the outcome, without the test rows. The "
         "value 0.5 is no better than chance. If the outcome is a number, the value 0 is no better than chance."
     )
     head = ("column", "declared as", "missing", "alone", "note")
     return Section(heading="Columns", parts=[paragraph(words, "soft"), table("Columns", head, lines)])
-
-
-def _what(column: Column) -> str:
-    parts = [getattr(column, "type", None) or getattr(column, "task", None), getattr(column, "unit", None)]
-    return ", ".join([column.role, *(part for part in parts if part)])
 
 
 def finding_lines(examination: Examination) -> Iterator[str]:

@@ -34,7 +34,8 @@ def receiver_operating_characteristic(happened: Happened, scores: Scores) -> Cur
     if not _has_both(happened):
         return None
     false, true, _ = roc_curve(happened.astype(np.int64), scores)
-    return _thinned(false, true)
+    kept = np.unique(np.linspace(0, len(false) - 1, min(len(false), MOST_POINTS)).round().astype(np.int64))
+    return Curve(xs=_plain(false[kept]), ys=_plain(true[kept]))
 
 
 def calibration_curve(happened: Happened, scores: Scores) -> Curve | None:
@@ -60,12 +61,6 @@ def benefit_of_treating_all(happened: Happened) -> Curve:
 
 def _has_both(happened: Happened) -> bool:
     return len(np.unique(happened)) == 2
-
-
-def _thinned(xs: Scores, ys: Scores) -> Curve:
-    """Return at most MOST_POINTS of the points, evenly spaced, with the first and the last."""
-    kept = np.unique(np.linspace(0, len(xs) - 1, min(len(xs), MOST_POINTS)).round().astype(np.int64))
-    return Curve(xs=_plain(xs[kept]), ys=_plain(ys[kept]))
 
 
 def _plain(values: Scores) -> tuple[float, ...]:
