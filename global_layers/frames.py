@@ -64,7 +64,8 @@ def _column(name: str, values: pd.Series[Any]) -> dict[str, Any] | None:
     """Return the entry of a column in a data contract, or None if the column has only one value."""
     if values.nunique() < 2:
         return None
-    common = {"name": name, "role": "feature", "concept": _concept_name(name)}
+    concept = re.sub("[^a-z0-9]+", "-", f"c-{name.lower()}").strip("-")[:40]
+    common = {"name": name, "role": "feature", "concept": concept}
     if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
         # A column with a flag is the same at all sites, so networks can share it.
         missing = "median-and-flag" if values.isna().any() else "refuse"
@@ -82,7 +83,3 @@ def _concept(column: Mapping[str, Any], values: pd.Series[Any]) -> dict[str, Any
 def _codes(values: pd.Series[Any]) -> list[str]:
     """Return the codes of a column, the most frequent first."""
     return [str(code) for code in values.value_counts().index]
-
-
-def _concept_name(name: str) -> str:
-    return re.sub("[^a-z0-9]+", "-", f"c-{name.lower()}").strip("-")[:40]

@@ -16,14 +16,13 @@ from global_layers.frames import FEWEST_SITES, tables_of
 from global_layers.one_process import plan_among, run_rounds
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.prior_plan import PriorPlan
-from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.joining_models import fit_own_models
 from site_agent.desk.results.prior_report import joined_with
 from site_agent.desk.results.simple_models import best_simple_model, simple_scores
 from site_agent.hospital import Split
 from site_agent.trainer.data.dataset import SplitRows, prepare_rows, split_rows
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
+from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Study
 
@@ -106,14 +105,11 @@ def _of_prior(
         known = studies[name].known_by_others()
         own = fit_own_models(member.dataset, Seeds.published(seed, name).own("join"))
         join = joined_with(studies[name], known, member.preprocessing, own)
-        joined, alone = (_joined(studies[name], known, model, member) for model in (join.model, join.alone))
+        design = known.design(studies[name].part("test"), len(member.dataset.test)).astype("float32")
+        inputs = member.dataset.test.features
+        joined, alone = (member.auroc(one.outputs(inputs, design)[:, 0]) for one in (join.model, join.alone))
         found[name] = {"federated-prior": joined, "others brought": joined - alone}
     return found
-
-
-def _joined(study: PriorStudy, known: KnownByOthers, model: JoinedModel, member: _Member) -> float:
-    design = known.design(study.part("test"), len(member.dataset.test)).astype("float32")
-    return member.auroc(model.outputs(member.dataset.test.features, design)[:, 0])
 
 
 def _of_networks(members: Mapping[str, _Member], method: str, rounds: int, seed: int) -> dict[str, float]:

@@ -53,7 +53,12 @@ def _values(concept: Concept, table: pd.DataFrame, site: str) -> Any:  # Any: fl
         raise ValueError(f"the frame of {site} has no column {concept.name}")
     own = table[concept.name]
     if isinstance(concept, NumberConcept):
-        return own.to_numpy(np.float64).clip(concept.low, concept.high)
+        try:  # as objects, because pandas converts dates to nanoseconds
+            numbers = own.astype(object).to_numpy(np.float64, na_value=np.nan)
+        except (TypeError, ValueError):
+            told = f"dates, durations or words: use a number in {concept.unit or 'its unit'}"
+            raise ValueError(f"the column {concept.name} of {site} has {told}") from None
+        return numbers.clip(concept.low, concept.high)
     if pd.api.types.is_numeric_dtype(own):
         own = own.map("{:g}".format, na_action="ignore")  # 1 is the code 1
     places = own.map({code: float(place) for place, code in enumerate(concept.codes)})

@@ -59,9 +59,10 @@ READABLE: Final = r"[^\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u
 
 # Addresses and paths in configurations. Nothing checks that they exist.
 PathText: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=4000)]
+_ADDRESS: Final = r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"
 Address: TypeAlias = Annotated[
     str,
-    StringConstraints(pattern=r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$", max_length=260),
+    StringConstraints(pattern=_ADDRESS, max_length=260),
     AfterValidator(_with_a_real_port),
 ]
 # An address for programs of this computer only.
@@ -267,6 +268,8 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
             texts = [f"{name}: {json.dumps(detail['input'])} must be a text: put it in quotes"]
         case "string_pattern_mismatch" if "terms" in location:
             texts = [f"{name}: name concepts, or a product such as age:sex; for a curve list knots under `splines`"]
+        case "string_pattern_mismatch" if context["pattern"] == _ADDRESS:
+            texts = [f"{name}: write HOST:PORT without http://; a proxy's login goes into the file proxy-login"]
         case "too_short" if isinstance(node, SequenceNode) and len(node.value) > context["actual_length"]:
             texts = []  # items with mistakes are not counted, and each has its own text
         case _:

@@ -63,13 +63,10 @@ class ListedColumn(Document):
     recorded_by: Recorders | None = None
 
 
-def _form(found: object) -> str:
-    return "record" if isinstance(found, dict | Document) else "plain"
-
-
 # A plan may write only a name instead of a column.
 Column: TypeAlias = Annotated[
-    Annotated[ColumnName, Tag("plain")] | Annotated[ListedColumn, Tag("record")], Discriminator(_form)
+    Annotated[ColumnName, Tag("plain")] | Annotated[ListedColumn, Tag("record")],
+    Discriminator(lambda found: "record" if isinstance(found, dict | Document) else "plain"),
 ]
 
 

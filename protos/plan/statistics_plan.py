@@ -65,9 +65,7 @@ class StatisticsPlan(AnnouncingPlan):
         names = {name for one in self.analyses for used in concepts_used(one) for name in used}
         if len({self.recorders((name,)) for name in names}) > 1:
             yield "recorded_by differs between concepts, and a difference of sums would be of few sites: make two plans"
-        reason = reasons_against(self.analyses, self.concepts, self._size, is_private=self.privacy is not None)
-        if reason is not None:
-            yield reason
+        yield from reasons_against(self.analyses, self.concepts, self._size, is_private=self.privacy is not None)
 
     def recorders(self, concepts: tuple[str, ...]) -> frozenset[str]:
         """Return the sites that, by the plan, record all these concepts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil, prod
 from typing import Final, assert_never
 
@@ -50,56 +50,53 @@ def reasons_against(
     size: Callable[[Analysis], StudySize],
     *,
     is_private: bool,
-) -> str | None:
-    """Return the first reason why a plan cannot have these analyses, as one clause, or None.
+) -> Iterator[str]:
+    """Yield the reasons why a plan cannot have these analyses, each as one clause.
 
     Names, sites and sizes are checked before any list of numbers is made. `size` returns what the plan says about an
     analysis.
     """
     names, known = [analysis.name for analysis in analyses], {concept.name for concept in concepts}
     if len(set(names)) != len(names):
-        return "the plan lists two analyses with the same name"
+        yield "the plan lists two analyses with the same name"
+    fitting = []
     for analysis in analyses:
         if strangers := sorted({name for used in concepts_used(analysis) for name in used} - known):
-            return f"{analysis.name} names concepts that the plan does not declare: {', '.join(strangers)}"
-        found = size(analysis)
-        if found.sites < found.fewest_sites:
-            return (
-                f"{analysis.name}: only {found.sites} sites record all of its columns, but fewest_sites is "
-                f"{found.fewest_sites}"
-            )
-    if reason := _told_twice(analyses):
-        return reason
-    total = sum(size_of(analysis, concepts) for analysis in analyses)
+            yield f"{analysis.name} names concepts that the plan does not declare: {', '.join(strangers)}"
+        elif (found := size(analysis)).sites < (fewest := found.fewest_sites):
+            yield f"{analysis.name}: only {found.sites} sites record all of its columns, but fewest_sites is {fewest}"
+        else:
+            fitting.append(analysis)
+    yield from _told_twice(analyses)
+    total = sum(size_of(analysis, concepts) for analysis in fitting)
     if total > MOST_SUMS:
-        return f"the analyses need about {total:,} sums in a round; {MOST_SUMS:,} are allowed"
-    for analysis in analyses:
+        yield f"the analyses need about {total:,} sums in a round; {MOST_SUMS:,} are allowed"
+        return
+    for analysis in fitting:
         try:
             if is_private:
                 PrivateTables((analysis,), concepts, 1.0)
             arithmetic_of(analysis, concepts, size(analysis))
         except ValueError as wrong:
-            return f"{analysis.name}: {wrong}"
-    return None
+            yield f"{analysis.name}: {wrong}"
 
 
-def _told_twice(analyses: Sequence[Analysis]) -> str | None:
-    """Return the first reason why two analyses together would tell more than each of them, or None."""
+def _told_twice(analyses: Sequence[Analysis]) -> Iterator[str]:
+    """Yield the reasons why two analyses together would tell more than each of them."""
     tables = [one.table_one for one in analyses if isinstance(one, TableOneAnalysis)]
     curves = [one.curve for one in analyses if isinstance(one, CurveAnalysis)]
     described = [(name, one.by) for one in tables for name in one.columns] + [(one.event, one.by) for one in curves]
     crossed = Counter(frozenset(filter(None, pair)) for pair in described if pair[1])
     named = Counter(frozenset((name,)) for name, _ in described)
     for twice in (" with ".join(sorted(one)) for one, times in (*named.items(), *crossed.items()) if times > 1):
-        return f"{twice} is described twice, and a void cell would follow from the other analysis: make two plans"
+        yield f"{twice} is described twice, and a void cell would follow from the other analysis: make two plans"
     models = (
         *(one.regression for one in analyses if isinstance(one, RegressionAnalysis)),
         *(one.cox for one in analyses if isinstance(one, CoxAnalysis)),
     )
     knots = {(name, tuple(own)) for model in models for name, own in model.splines.items()}
     for name in (name for name, times in Counter(name for name, _ in knots).items() if times > 1):
-        return f"{name} has two sets of knots, and sums of the rows between them would follow: make two plans"
-    return None
+        yield f"{name} has two sets of knots, and sums of the rows between them would follow: make two plans"
 
 
 def size_of(analysis: Analysis, concepts: tuple[Concept, ...]) -> int:

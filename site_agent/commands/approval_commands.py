@@ -360,10 +360,11 @@ def _end_of(text: str, now: datetime) -> datetime:
         found = found if found.tzinfo else found.replace(tzinfo=UTC)
         found += timedelta(days=1) if len(text) == len("2027-06-30") else timedelta()
         if found <= now:
-            raise ValueError("past")
+            raise OverflowError("past")
     except (ValueError, OverflowError) as cause:
+        told = "is no day or time" if isinstance(cause, ValueError) else "must be in the future, before the year 9999"
         raise UsageError(
-            what=f"--until must be in the future: {text}.",
+            what=f"--until {told}: {text}.",
             consequence=_NOTHING_APPROVED,
             remedy="Write a day like 2027-06-30, or a time like 2027-06-30T18:00+02:00.",
         ) from cause

@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from protos.errors import ConfigurationError
 from protos.plan import analyses, concepts
-from protos.plan.documents import DEEPEST_NESTING, LARGEST_DOCUMENT_BYTES, Document, parse_document, refuse_for
+from protos.plan.documents import DEEPEST_NESTING, LARGEST_DOCUMENT_BYTES, Address, Document, parse_document, refuse_for
 from protos.plan.plan import plan_from_yaml
 
 
@@ -55,6 +55,7 @@ class Household(Document):
 
     street: str = "none"
     number: int = 0
+    gate: Address = "elm:1"
     rent: float = 0.0
     is_open: bool = False
     pets: tuple[Cat | Dog, ...] = ()
@@ -101,6 +102,7 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_file() -> None:
         ("favourite: {name: dgo}", "1:19: favourite.name: there is no dgo; did you mean dog?"),
         ("favourite: {name: CAT}", "1:19: favourite.name: there is no CAT; did you mean cat?"),
         ("favourite:\n  name: qqq\n", "2:9: favourite.name: there is no qqq; known are cat, dog"),
+        ("gate: elm", "1:7: gate: write HOST:PORT without http://; a proxy's login goes into the file proxy-login"),
         ("heating: oll", "1:10: heating: there is no oll; did you mean oil?"),
         ("favourite: {tail: 1.0}", "1:12: name: this key is missing in favourite"),
     ],

@@ -207,12 +207,13 @@ def test_each_beside_counts(site: Site) -> None:
         names.append(plan.run_name)
 
 
-@pytest.mark.parametrize("until", ["yesterday", "2020-01-01", "9999-12-31", "2020-01-01T10:00:00", "31.12.2099"])
+@pytest.mark.parametrize("until", ["2020-01-01", "9999-12-31", "2020-01-01T10:00", "31.12.2099", "2099-06-31"])
 def test_an_end_that_is_none_is_told(site: Site, until: str) -> None:
     """A day that has passed and words that are no day approve nothing."""
     plan = site.plan()
 
     assert site("approve", "--by", "A. Jones", "--until", until, "--yes") == 2
+    assert ("future" in site.err) == until.startswith(("2020", "9999"))
     assert site.why_not(plan) is not None
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from global_layers import simulate
@@ -99,8 +100,9 @@ def test_a_plan_whose_sums_differ_by_one_hospital_or_one_group_is_refused() -> N
         statistics_plan(table_one("age", "sex"), concepts=concepts, fewest_sites=3)
     with pytest.raises(ValueError, match="described twice"):
         statistics_plan(table_one("age", by="stage"), table_one("age", by="sex") | {"name": "another"})
-    with pytest.raises(ValueError, match="described twice"):
-        statistics_plan(table_one("sex", by="stage"), table_one("stage", by="sex") | {"name": "another"})
+    wrong = [{"name": name, "table_one": {"columns": ["days"], "by": "age"}} for name in ("one", "two")]
+    with pytest.raises(ValueError, match=r"sex with stage is described twice.*; one: by names .*; two: by names"):
+        statistics_plan(table_one("sex", by="stage"), table_one("stage", by="sex") | {"name": "another"}, *wrong)
     curve = {"time": "days", "event": "died", "by": "sex", "grid": 50.0, "to": 900.0}
     with pytest.raises(ValueError, match="described twice"):
         statistics_plan(table_one("died", by="sex"), {"name": "another", "curve": curve})
@@ -134,6 +136,9 @@ def test_a_notebook_has_the_same_numbers() -> None:
     assert found == results_of(plan, frames_of(plan, table))
     with pytest.raises(ValueError, match="no codes"):
         simulate(plan, dict.fromkeys(plan.site_names, table.assign(sex="unknown")))
+    for age in (pd.Timestamp(1990, 5, 4), pd.Timedelta(days=9), pd.Period("2024-05"), "fifty"):
+        with pytest.raises(ValueError, match="use a number in years"):
+            simulate(plan, dict.fromkeys(plan.site_names, table.assign(age=age)))
     curve = {"name": "survival", "curve": {"time": "days", "event": "died", "grid": 50.0, "to": 900.0}}
     with pytest.raises(ValueError, match="below 0"):
         simulate(statistics_plan(curve), dict.fromkeys(plan.site_names, table.assign(days=-1.0)))
