@@ -146,7 +146,9 @@ def _ended_well(engine: Engine) -> bool:
         raise OperatorError(
             what=f"The study is void: {engine.outcomes[-1].reason}.",
             consequence="This sum is random and was not used. It does not show which site it was, or why.",
-            remedy="Ask every hospital to read `site-agent audit show`, and agree on a new version of the plan.",
+            remedy="Ask every hospital to read the reason in its trainer's log (`journalctl -u site-trainer`, or the "
+            "terminal of `site-agent join`), and agree on a new version of the plan. `site-agent audit show` has only "
+            "the kind of reason.",
             code="E034",
         )
     return all(outcome.is_complete or outcome.is_by_person for outcome in engine.outcomes)

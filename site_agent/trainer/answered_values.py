@@ -47,6 +47,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 Digests: TypeAlias = npt.NDArray[np.uint64]  # 0 for a missing value; odd for a value that hides others
 
 _PATIENTS: Final = ""  # no column has this name
+_FACTORS: Final = re.compile(r"(?:^|:)([a-z][a-z0-9-]*?)(?==|,|\d[:,])")  # concepts in the name of a product
 _NEVER: Final = "Nothing was counted, nothing was trained and nothing was sent."
 
 
@@ -54,12 +55,15 @@ class ReleasedBefore(RefusedError):
     """Sums of almost the same rows were sent for another run. Their difference would reveal patients."""
 
     def __init__(self, columns: Sequence[str], smallest_cell: int) -> None:
-        names = dict.fromkeys(re.split(", |=", one)[0] for pair in columns for one in pair.split(" with "))
+        parts = [one for pair in columns for one in pair.split(" with ")]
+        found = (_FACTORS.findall(one) if one.endswith(", product") else re.split(", |=", one)[:1] for one in parts)
+        names = dict.fromkeys("number of rows" if name == "row" else name for each in found for name in each)
         super().__init__(
-            what=f"Sums of {', '.join([*names][:5])} were already sent for another study, and too few rows are new.",
+            what=f"Sums of {', '.join([*names][:10])} were already sent for another study, and too few rows are new.",
             consequence=_NEVER,
-            remedy=f"Use the sums of that study or the table of that time, or wait until at least {smallest_cell} "
-            "patients have new values in each column, and in each pair of columns.",
+            remedy="These are the columns in which the values of few patients differ between the two studies. Use the "
+            f"sums of that study or the table of that time, or wait until at least {smallest_cell} patients have new "
+            "values in each column, and in each pair of columns.",
         )
 
 
@@ -287,7 +291,7 @@ def _too_few(
         if not _are_enough(more[:, [place]], fewer[:, [place]], owners, smallest_cell):
             yield name
     is_code = np.array([name in codes for name in names])
-    fewest_rows = max(map(_most, owners)) * smallest_cell
+    fewest_rows = max(int(np.unique(each, return_counts=True)[1].max(initial=1)) for each in owners) * smallest_cell
     open_pairs = np.triu(~_surely_enough(more, fewer, fewest_rows) & ~np.outer(is_code, is_code), 1)
     for one, other in zip(*np.nonzero(open_pairs), strict=True):
         if not _are_enough(more[:, [one, other]], fewer[:, [one, other]], owners, smallest_cell):
@@ -326,10 +330,6 @@ def _are_enough(new: Digests, old: Digests, owners: Sequence[Digests], smallest_
         hides = changed & (mine % np.uint64(2) == 1).all(axis=1)
         is_changed, patients = is_changed or bool(changed.any()), max(patients, len(np.unique(of[hides])))
     return not is_changed or patients >= smallest_cell
-
-
-def _most(owners: Digests) -> int:
-    return int(np.unique(owners, return_counts=True)[1].max(initial=1))
 
 
 def _changed(rows: Digests, others: Digests, of: Digests, of_others: Digests) -> Bools:

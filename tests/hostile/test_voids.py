@@ -40,8 +40,9 @@ def test_a_void_ends_the_run_for_all_alike(tmp_path: Path, weighting: dict[str, 
         await network.finish()
         (over,) = network.engine.outcomes
         assert (over.is_void, over.is_complete, over.missing) == (True, False, frozenset())
-        with pytest.raises(OperatorError):
+        with pytest.raises(OperatorError) as told:
             _ended_well(network.engine)
+        assert "site-trainer" in told.value.remedy  # the audit log has only the kind of a reason
         sites = list(network.sites.values())
         assert [(site.error, site.is_running) for site in sites] == [(None, False)] * 4
         assert len({tuple(one["event"] for one in site.records()) for site in sites}) == 1

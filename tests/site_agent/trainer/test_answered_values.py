@@ -58,6 +58,13 @@ def beside(rows: Mapping[str, list[float]], more: Mapping[str, list[float]]) -> 
     return {name: [*values, *more[name]] for name, values in rows.items()}
 
 
+def test_the_error_names_concepts_and_no_columns_of_the_memory() -> None:
+    """A product's name has the place of each number's column and knots."""
+    names = ["age, mapped", "t40, product with sex=F:bmi, knots (18.5, 25.0),1, product", "row"]
+
+    assert "Sums of age, t4, sex, bmi, number of rows were" in ReleasedBefore(names, CELL).what
+
+
 @for_each("seed", range(20))
 def test_a_table_that_grew_answers_from_the_smallest_cell_of_each_code_on(tmp_path: Path, seed: int) -> None:
     """New rows are added, and the rows are in another order. Each code needs as many new rows as the cell."""
