@@ -60,9 +60,8 @@ def test_a_void_is_the_same_after_a_restart(tmp_path: Path, seed: int) -> None:
     plan = masked_plan("abcd", rounds=4)
 
     async def scene(network: Federation) -> None:
-        for name in "abc":
-            network.add(name)
-        network.add("d", trainer=Voiding("d"))
+        for name in "abcd":
+            network.add(name, trainer=Voiding(name) if name == "d" else None)
         restarted = np.random.default_rng(seed).integers(30, 110)
 
         async def before(number: int) -> None:

@@ -58,13 +58,6 @@ def beside(rows: Mapping[str, list[float]], more: Mapping[str, list[float]]) -> 
     return {name: [*values, *more[name]] for name, values in rows.items()}
 
 
-def test_the_error_names_concepts_and_no_columns_of_the_memory() -> None:
-    """A product's name has the place of each number's column and knots."""
-    names = ["age, mapped", "t40, product with sex=F:bmi, knots (18.5, 25.0),1, product", "row"]
-
-    assert "Sums of age, t4, sex, bmi, number of rows were" in ReleasedBefore(names, CELL).what
-
-
 @for_each("seed", range(20))
 def test_a_table_that_grew_answers_from_the_smallest_cell_of_each_code_on(tmp_path: Path, seed: int) -> None:
     """New rows are added, and the rows are in another order. Each code needs as many new rows as the cell."""
@@ -166,13 +159,13 @@ def test_a_patient_does_not_hide_behind_equal_rows_of_others(place: str, names: 
             assert (folder.name, names) != ("ten others", "P")
 
 
-def test_the_memory_has_no_value(tmp_path: Path) -> None:
+def test_the_memory_has_no_value_and_a_refusal_names_concepts(tmp_path: Path) -> None:
     """Two sites with the same table have other digests, and a column has other digests than its equal."""
-    for site in ("a", "b"):
-        remember(tmp_path / site, "one", columns({"age": [50.0] * 9, "bmi": [50.0] * 9}), CELL)
-
+    names = ["age, mapped", "t40, product with sex=F:bmi, knots (18.5, 25.0),1, product", "row"]
+    assert "Sums of age, t4, sex, bmi, number of rows were" in ReleasedBefore(names, CELL).what
     contents = []
     for site in ("a", "b"):
+        remember(tmp_path / site, "one", columns({"age": [50.0] * 9, "bmi": [50.0] * 9}), CELL)
         with recording(tmp_path / site) as store:
             contents += store.read("SELECT digests FROM contents")
     assert len({bytes(found) for (found,) in contents}) == len(contents) == 12
