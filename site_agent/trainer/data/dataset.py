@@ -98,13 +98,10 @@ def _order(table: Table) -> Rows:
     if not isinstance(table.contract.format, SqlFormat):
         return np.arange(table.rows, dtype=np.int64)
     columns = [*table.features.values(), *table.group_positions.values(), _outcomes(table)]
-    columns += [np.array([_digest(row) for row in counts]) for counts in table.terms.values()]
+    for counts in table.terms.values():
+        columns.append(np.array([hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in counts]))
     columns += [] if table.patients is None else [np.array(table.patients)]
     return np.lexsort(columns).astype(np.int64)
-
-
-def _digest(row: npt.NDArray[np.generic]) -> bytes:
-    return hashlib.blake2b(row.tobytes(), digest_size=16).digest()
 
 
 def _outcomes(table: Table) -> npt.NDArray[np.float64]:

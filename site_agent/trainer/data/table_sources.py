@@ -93,10 +93,13 @@ class Block:
 
 
 @contextmanager
-def open_rows(path: Path, form: Format, doubts: list[Doubt], start: int = 1) -> Iterator[Iterator[Row | Block]]:
+def open_rows(
+    path: Path, form: Format, doubts: list[Doubt], start: int = 1, *, keeps_blank: bool = False
+) -> Iterator[Iterator[Row | Block]]:
     """Open a table of any format, and return its rows that are not blank. The first has the names, if there are names.
 
     Behind it a source may return whole blocks of rows. In a text file and a workbook, rows before `start` are not read.
+    If `keeps_blank`, rows of delimiters alone in a text file are returned too.
 
     While the rows are read, what a person must look at is added to `doubts`.
 
@@ -104,7 +107,7 @@ def open_rows(path: Path, form: Format, doubts: list[Doubt], start: int = 1) -> 
         OperatorError: the source cannot be read, is damaged, or is not of the declared kind.
     """
     try:
-        with path.open("rb") as file, closing(_rows(path, file, form, doubts, start)) as rows:
+        with path.open("rb") as file, closing(_rows(path, file, form, doubts, start, keeps_blank)) as rows:
             yield rows
     except (PermissionError, IsADirectoryError) as cause:
         raise unusable(
@@ -150,7 +153,7 @@ def first_row(rows: Iterator[Row | Block]) -> tuple[int, list[str]]:
 
 
 def _rows(
-    path: Path, file: BinaryIO, form: Format, doubts: list[Doubt], start: int
+    path: Path, file: BinaryIO, form: Format, doubts: list[Doubt], start: int, keeps_blank: bool
 ) -> Generator[Row | Block, None, None]:
     from site_agent.trainer.data.file_kinds import check_kind
 
@@ -158,7 +161,7 @@ def _rows(
         check_kind(path, file, form.kind)
     match form:
         case TableFormat():
-            return _text_rows(file, form, doubts, start)
+            return _text_rows(file, form, doubts, start, keeps_blank)
         case ExcelFormat():
             from site_agent.trainer.data.workbook import sheet_rows
 
@@ -302,7 +305,7 @@ def text_of(value: object) -> str | None:
 
 
 def _text_rows(
-    file: BinaryIO, form: TableFormat, doubts: list[Doubt], start: int
+    file: BinaryIO, form: TableFormat, doubts: list[Doubt], start: int, keeps_blank: bool
 ) -> Generator[Row | Block, None, None]:
     is_wide = form.encoding == "utf-16"
     marks, _ = file.read(2), file.seek(0)
@@ -313,7 +316,7 @@ def _text_rows(
         encoding = "utf-16-le" if is_wide and not is_marked else form.encoding
         return io.TextIOWrapper(content, encoding, errors="strict" if is_wide else "surrogateescape", newline="")
 
-    text, read = decoded(file), _Text(form, start)
+    text, read = decoded(file), _Text(form, start, keeps_blank)
     if is_wide:
         yield from read.rows(text)
     # The first part is the first line, whose cells every other part must have.
@@ -338,9 +341,10 @@ def _text_rows(
 class _Text:
     """Reads the parts of a text file one after another: at once by a library, or row by row where rows are unusual."""
 
-    def __init__(self, form: TableFormat, start: int) -> None:
+    def __init__(self, form: TableFormat, start: int, keeps_blank: bool) -> None:
         self._delimiter, self._encoding = form.delimiter, form.encoding
         self._start, self._row, self._line = start, 0, 0
+        self._first_blank = start + form.header if keeps_blank else math.inf
         self.width, self.swallowed = 0, 0
 
     def block(self, part: bytes) -> Block | None:
@@ -424,7 +428,8 @@ class _Text:
                 if self._row < self._start:
                     continue
                 self.width = self.width or len(cells)
-                if any(cell.strip() for cell in cells):  # some programs write a delimiter behind a row's last cell
+                is_kept = self._row >= self._first_blank and len(cells) >= self.width > 1
+                if is_kept or any(cell.strip() for cell in cells):  # some write a delimiter behind a row's last cell
                     yield self._row, cells if any(cells[self.width :]) else cells[: self.width]
                 if reader.line_num > line + 1:
                     self.swallowed += sum(self._holds_a_row(place, cell) for place, cell in enumerate(cells))

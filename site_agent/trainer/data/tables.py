@@ -250,7 +250,7 @@ class _Reading:
     def run(self, path: Path) -> Table:
         form, doubts = self.contract.format, list[Doubt]()
         start = self._start(path, doubts)
-        with open_rows(path, form, doubts, start) as rows:
+        with open_rows(path, form, doubts, start, keeps_blank=self.for_prediction) as rows:
             first = first_row(rows)
             if self.contract.format.header:
                 width, positions = len(first[1]), self._positions_by_name(first[1])
@@ -266,7 +266,7 @@ class _Reading:
             others = (self.contract.patient, image, *self.contract.terms)
             read = {*parsers, *(column.name for column in others if column and column.name in positions)}
             places = sorted({*(positions[name] for name in read), *self.other_places.values()})
-            self.parsed = {name: [np.empty(0)] for name in parsers if not self._is_day(name)}
+            self.parsed = {name: [np.empty(0)] for name in parsers if not isinstance(self.dates.get(name), DayColumn)}
             rows = rows if form.header else itertools.chain([first], rows)
             for block in blocks_of(rows, width, places):
                 self._take(block, width, positions, parsers)
@@ -389,9 +389,6 @@ class _Reading:
             elif column.role == "target" and not self.for_prediction:
                 parsers[column.name] = target_parser(column, self.contract)
         return parsers
-
-    def _is_day(self, name: str) -> bool:
-        return isinstance(self.dates.get(name), DayColumn)
 
     def _take(self, block: Block, width: int, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]) -> None:
         self._take_damage(block, width, positions)

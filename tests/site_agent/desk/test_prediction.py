@@ -273,6 +273,8 @@ def test_the_command_counts_and_names_what_it_does_not_predict(
     rows[3][1] = rows[1][1]
     _, one = predict(trained.write(tmp_path / "one.csv", rows), "one-out.csv")
 
+    predict(trained.write(tmp_path / "gap.csv", [rows[1], [""] * len(trained.header), rows[2]]), "gap-out.csv")
+    assert len(_read(tmp_path / "gap-out.csv")[1]) == 3
     for row in rows:
         row[1] = "M"
     refused, reason = predict(trained.write(tmp_path / "none.csv", rows), "none-out.csv")
