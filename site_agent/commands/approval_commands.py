@@ -16,9 +16,10 @@ import click
 
 from host.audit_log import AuditLog
 from host.command_line import PATH, account, by_option, person
+from host.record_store import StoreError
 from host.secret_files import write_public
 from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
-from protos.errors import OperatorError, RefusedError, UsageError
+from protos.errors import ConfigurationError, OperatorError, RefusedError, UsageError
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_wire, read_plan
 from protos.plan.statistics_plan import StatisticsPlan
@@ -50,12 +51,15 @@ def review(path: Path, plan_path: Path | None, page: Path | None) -> None:
 
     hospital = read_hospital(path)
     plan = plan_named(hospital, plan_path)
-    manifest, own_key, log = manifest_of(plan), own_fingerprint(hospital), None
-    with suppress(OperatorError):
-        log = opened_log(hospital)
+    manifest, own_key, log, is_checked = manifest_of(plan), own_fingerprint(hospital), None, True
+    try:
+        with suppress(ConfigurationError):  # before the first start there is none
+            log = opened_log(hospital, exists=True)
+    except StoreError:
+        is_checked = False
     refused = decide_plan(hospital, plan, manifest, identity=own_key, audit=log)
     title_section, *exact = review_sections(plan, manifest)
-    own = [*_meanings(hospital, plan), *_here(hospital, plan, refused, is_checked=None not in (own_key, log))]
+    own = [*_meanings(hospital, plan), *_here(hospital, plan, refused, is_checked=is_checked and own_key is not None)]
     head = [title_section, *_of_receiver(hospital, plan), in_words(plan, manifest), *_of_analyses(plan)]
     sections = [*head, *exact, *own]
     _print(sections)

@@ -21,10 +21,10 @@ plan_option: Final = click.option(
 )
 
 
-def opened_log(hospital: Hospital) -> AuditLog:
-    """Open this site's audit log, so that a person's command can write to the log.
+def opened_log(hospital: Hospital, *, exists: bool = False) -> AuditLog:
+    """Open this site's audit log, so that a person's command can write to the log, or only read one that `exists`.
 
-    Raises:
-        StoreError: the log was changed, or cannot be opened.
+    Raises StoreError: the log was changed, or cannot be opened.
     """
-    return AuditLog(gate_store_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
+    path = gate_store_path(hospital.state_path)
+    return AuditLog(path, site=hospital.site, now=lambda: datetime.now(UTC), exists=exists)

@@ -317,7 +317,7 @@ def test_a_failure_to_open_files_is_no_missing_image(tmp_path: Path) -> None:
     place = table(tmp_path, ["good.png"] * 12, {"good.png": PLAIN})
     survey_table(place, contract())  # what is loaded for the first time also opens files
 
-    with files_open_at_most(2), pytest.raises(UnavailableError, match="cannot be read now: Too many open files"):
+    with files_open_at_most(4), pytest.raises(UnavailableError, match="cannot be read now: Too many open files"):
         survey_table(place, contract())
 
     assert not survey_table(place, contract()).mistakes
