@@ -38,8 +38,7 @@ td ul{margin:0;padding-left:1.1rem}td:has(ul){min-width:15rem}
 .figures td{white-space:nowrap;font-variant-numeric:tabular-nums}.figures tbody th{min-width:7rem}
 .sign{width:100%}.sign td{height:3em;width:33%}
 @media screen and (max-width:40rem){body{padding:.9rem}h1{font-size:1.35rem}.plots{gap:.8rem}figure.wide{width:100%}
-th,td{padding:.25rem .5rem}.pairs th{white-space:normal}
-figure.wide .scroll img.plot{max-width:none}}
+th,td{padding:.25rem .5rem}.pairs th{white-space:normal}}
 a{color:var(--c0)}form{margin:.8rem 0}label{display:block;margin:.4rem 0}
 input,select,button{font:inherit;max-width:100%;padding:.3rem .6rem}
 @media print{body{max-width:none;padding:0;font-size:10.5pt}h2,section>p:first-of-type{break-after:avoid}
@@ -113,10 +112,9 @@ def pairs(name: str, rows: Sequence[tuple[str, str]]) -> str:
 
 
 def figure(caption: str, drawing: str, *, is_wide: bool = False) -> str:
-    """Return a plot with its caption. A wide plot fills the paper's width, and scrolls in its own box on a phone."""
-    if not is_wide:
-        return f'<figure class="narrow"><figcaption>{escape(caption)}</figcaption>{drawing}</figure>'
-    return f'<figure class="wide"><figcaption>{escape(caption)}</figcaption>{_scrolling(caption, drawing)}</figure>'
+    """Return a plot with its caption. A wide plot fills the width of the paper or the screen."""
+    width = "wide" if is_wide else "narrow"
+    return f'<figure class="{width}"><figcaption>{escape(caption)}</figcaption>{drawing}</figure>'
 
 
 def figures(*drawn: str) -> str:
