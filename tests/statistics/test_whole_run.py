@@ -110,7 +110,7 @@ def test_a_run_over_tls_with_masks_prints_the_pooled_table_everywhere(
     assert not any("refused" in one for one in found.values())
     compare(found["death"], fitted(table, f"event ~ C(site) + {FORMULA}", sm.families.Binomial()), NAMES)
     women = found["who they are"]["columns"]["age"]["sex=female"]
-    own = table[table.sex == "female"].age.dropna()
+    own = table[table.sex == "female"].dropna().age  # the rows of the models
     assert women["mean"] == pytest.approx(own.mean(), rel=1e-10)
     assert (np.abs(women["quartiles"] - np.quantile(own, [0.25, 0.5, 0.75])) < women["resolution"]).all()
     assert women["deviation"] == pytest.approx(own.std(), rel=1e-9)
