@@ -130,13 +130,7 @@ def date_rule(column: DateFeature | DayColumn, contract: Contract) -> DateRule:
 def date_parser(column: DateFeature | DayColumn, contract: Contract, today: date) -> BlockParser:
     """Return a function that reads dates as days since the year 1. A missing date is NaN."""
     rule = date_rule(column, contract)
-    each = _BlockParser(lambda cell: rule.read(cell, today))
-
-    def parse_block(cells: Cells) -> Parsed:
-        values = _plain_days(cells, rule, today)
-        return each(cells) if values is None else Parsed(values=values, flaws={})
-
-    return parse_block
+    return _at_once(lambda cells: _plain_days(cells, rule, today), _BlockParser(lambda cell: rule.read(cell, today)))
 
 
 def _plain_days(cells: Cells, rule: DateRule, today: date) -> Numbers | None:
@@ -157,12 +151,15 @@ def _without(cells: Cells, words: Collection[str]) -> Cells:
 
 
 def _parser(rule: NumberRule | CodeRule, decimal: str) -> BlockParser:
-    if isinstance(rule, CodeRule):
-        return _BlockParser(lambda cell: rule.read(cell, decimal))
     each = _BlockParser(lambda cell: rule.read(cell, decimal))
+    return each if isinstance(rule, CodeRule) else _at_once(lambda cells: _plain_numbers(cells, rule, decimal), each)
+
+
+def _at_once(plain: Callable[[Cells], Numbers | None], each: BlockParser) -> BlockParser:
+    """Return a function that reads a whole block by `plain` and, where that returns None, each cell by its rule."""
 
     def parse_block(cells: Cells) -> Parsed:
-        values = _plain_numbers(cells, rule, decimal)
+        values = plain(cells)
         return each(cells) if values is None else Parsed(values=values, flaws={})
 
     return parse_block

@@ -28,7 +28,7 @@ OWN_FAMILIES = (slice(0, 5), slice(5, 12), slice(12, 16))
 def test_regression_is_measured_in_the_targets_own_unit(tmp_path: Path) -> None:
     """Diabetes progression (25 to 346 points): errors in points, better than always predicting the mean."""
     schedule = {"aggregate": "every-epoch", "epochs": 30, "batches_per_epoch": 4}
-    plan = make_plan(schedule=schedule, optimiser={"name": "adamw", "learning_rate": 0.002})
+    plan = make_plan(schedule=schedule, optimiser={"name": "adamw", "learning_rate": 0.005})
     configs = [make_site(tmp_path / name, name, table="diabetes", columns=slice(0, 10)) for name in NAMES]
     prepared = [prepare(config, plan) for config in configs]
 
@@ -46,7 +46,7 @@ def test_regression_is_measured_in_the_targets_own_unit(tmp_path: Path) -> None:
         assert 30 < metrics["mae"] <= metrics["rmse"] < 80
         expected = (1 - metrics["r2"]) * np.mean((targets - targets.mean()) ** 2)
         assert metrics["rmse"] ** 2 == pytest.approx(expected)
-        assert metrics["r2"] > 0.1
+        assert metrics["r2"] > 0.2
 
 
 def test_several_classes_are_told_apart(tmp_path: Path) -> None:
