@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,8 +67,5 @@ def _append(path: Path, header: Sequence[str], lines: Iterable[Sequence[object]]
     path.parent.mkdir(parents=True, exist_ok=True)
     before = path.read_bytes() if path.exists() else b""
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(before + text.getvalue().encode())
-        file.flush()
-        os.fsync(file.fileno())
+    partial.write_bytes(before + text.getvalue().encode())
     partial.replace(path)

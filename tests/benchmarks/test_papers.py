@@ -42,20 +42,6 @@ def test_a_stopped_run_goes_on_to_the_same_lines(tmp_path: Path, monkeypatch: py
         assert sum(int(cost["seeds"]) for cost in csv.DictReader(file)) == 8
 
 
-def test_what_is_there_is_not_computed_again(tmp_path: Path) -> None:
-    """A second run changes no byte of the results, and neither does printing the figures."""
-    arguments = ["rehearsal", "--results", str(tmp_path), "--seeds", "0-1"]
-    CliRunner().invoke(main, arguments)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-
-    again = CliRunner().invoke(main, arguments)
-    CliRunner().invoke(main, [*arguments, "--figures"])
-
-    assert again.exit_code == 0
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    assert set(before) == {"rehearsal.csv", "rehearsal-cpu.csv"}
-
-
 def lines_of(folder: Path) -> set[tuple[str, ...]]:
     """The lines of a table's results, in no order."""
     with (folder / "rehearsal.csv").open(newline="") as file:

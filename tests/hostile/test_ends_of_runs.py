@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +14,9 @@ import numpy as np
 import pytest
 
 from protos.errors import ProtocolError, RefusedError
+from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
 from protos.wire.messages import (
     Announcement,
     Bind,
@@ -25,12 +28,15 @@ from protos.wire.messages import (
     Join,
     Refusal,
     SiteReason,
+    Stage,
 )
 from protos.wire.positions import parameters_digest
 from site_agent.approving import approve
+from site_agent.gate.permission import PolicyForbids
 from site_agent.trainer_socket import Conclude, Failed, Message, Prepare, Train
 from tests.federation import Line, MadeUpTrainer, Site, identity_of, masked_plan, of_kind, settle
-from tests.hostile.masking_coordinator import agree, collect, enter
+from tests.hostile.masking_coordinator import agree, ask_for, collect, enter
+from tests.protos.privacy.private_plans import private_network_plan
 from tests.rehearsal.study import offer, parameter_chunks, plan_with
 
 SECONDS = 4.0
@@ -212,6 +218,42 @@ async def test_a_finished_run_that_is_announced_to_a_program_started_again_is_do
     assert await site.tell(announced(FIRST)) == [Done(FIRST.run_name)]
     assert len(site.trainer.questions) == asked
     assert of_kind(await site.tell(announced(SECOND)), Join)
+
+
+@pytest.mark.parametrize("moment", ["while the result is loaded", "after the end", "after a restart"])
+async def test_a_private_run_that_has_ended_spends_no_more_epsilon(tmp_path: Path, moment: str) -> None:
+    """A finished round is offered again, although its noise is deleted. The site sends and pays nothing more.
+
+    Its budget would allow four more payments. A coordinator that lost its newest state gets the reason.
+    """
+    content = json.loads(private_network_plan(rounds=2).canonical)
+    for entry in content["sites"]:
+        entry["identity"] = identity_of(entry["name"])
+    plan = plan_from_json(json.dumps(content))
+    manifest = manifest_of(plan)
+    values, exchange = manifest.initial_parameters(plan.seed), Exchanges(plan, manifest).of(0, Stage.TRAINING, b"")
+    first = np.concatenate([values, np.zeros(exchange.down_numbers - values.size, np.float32)])
+    budget = {"largest_epsilon_per_study": 5.0, "largest_epsilon_per_year": 5.0, "delta": 1e-5}
+    sites = [Site(name, plan, tmp_path / name, trainer=Slow(name), privacy=budget) for name in plan.site_names]
+    site = sites[0]
+    await enter(sites)
+    await agree(sites)
+    for number, one in itertools.product(range(2), sites):
+        assert await ask_for(one, number, 0, plan.site_names, first + np.float32(number))
+    await site.tell(*result(plan, 9.0))
+    await asyncio.sleep(0 if moment == "while the result is loaded" else 2 * SECONDS)
+    if moment == "after a restart":
+        await site.stop()
+        site.start()
+        await settle()
+        assert await site.tell(announced(plan)) == [Done(plan.run_name)]
+    for number in range(2):
+        await site.tell(*offer(first + np.float32(number), number, 1), Bind(number, 1, plan.site_names, 0))
+    await asyncio.sleep(2 * SECONDS)
+
+    assert [facts["epsilon"] for facts in site.records("privacy_spent")] == [1.0]
+    assert isinstance(site.error, ProtocolError if moment == "after a restart" else PolicyForbids)
+    assert [chunk.attempt for chunk in site.chunks] == [0, 0]
 
 
 class SlowToPrepare(MadeUpTrainer):
