@@ -36,27 +36,18 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(float(array.mean()), factor * float(array.std(ddof=1)) / math.sqrt(runs), runs)
 
 
-def corrected_mean_of(values: Sequence[float], test_share: float) -> Mean:
-    """The mean over splits of one table with a 95% interval that allows for the splits' overlap.
+def corrected_error(values: Sequence[float], test_share: float) -> tuple[float, float]:
+    """The mean over splits of one table, and its standard error, which allows for the splits' overlap.
 
     Source: Nadeau and Bengio 2003, "Inference for the generalization error", the corrected resampled t-test. Splits of
     one table share rows, so their figures vary less than those of new patients. The variance is multiplied by 1 /
-    splits + test rows / other rows, where Student's interval has 1 / splits. So more splits do not shrink the interval
-    to zero: it covers other patients as well as other splits.
+    splits + test rows / other rows. So more splits do not shrink the error to zero. For a single split it is infinite.
 
     Args:
         values: one figure for each split.
-        test_share: the share of a table's rows in the test set of a split. Where only some of the others train, the
-            splits overlap less. In simulations the interval covered the true mean in 91% if all others train, and in
-            98% if a third of them does.
+        test_share: the share of a table's rows in the test set of a split. In simulations the interval covered the
+            true mean in 91% if all others train, and in 98% if a third of them does.
     """
-    value, error = corrected_error(values, test_share)
-    factor = float(student.ppf(0.975, len(values) - 1)) if len(values) > 1 else 1.0
-    return Mean(value, factor * error, len(values))
-
-
-def corrected_error(values: Sequence[float], test_share: float) -> tuple[float, float]:
-    """The mean over splits and its standard error, as `corrected_mean_of` has them; infinite for a single split."""
     array = np.asarray(values, dtype=np.float64)
     if len(array) < 2:
         return float(array.mean()), math.inf

@@ -68,6 +68,8 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
         died, few = events == 1, self._design.few(values, frame)
         if 0 < died.sum() < self._size.smallest_part:
             raise Unanswerable(f"Only {died.sum()} rows of this hospital have the event {self._cox.event}.")
+        if self._design.is_decided(times[died], frame.patients[died]):
+            raise Unanswerable(f"Few events of this hospital have another {self._cox.time} than most.")
         sets = RiskSets.of(times, died)
         return _Rows(values=values, few=few, patients=frame.patients, adds=bool(died.any()), sets=sets)
 

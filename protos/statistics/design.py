@@ -8,7 +8,8 @@ rules:
   a Hessian has a bound. Coefficients are printed in the units of the concepts;
 * a site needs `smallest_part` patients, or none, beside the commonest value of a column, in each cell of the codes that
   a term crosses (references too), and between two neighbouring knots. Fewer would show single ones, so then every
-  column of these concepts is void. So is a column if nearly all its squared distances are of one;
+  column of these concepts is void. So is a column if nearly all its squared distances are of one, and with a common
+  intercept if few patients decide its product with another column or with the outcome;
 * a column that too few sites have is no part of a model that anybody prints.
 """
 
@@ -155,10 +156,36 @@ class Design:
             small |= {factor.concept} if len(cells) and cells.min() < part else set()
         found = []
         for column, values in zip(self.columns, scaled.T, strict=True):
-            beside = _beside_commonest(values, patients)
-            is_decided = part > 1 and is_of_one_patient(values, patients)
-            found.append(0 < beside < part or is_decided or bool(small & {one.concept for one in column.factors}))
+            is_small = bool(small & {one.concept for one in column.factors})
+            found.append(is_small or self.is_decided(values, patients))
         return found
+
+    def is_decided(self, values: Float64, patients: Integers) -> bool:
+        """Return whether few patients of this site would decide the sum of values, (rows,), or of squares."""
+        part = self.size.smallest_part
+        return 0 < _beside_commonest(values, patients) < part or (part > 1 and is_of_one_patient(values, patients))
+
+    def few_together(self, columns: Float64, patients: Integers) -> list[bool]:
+        """Return for each column whether few patients of this site decide its product with another column.
+
+        With a common intercept, sums of products follow for columns that are moved by any number, so also by the value
+        that most patients have. `columns` are those of the design, and an outcome: float64 (rows, columns). Products of
+        the outcome with a code are counts of events, and allowed.
+        """
+        found = np.zeros(columns.shape[1], np.bool_)
+        is_number = np.array([len(np.unique(values)) > 2 for values in columns.T])
+        for place, values in enumerate(columns.T):
+            kinds, counts = np.unique(values, return_counts=True)
+            for value in kinds[4 * counts >= len(values)]:
+                moved, owners = columns[values != value], patients[values != value]
+                beside = np.array([_beside_commonest(other, owners) for other in moved.T])
+                is_few = (beside > 0) & (beside < self.size.smallest_part) & (2 * beside <= len(np.unique(owners)))
+                is_few[-1] &= is_number[place]
+                if place == len(self.columns):
+                    is_few &= is_number
+                found |= is_few
+                found[place] |= is_few.any()
+        return [bool(one) for one in found[: len(self.columns)]]
 
     def _codes_of(self, column: DesignColumn) -> frozenset[str]:
         return frozenset(one.concept for one in column.factors if one.knots is None)
@@ -254,5 +281,7 @@ def _beside_commonest(values: Float64, patients: Integers) -> int:
     """Count the patients with a value that differs from the one that most patients have."""
     if not len(values):
         return 0
-    commonest = np.unique(values)[np.argmax(_patients_by_cell([values], patients))]
-    return len(np.unique(patients[values != commonest]))
+    kinds = np.unique(values, return_inverse=True)[1].reshape(-1)
+    size = int(patients.max()) + 1
+    commonest = np.bincount(np.unique(kinds * size + patients) // size).argmax()
+    return len(np.unique(patients[kinds != commonest]))

@@ -150,9 +150,16 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
     def _rows(self, frame: Frame) -> _Rows:
         values, exposure = self._design.values(frame), self._model.exposure
         outcomes, exposures = self._scaled(frame)
+        numbers = (outcomes, exposures) if isinstance(self._outcome, NumberConcept) else ()
+        if any(self._design.is_decided(values, frame.patients) for values in numbers):
+            raise Unanswerable(f"Few patients of this hospital would decide {self._model.outcome} or the exposure.")
+        few = self._design.few(values, frame)
+        if self._is_common:
+            together = self._design.few_together(np.column_stack([values, outcomes]), frame.patients)
+            few = [one or other for one, other in zip(few, together, strict=True)]
         return _Rows(
             values=values,
-            few=self._design.few(values, frame),
+            few=few,
             adds=self._adds(frame, outcomes),
             outcomes=outcomes,
             offsets=np.zeros(frame.rows) if exposure is None else np.log(frame.columns[exposure]),
@@ -187,8 +194,9 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
 
     def _counts(self, frame: Frame, rows: _Rows) -> list[float]:
         outcomes, number = rows.outcomes, len(rows.values)
+        varies = rows.adds and not (isinstance(self._outcome, NumberConcept) and len(np.unique(outcomes)) == 1)
         moments = outcomes.sum(), outcomes @ outcomes, rows.exposures.sum()
-        return [number, float(rows.adds), frame.rows + frame.left_out - number, *map(float, moments)]
+        return [number, float(varies), frame.rows + frame.left_out - number, *map(float, moments)]
 
     def _require_counts(self, sums: AnnouncedPart) -> None:
         sites = self._count(sums, "sites")

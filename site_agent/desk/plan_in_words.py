@@ -94,7 +94,7 @@ def _leaves(plan: Plan, manifest: Manifest) -> Iterator[str]:
 def _example(plan: Plan) -> str:
     if isinstance(plan, StatisticsPlan):
         noise = "Random noise of several rows is added."
-        how = f"A count below {plan.smallest_cell} rows is not sent." if plan.privacy is None else noise
+        how = f"A code with fewer than {plan.smallest_cell} rows is not counted." if plan.privacy is None else noise
         return f"An example, which is not from this table: how many rows have the code F in a column sex. {how}"
     if isinstance(plan, PriorPlan):
         return "An example: the sum of the ages of all patients here, or how strongly the outcome depends on age here."

@@ -6,8 +6,9 @@ they have the same values as at every earlier answer, or enough other values. Th
 * values are remembered before a sum leaves. One run uses one state of its columns, however often it is repeated;
 * since each earlier run, in each column and in each pair of columns, either no row changed or rows of at least
   `smallest_cell` patients did. A row that changed in several columns is one row, and missing values are no rows;
-* a value that the plan's range replaced by a limit hides no other row, because anybody knows it. Only for pairs of two
-  codes no number of rows is required;
+* a value that the plan's range replaced by a limit hides no other row, because anybody knows it, and neither does one
+  that changed by less than a thousandth, as all do in an export with fewer digits, or that half of the changed rows
+  have, such as 0. Only for pairs of two codes no number of rows is required;
 * source values are remembered, and values as the plan maps them, by the concept's name. So a changed range is a change
   of values, and a column that got another name is the same column;
 * the disk has no value. It has keyed digests under the site's secret, in the order of the rows;
@@ -44,7 +45,8 @@ from site_agent.trainer.prior.concept_columns import Mapped, MappedCode, MappedN
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
-Digests: TypeAlias = npt.NDArray[np.uint64]  # 0 for a missing value; odd for a value that hides others
+# 0 for a missing value; odd for a value that hides others. The upper half is that of the value to three digits.
+Digests: TypeAlias = npt.NDArray[np.uint64]
 
 _PATIENTS: Final = ""  # no column has this name
 _FACTORS: Final = re.compile(r"(?:^|:)([a-z][a-z0-9-]*?)(?==|,|\d[:,])")  # concepts in the name of a product
@@ -257,12 +259,15 @@ def _key(secret: bytes, name: str) -> bytes:
 
 
 def _digests(key: bytes, column: Values) -> Digests:
-    """Return a keyed digest of each value. Two different values of a million are equal with probability 1e-7."""
-    blocks = np.zeros((len(column.values), 2), np.float64)
-    blocks[:, 0] = column.values + 0.0  # -0.0 becomes 0.0
+    """Return a keyed digest of each value. Two different values have the same one with probability 1e-9 at most."""
+    mantissas, exponents = np.frexp(column.values)
+    blocks = np.zeros((2, len(column.values), 2), np.float64)
+    blocks[0, :, 0] = column.values + 0.0  # -0.0 becomes 0.0
+    blocks[1, :, 0], blocks[1, :, 1] = np.ldexp(np.round(mantissas * 1024), exponents) + 0.0, 1.0
     # Equal values must have equal digests, so each block is encrypted by itself.
     cipher = Cipher(algorithms.AES256(key), modes.ECB()).encryptor()  # noqa: S305
-    found = np.frombuffer(cipher.update(blocks.tobytes()), np.uint64)[::2] | np.uint64(1)
+    exact, rough = np.frombuffer(cipher.update(blocks.tobytes()), np.uint64)[::2].reshape(2, -1) >> np.uint64(32)
+    found = rough << np.uint64(32) | exact | np.uint64(1)
     if column.hides is not None:
         found = np.where(column.hides, found, found ^ np.uint64(1))
     return np.where(np.isnan(column.values), np.uint64(0), found)
@@ -287,31 +292,44 @@ def _too_few(
         return
     is_more, is_less = _changed(new, old, *owners), _changed(old, new, *reversed(owners))
     more, fewer, owners = new[is_more], old[is_less], [owners[0][is_more], owners[1][is_less]]
-    for place, name in enumerate(names):
-        if not _are_enough(more[:, [place]], fewer[:, [place]], owners, smallest_cell):
-            yield name
     is_code = np.array([name in codes for name in names])
+    for place, name in enumerate(names):
+        if not _are_enough(more[:, [place]], fewer[:, [place]], owners, smallest_cell, is_code[[place]]):
+            yield name
     fewest_rows = max(int(np.unique(each, return_counts=True)[1].max(initial=1)) for each in owners) * smallest_cell
-    open_pairs = np.triu(~_surely_enough(more, fewer, fewest_rows) & ~np.outer(is_code, is_code), 1)
+    open_pairs = np.triu(~_surely_enough(more, fewer, fewest_rows, is_code) & ~np.outer(is_code, is_code), 1)
     for one, other in zip(*np.nonzero(open_pairs), strict=True):
-        if not _are_enough(more[:, [one, other]], fewer[:, [one, other]], owners, smallest_cell):
+        pair = [one, other]
+        if not _are_enough(more[:, pair], fewer[:, pair], owners, smallest_cell, is_code[pair]):
             yield f"{names[one]} with {names[other]}"
 
 
-def _surely_enough(new: Digests, old: Digests, fewest_rows: int) -> Bools:
+def _surely_enough(new: Digests, old: Digests, fewest_rows: int, is_code: Bools) -> Bools:
     """Return for which pairs of columns counts alone show that enough rows, or none, changed: (columns, columns).
 
-    A row with a value that the other table lacks has changed. And as many rows have changed as one table has more.
+    A row with a value that the other table lacks has changed. And as many rows have changed as one table has more. Of
+    these, those with the commonest values of both columns may not count.
     """
     present = [_counted(each != 0) for each in (new, old)]
     hiding, fresh = [], []
     for mine, others in ((new, old), (old, new)):
         hides = mine % np.uint64(2) == 1
-        is_old = [np.isin(mine[:, place], others[:, place]) for place in range(mine.shape[1])]
+        is_old = [np.isin(*each) for each in zip(_rough(mine).T, _rough(others).T, strict=True)]
         hiding.append(_counted(hides))
         fresh.append(hiding[-1] - _counted(hides & np.stack(is_old, axis=1)))
     changed = np.maximum(np.maximum(*fresh), np.abs(hiding[0] - hiding[1]))
-    return np.asarray((changed >= fewest_rows) | (present[0] + present[1] == 0))
+    usual = np.array([0 if code else max(map(_most, each)) for *each, code in zip(new.T, old.T, is_code, strict=True)])
+    return np.asarray((changed - np.add.outer(usual, usual) >= fewest_rows) | (present[0] + present[1] == 0))
+
+
+def _most(column: Digests) -> int:
+    """Return how many rows have the commonest value of a column; missing values are none."""
+    return int(np.unique(_rough(column[column != 0]), return_counts=True)[1].max(initial=0))
+
+
+def _rough(digests: Digests) -> Digests:
+    """Return digests that are equal for values with a difference of less than a thousandth."""
+    return digests >> np.uint64(32) << np.uint64(1) | digests & np.uint64(1)
 
 
 def _counted(flags: Bools) -> Float64:
@@ -320,16 +338,32 @@ def _counted(flags: Bools) -> Float64:
     return (numbers.T @ numbers).astype(np.float64)
 
 
-def _are_enough(new: Digests, old: Digests, owners: Sequence[Digests], smallest_cell: int) -> bool:
-    """Return whether no row changed, or rows of enough patients, without missing values. Shapes (rows, columns)."""
+def _are_enough(new: Digests, old: Digests, owners: Sequence[Digests], smallest_cell: int, is_code: Bools) -> bool:
+    """Return whether no row changed, or rows of enough patients, without missing values. Shapes (rows, columns).
+
+    Rows with the commonest changed value of a number, if it is that of half of them, hide no others.
+    """
     is_new, is_old = ((each != 0).all(axis=1) for each in (new, old))
-    new, old, is_changed, patients = new[is_new], old[is_old], False, 0
+    new, old, is_changed, hidden = new[is_new], old[is_old], False, False
     whose = owners[0][is_new], owners[1][is_old]
     for mine, others, of, of_others in ((new, old, *whose), (old, new, *reversed(whose))):
-        changed = _changed(mine, others, of, of_others)
-        hides = changed & (mine % np.uint64(2) == 1).all(axis=1)
-        is_changed, patients = is_changed or bool(changed.any()), max(patients, len(np.unique(of[hides])))
-    return not is_changed or patients >= smallest_cell
+        changed, rough = _changed(mine, others, of, of_others), _rough(mine)
+        hides = changed & (mine % np.uint64(2) == 1).all(axis=1) & _changed(rough, _rough(others), of, of_others)
+        patients = len(np.unique(of[hides]))
+        beside = len(np.unique(of[hides][_is_beside_usual(rough[hides][:, ~is_code])]))
+        are_few = 0 < beside < smallest_cell and 2 * beside <= patients
+        is_changed, hidden = is_changed or bool(changed.any()), hidden or (patients >= smallest_cell and not are_few)
+    return not is_changed or hidden
+
+
+def _is_beside_usual(rows: Digests) -> Bools:
+    """Return which rows have in no column the commonest value, if several rows have it: (rows,)."""
+    found = np.ones(len(rows), np.bool_)
+    for column in rows.T if len(rows) else ():
+        kinds, counts = np.unique(column, return_counts=True)
+        if counts.max() > 1:
+            found &= column != kinds[counts.argmax()]
+    return found
 
 
 def _changed(rows: Digests, others: Digests, of: Digests, of_others: Digests) -> Bools:

@@ -9,7 +9,6 @@ import json
 import re
 import runpy
 import shlex
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,12 +86,6 @@ def test_every_command_is_understood(page: str, words: list[str]) -> None:
     assert refusal(words) is None, f"{page}: {shlex.join(words)}"
 
 
-@pytest.mark.parametrize("words", [["pki", "invite", "st-mary", "--frobnicate"], ["site-agent", "fly"]])
-def test_a_wrong_command_is_noticed(words: list[str]) -> None:
-    """The check above can fail: an option and a command that do not exist are reported."""
-    assert refusal(words) is not None
-
-
 def first_acts(command: click.Command) -> list[str]:
     """The function of each call and the module of each import that a command's function contains, in their order."""
     assert command.callback is not None
@@ -143,17 +136,6 @@ def anchors(page: Path) -> set[str]:
     """The names of a page's headings as links spell them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize("script", [*sorted(SCRIPTS), ".ci/run"])
-def test_scripts_can_be_started(script: str) -> None:
-    """Each script is executable and free of mistakes that bash finds by reading."""
-    path = ROOT / script
-
-    done = subprocess.run(["bash", "-n", path], capture_output=True, text=True, check=False)
-
-    assert path.stat().st_mode & 0o111
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_contributors_method_works_as_it_stands(tmp_path: Path) -> None:

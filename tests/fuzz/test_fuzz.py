@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import grpc
-import grpc.aio
 import pytest
 
-from protos.wire.messages import PARTICIPATE
-from tests.fuzz.calls import AT_ONCE, Attacker, Connections, Told, besiege
+from tests.fuzz.calls import Told, besiege
 from tests.fuzz.feeding import bounded_memory, feed
 from tests.fuzz.targets import Target, targets
-from tests.rehearsal.study import SITES, plan_with
 
 REPOSITORY = Path(__file__).parents[2]
 FOUND = Path(__file__).with_name("found")
@@ -113,51 +104,6 @@ def assert_borne(told: Told) -> None:
     assert told.endings["OK"] > told.calls / 3
     assert told.last_mib < told.first_mib + 16
     assert told.descriptors < 60
-
-
-Context = grpc.aio.ServicerContext[bytes, bytes]
-
-
-async def never_ends(_: Any, context: Context) -> None:
-    """Accept a call and never answer it."""
-    await asyncio.Event().wait()
-
-
-def told_of(handler: Callable[[Any, Context], Awaitable[None]], calls: int) -> Told:
-    """The attacker's report about a bare gRPC server with this behaviour and the coordinator's limit of streams."""
-
-    async def scene() -> Told:
-        server = grpc.aio.server(options=[("grpc.max_concurrent_streams", AT_ONCE)])
-        service, method = PARTICIPATE.strip("/").split("/")
-        handlers = {method: grpc.stream_stream_rpc_method_handler(handler)}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        address = f"localhost:{server.add_insecure_port('localhost:0')}"
-
-        @asynccontextmanager
-        async def connected() -> AsyncIterator[Connections]:
-            options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
-            async with grpc.aio.insecure_channel(address, options=options) as channel:
-                yield channel, channel
-
-        attacker = Attacker(address, connected, plan_with({site: "-".join([4 * site] * 8) for site in SITES}), 0)
-        await server.start()
-        try:
-            await attacker.attack(calls, 60.0, os.getpid())
-        finally:
-            await server.stop(0)
-        return attacker.told
-
-    return asyncio.run(scene())
-
-
-def test_a_server_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream that is taken and never ended is reported as unanswered."""
-    monkeypatch.setattr("tests.fuzz.calls.LONGEST_SECONDS", 0.3)
-
-    told = told_of(never_ends, 20)
-
-    assert told.unanswered > 3, told  # about half of the drawn calls; the others have no method or no TLS
-    assert told.endings["OK"] == 0
 
 
 def test_malformed_calls_do_not_disturb_a_run(tmp_path: Path) -> None:

@@ -19,6 +19,10 @@ from protos.statistics import arithmetics, group_curves, table_one
 from protos.statistics.design import Design
 from protos.statistics.regression import RegressionArithmetic
 from protos.statistics.risk_sets import WeightedRiskSets
+from protos.wire.messages import Stage
+from site_agent.trainer.requests import Asked
+from site_agent.trainer.statistics import statistics_study
+from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 from tests.hostile.attack import Attack, Weakened, in_copy, patched
 from tests.statistics.federations import frames_of, patients, statistics_plan
 
@@ -172,6 +176,66 @@ def few_that_are_denied(weakened: bool) -> bool:
     return _answer(weakened, _with_few, model, frames[0], AnnouncedPart(first=first)) is not None
 
 
+def pair_of_numbers(weakened: bool) -> bool:
+    """Ask for two numbers that many patients have, but only one has both: the information has their product."""
+    table = _patients().assign(age=50.0, lactate=2.0, sex="female")
+    for _, rows in table.groupby("site"):
+        table.loc[rows.index[:8], "age"], table.loc[rows.index[8:16], "lactate"] = 75.0, 9.0
+    table.loc[0, ["age", "lactate"]] = OLDEST, 29.0
+    (model,), frames = _begun(table, {"name": "model", "regression": MODEL | {"terms": ["age", "lactate"]}})
+    with in_copy(weakened, lambda: patched(Design, few_together=lambda self, *_: [False] * len(self.columns))):
+        first = np.asarray(sum(model.first_values(frame) for frame in frames))
+        if not np.isfinite(first).all():
+            return False
+        sums = dict(zip((one.name for one in model.newton), _newton(model, frames, first), strict=True))
+    means, deviations = (np.array(found) for found in _moments(model, first))
+    usual = (np.array([50.0 / 120.0, 2.0 / 30.0]) - means) / deviations
+    pair, ages, lactates, weights = (
+        sums[name] for name in ("age x lactate", "age x intercept", "lactate x intercept", "intercept x intercept")
+    )
+    both = pair - usual[0] * lactates - usual[1] * ages + usual.prod() * weights  # of the one patient
+    shown = both * len(table) / weights * deviations.prod()
+    return bool(abs(shown - (OLDEST - 50.0) / 120.0 * 27.0 / 30.0) < 1e-6)
+
+
+def _newton(model: Arithmetic, frames: Sequence[Frame], first: Any) -> list[float]:
+    found = sum(model.newton_values(frame, AnnouncedPart(first=first)) for frame in frames)
+    return [float(one) for one in np.asarray(found)]
+
+
+def _moments(model: Arithmetic, first: Any) -> list[list[float]]:
+    named = dict(zip((one.name for one in model.first), first.tolist(), strict=True))
+    means = [named[f"sum {name}"] / named["rows"] for name in ("age", "lactate")]
+    squares = [named[f"squares {name}"] / named["rows"] for name in ("age", "lactate")]
+    return [means, [(square - mean**2) ** 0.5 for square, mean in zip(squares, means, strict=True)]]
+
+
+def outcome_of_one_patient(weakened: bool) -> bool:
+    """Ask for a number as outcome that is the same for all patients but one."""
+    table = _patients().assign(pressure=120.0)
+    table.loc[0, "pressure"] = 231.0
+    keys = {"family": "gaussian", "outcome": "pressure"}
+    (model,), frames = _begun(table, {"name": "model", "regression": MODEL | keys})
+    with in_copy(weakened, lambda: patched(Design, is_decided=lambda *_: False)), suppress(Unanswerable):
+        outcomes = _first(model, frames)["sum of outcomes"]
+        return abs(50.0 + 200.0 * (outcomes - (len(table) - 1) * 70.0 / 200.0) - 231.0) < 1e-6
+    return False
+
+
+def outcomes_of_almost_the_same_patients(weakened: bool) -> bool:
+    """Ask for two outcomes that differ in one patient: the difference of their scores is this patient's row."""
+    table = _patients().assign(sex=lambda rows: np.where(rows["died"] == "yes", "male", "female"))
+    table.loc[0, "sex"] = "male"
+    other = {"name": "other", "regression": MODEL | {"outcome": "sex"}}
+    plan = statistics_plan(AGES, other)
+    with in_copy(weakened, lambda: patched(statistics_study, nearly_equal=lambda *_: frozenset())):
+        frame = next(iter(frames_of(plan, table).values()))
+        study = StatisticsStudy(plan, frame, site=plan.site_names[0], secret=bytes(32))
+        zeros = np.zeros(plan.tensor.number_count, np.float32)
+        numbers = study.train(Asked(round=0, stage=Stage.STATISTICS), zeros).scalars
+    return not any(numbers[place] for place in (0, len(numbers) // 2))
+
+
 def _is_oldest(number: float) -> bool:
     return abs(number * 120.0 - OLDEST) < 1e-6
 
@@ -256,6 +320,9 @@ ATTACKS = (
     _attack("regression-two-references", code_by_two_references, "the void of all codes"),
     _attack("regression-square-of-an-extreme", square_of_an_extreme, "the largest part of one patient in a column"),
     _attack("regression-window-between-knots", window_between_knots, "the patients between two knots"),
+    _attack("regression-pair-of-numbers", pair_of_numbers, "the patients who decide products of columns"),
+    _attack("regression-outcome-of-one-patient", outcome_of_one_patient, "the patients beside the usual outcome"),
+    _attack("regression-two-outcomes", outcomes_of_almost_the_same_patients, "the patients in whom columns differ"),
     _attack("regression-few-that-are-denied", few_that_are_denied, "the own look at few patients in each round"),
     _attack("statistics-group-as-the-rest", group_as_the_rest_of_a_total, "the further groups of a void"),
     _attack(

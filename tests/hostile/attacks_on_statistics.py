@@ -6,22 +6,27 @@ The attacker writes the plan, and so the columns and their ranges. The sums are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from protos.errors import ConfigurationError
 from protos.plan.analyses import SUM_SCALE
 from protos.plan.concepts import NumberConcept
 from protos.statistics.table_one import TableOneArithmetic
+from site_agent.trainer import answered_values
+from site_agent.trainer.answered_values import ReleasedBefore
 from site_agent.trainer.statistics import concept_frame
 from tests.hostile.attack import Attack, in_copy, patched, scratch
 from tests.site_agent.trainer.test_statistics import SEX, asking, own_numbers, site
 
 OLDEST = 97.3
 AGES = [20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 35.0, 45.0, 55.0, 65.0, 75.0]
+EXACT = [age + 0.1 for age in AGES]
 SMALLEST_CELL = 10
 
 
@@ -88,7 +93,45 @@ def column_of_one_site(weakened: bool) -> bool:
         return totals[2] == len(AGES) and totals[4] > 0
 
 
+def value_after_few_others(weakened: bool, before: list[float], after: list[float], rule: str, lenient: Any) -> bool:
+    """Ask again when the values of many patients changed, but the difference of both sums is one patient's value."""
+    low, high, sums = 20.0, 100.0, list[float]()
+    with scratch() as folder, in_copy(weakened, lambda: patched(answered_values, **{rule: lenient})):
+        for version, ages in enumerate((before, after), start=1):
+            hospital = site(folder, [*ages], smallest_cell=SMALLEST_CELL)
+            plan = asking({"name": "age", "low": low, "high": high}, smallest_cell=SMALLEST_CELL, version=version)
+            with suppress(ReleasedBefore):
+                counts = own_numbers(hospital, plan, folder)
+                sums.append(low * counts[2] + (high - low) * counts[4] / SUM_SCALE)
+    known = sum(after[:-1]) - sum(before[: len(after) - 1]) - (before[-1] if len(before) == len(after) else 0.0)
+    return len(sums) == 2 and abs(sums[1] - sums[0] - known - OLDEST) < 0.01
+
+
 ATTACKS = (
+    Attack(
+        name="statistics-after-new-patients-with-a-usual-value",
+        tries="a Table 1 is repeated when many patients with the lowest value are new, and one with another",
+        without="the value that most new patients have",
+        run=partial(
+            value_after_few_others,
+            before=AGES,
+            after=[*AGES, *[20.0] * 23, OLDEST],
+            rule="_is_beside_usual",
+            lenient=lambda rows: rows[:, 0] >= 0 if rows.size else np.ones(len(rows), np.bool_),
+        ),
+    ),
+    Attack(
+        name="statistics-after-an-export-with-fewer-digits",
+        tries="a Table 1 is repeated when an export has fewer digits, and one value is corrected",
+        without="the size of a change",
+        run=partial(
+            value_after_few_others,
+            before=EXACT,
+            after=[*(float(np.float32(age)) for age in EXACT[:-1]), OLDEST],
+            rule="_rough",
+            lenient=lambda digests: digests,
+        ),
+    ),
     Attack(
         name="statistics-range-around-one-patient",
         without="the smallest cell of rows within a range",

@@ -172,7 +172,7 @@ def without_rare(
     for place, one in enumerate(mapped):
         if isinstance(one, MappedCode):
             codes.setdefault(one.feature, {})[place] = one
-        elif one is not None and _beside_commonest(one.values(features[one.feature], is_summed=True)) >= fewest:
+        elif one is not None and beside_commonest(one.values(features[one.feature], is_summed=True)) >= fewest:
             kept[place] = one
     for name, columns in codes.items():
         for place in _common(columns, features[name], fewest):
@@ -211,7 +211,7 @@ def values_of(
     return np.stack(columns, axis=1) if columns else np.empty((rows, 0))
 
 
-def _beside_commonest(values: Float64) -> int:
+def beside_commonest(values: Float64) -> int:
     """Count the values that differ from the most frequent value."""
     present = values[~np.isnan(values)]
     return int(len(present) - np.unique(present, return_counts=True)[1].max(initial=0))

@@ -49,7 +49,14 @@ from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import SavedStudy
 from site_agent.trainer.failures import MayNotSend, unfit
 from site_agent.trainer.prior.compared_columns import Suspicion, suspicions
-from site_agent.trainer.prior.concept_columns import Float64, Mapped, mapped_columns, values_of, without_rare
+from site_agent.trainer.prior.concept_columns import (
+    Float64,
+    Mapped,
+    beside_commonest,
+    mapped_columns,
+    values_of,
+    without_rare,
+)
 from site_agent.trainer.prior.site_sums import Concentrated, Rows, clipped_terms, own_sums, profiled_intercept, voids
 from site_agent.trainer.requests import Answer, Asked, Vector
 
@@ -103,13 +110,16 @@ class PriorStudy:
         self.mapped = self._recorded = mapped_columns(plan.concepts, table.contract, site)
         # With differential privacy, rare columns stay: otherwise one patient could decide whether a column takes part,
         # and so change all other terms.
+        least = 0
         if plan.privacy is None:
             most = max(Counter(patients_of(table, rows.training) or ("",)).values())  # rows of one patient
-            self.mapped = without_rare(self._recorded, self._features, max(fewest, FEWEST_ROWS) * most)
+            least = max(fewest, FEWEST_ROWS) * most
+            self.mapped = without_rare(self._recorded, self._features, least)
         self._rare = {place for place, one in enumerate(self._recorded) if one != self.mapped[place]}
         self._values = values_of(self.mapped, self._features, len(rows.training), is_summed=True)
         assert table.target is not None
         self.outcomes = outcomes_of(plan, table.contract, table.target[rows.training])
+        self._decided = plan.is_number and 0 < beside_commonest(self.outcomes[:, 0]) < least
         self.suspicions: tuple[Suspicion, ...] = ()
         self._announced = np.empty(0, np.float32)
         self._final: tuple[AnnouncedSums, int] | None = None
@@ -135,6 +145,8 @@ class PriorStudy:
         found = self._received_sums(asked.round, received)
         if self.prior.private is not None:
             return _answer(self._terms(self.prior.private))
+        if self._decided:
+            raise MayNotSend("few of its rows have another outcome than most")
         if asked.stage is Stage.STATISTICS:
             return _answer(self._statistics())
         path = _path(found, asked.round - 1)

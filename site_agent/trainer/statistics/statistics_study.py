@@ -28,6 +28,7 @@ from protos.plan.analyses import (
     Frame,
     Integers,
     Number,
+    TableOneAnalysis,
     Unanswerable,
     complete_rows,
     concepts_used,
@@ -42,6 +43,7 @@ from protos.wire.messages import MalformedMessage, Stage
 from site_agent.trainer.disk import Json, SavedStudy
 from site_agent.trainer.prior.site_sums import summed_terms, voids
 from site_agent.trainer.requests import Answer, Asked, Vector
+from site_agent.trainer.statistics.summed_rows import nearly_equal
 
 
 class StatisticsStudy:
@@ -59,6 +61,7 @@ class StatisticsStudy:
         self.remember: Callable[[], None] = lambda: None  # before the first answer, which values it depends on
         self.reasons: dict[str, str] = {}  # by the name of an analysis, why this site did not answer it
         self._frame, self._exchanges = frame.only(complete_rows(plan.analyses, frame)), Exchanges(plan, self.manifest)
+        self._alike = nearly_equal(plan, self._frame) if plan.privacy is None else frozenset()
         self._known = 0, _digest(b"")  # the bytes of final sums that this site received, and their digest
         self._made, self._final = 0, b""
 
@@ -148,9 +151,12 @@ class StatisticsStudy:
         if not numbers:
             return []
         zeros = [0] * (1 + len(numbers))
-        if all(self.site not in self.plan.recorders(used) for used in concepts_used(analysis)):
+        used = concepts_used(analysis)
+        if all(self.site not in self.plan.recorders(names) for names in used):
             return zeros
         try:
+            if not isinstance(analysis, TableOneAnalysis) and (alike := self._alike.intersection(used[0])):
+                raise Unanswerable(f"Few patients of this hospital differ in {' and '.join(sorted(alike))}.")
             if sums is None:
                 return [0, *_encoded(arithmetic.first_values(self._frame), numbers, self._void(asked, place, numbers))]
             part, is_void = sums.part(place)

@@ -7,7 +7,7 @@ follows from the others and a total. A product of 0 adds nothing, so it is no va
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 
@@ -18,10 +18,12 @@ from protos.plan.analyses import (
     Float64,
     Frame,
     RegressionAnalysis,
+    TableOneAnalysis,
     concept_named,
     concepts_used,
 )
 from protos.plan.concepts import Concept, NumberConcept
+from protos.plan.statistics_plan import StatisticsPlan
 from protos.statistics.splines import spline_column
 from site_agent.trainer.answered_values import Values
 
@@ -43,6 +45,26 @@ def cells_of(
                 is_code=not hides,
             )
     return found
+
+
+def nearly_equal(plan: StatisticsPlan, frame: Frame) -> frozenset[str]:
+    """Return the concepts of models and curves that differ from another one in fewer than `smallest_part` patients.
+
+    A difference of the sums of both would be of these patients. Each code that enough patients have is compared.
+    """
+    columns, found, part = list[tuple[str, bool, Float64]](), set[str](), plan.smallest_part
+    used = (concepts_used(one)[0] for one in plan.analyses if not isinstance(one, TableOneAnalysis))
+    for name in dict.fromkeys(name for names in used for name in names if name in frame.columns):
+        concept, own = concept_named(plan.concepts, name), frame.columns[name]
+        if isinstance(concept, NumberConcept):
+            columns.append((name, False, own))
+            continue
+        codes = ((own == place).astype(np.float64) for place in range(len(concept.codes)))
+        columns += [(name, True, one) for one in codes if part <= one.sum() <= frame.rows - part]
+    for (name, is_code, one), (another, *kind, other) in combinations(columns, 2):
+        if name != another and [is_code] == kind and 0 < len(np.unique(frame.patients[one != other])) < part:
+            found |= {name, another}
+    return frozenset(found)
 
 
 def _terms(analysis: Analysis) -> Iterator[tuple[tuple[str, ...], Mapping[str, tuple[float, ...]]]]:

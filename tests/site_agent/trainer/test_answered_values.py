@@ -91,6 +91,28 @@ def test_a_pair_of_columns_that_changed_in_one_row_is_refused(tmp_path: Path) ->
     assert answers(tmp_path, "three", beside(before, {"age": more["age"], "bmi": more["bmi"]}))
 
 
+def test_an_export_with_fewer_digits_hides_no_correction(tmp_path: Path) -> None:
+    """All values change by less than a ten-millionth, and one by a year. A change of all by a twentieth is one."""
+    age = table(30)["age"]
+    rounded = np.array(age, np.float32).astype(float).tolist()
+    assert answers(tmp_path, "one", {"age": age})
+
+    assert not answers(tmp_path, "two", {"age": [*rounded[:-1], rounded[-1] + 1.0]})
+    assert not answers(tmp_path, "three", {"age": rounded})
+    assert answers(tmp_path, "four", {"age": [1.05 * one for one in age]})
+
+
+@for_each("others", (1, CELL - 1, CELL))
+def test_new_rows_with_the_usual_value_hide_no_other(others: int, tmp_path: Path) -> None:
+    """Most new patients have a dose of 0, which anybody knows, so that the difference is of the few that have one."""
+    doses = {"dose": [0.0, 0.0, *range(1, 29)]}
+    assert answers(tmp_path, "one", doses)
+
+    assert answers(tmp_path, "zeros", beside(doses, {"dose": [0.0] * 40}))
+    more = beside(doses, {"dose": [*[0.0] * 39, *(40.0 + place for place in range(others))]})
+    assert answers(tmp_path, "two", more) == (others == CELL)
+
+
 def test_two_rows_that_exchange_a_value_are_refused(tmp_path: Path) -> None:
     """Each column has the same values, but not in the same rows."""
     before = table(30)
@@ -118,11 +140,14 @@ def test_counts_decide_as_the_rows_themselves(tmp_path: Path) -> None:
             {name: generator.integers(0, 4, 24) * generator.integers(0, 2, 24) for name in "abcd"} for _ in range(2)
         ]
         new, old = (np.stack([found.astype(np.uint64) for found in each.values()], axis=1) for each in tables)
-        surely = answered_values._surely_enough(new, old, 4)
+        new, old = (digests << np.uint64(32) | digests for digests in (new, old))
+        codes = generator.integers(0, 2, 4) > 0
+        surely = answered_values._surely_enough(new, old, 4, codes)
         for one in range(4):
             for other in range(one + 1, 4):
                 owners = [np.arange(24, dtype=np.uint64)] * 2
-                exact = answered_values._are_enough(new[:, [one, other]], old[:, [one, other]], owners, 4)
+                pair = [one, other]
+                exact = answered_values._are_enough(new[:, pair], old[:, pair], owners, 4, codes[pair])
                 assert exact or not surely[one, other]
 
 

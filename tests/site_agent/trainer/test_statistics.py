@@ -37,10 +37,10 @@ CONTRACT: dict[str, Any] = {
 
 
 def site(folder: Path, ages: list[float | None] = AGES, smallest_cell: int = 1, unaccepted: str = "tell") -> Hospital:
-    """A hospital with twelve patients."""
+    """A hospital with twelve patients, or with further ones."""
     rows = [
         f"{'' if age is None else age},{sex},{place % 2}"
-        for place, (age, sex) in enumerate(zip(ages, SEXES, strict=True))
+        for place, (age, sex) in enumerate(zip(ages, SEXES + ["F"] * (len(ages) - len(SEXES)), strict=True))
     ]
     folder.mkdir(exist_ok=True)
     (folder / "table.csv").write_text("\n".join(["age,sex,ill", *rows]) + "\n")
