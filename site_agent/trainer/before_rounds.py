@@ -55,13 +55,13 @@ def begin_study(hospital: Hospital, plan: NetworkPlan, state: Path) -> tuple[Stu
     """Load the table and the network for a study. `state` has the site's secret."""
     prepare_arithmetic(hospital.training.threads, hospital.training.device)
 
-    from site_agent.trainer.data.column_profile import prepare_with_profile
+    from site_agent.trainer.data.dataset import prepare_rows
     from site_agent.trainer.prior.concept_columns import concept_inputs
     from site_agent.trainer.site_network import Seeds
     from site_agent.trainer.study import Study
 
     table, rows = _rows_of(hospital, plan)
-    dataset, preprocessing = prepare_with_profile(table, rows)
+    dataset, preprocessing = prepare_rows(table, rows)
     inputs = concept_inputs(plan, hospital.site, table, rows, dataset) if plan.reads_concepts else None
     user_module = hospital.training.user_module
     if hospital.training.draws == "published":
@@ -114,11 +114,11 @@ def begin_prior(hospital: Hospital, plan: PriorPlan) -> tuple[PriorStudy, Prepro
     """Load the libraries and the table for a study with federated-prior."""
     prepare_arithmetic(hospital.training.threads)
 
-    from site_agent.trainer.data.column_profile import prepare_with_profile
+    from site_agent.trainer.data.dataset import prepare_rows
     from site_agent.trainer.prior.prior_study import PriorStudy
 
     table, rows = _rows_of(hospital, plan)
-    dataset, preprocessing = prepare_with_profile(table, rows)
+    dataset, preprocessing = prepare_rows(table, rows)
     secret, fewest = site_secret(hospital.state_path / "models"), hospital.policy.smallest_cell
     study = PriorStudy(plan, dataset, table, rows, site=hospital.site, secret=secret, fewest=fewest)
     study.remember = partial(_remember_prior, hospital, study, table, rows)

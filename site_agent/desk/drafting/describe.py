@@ -39,7 +39,7 @@ from site_agent.trainer.data.contract import (
 )
 from site_agent.trainer.data.labelled_files import FileNote, labelled_notes
 from site_agent.trainer.data.mistakes import refuse
-from site_agent.trainer.data.table_sources import Doubt, blocks_of, first_row, first_rows, open_rows, texts_of
+from site_agent.trainer.data.table_sources import Doubt, Wanted, blocks_of, first_row, first_rows, open_rows, texts_of
 
 MOST_ROWS: Final = 20_000
 _MOST_IN_A_TITLE: Final = 2  # cells
@@ -174,7 +174,7 @@ def _columns(
     path: Path, form: Format, notes: Mapping[str, FileNote], doubts: list[Doubt]
 ) -> tuple[list[ColumnDraft], list[int], int, bool]:
     """Return the named columns, the numbers of those without a name, the rows read, and whether there are more."""
-    with open_rows(path, form, doubts, _header_row(path, form, doubts)) as rest:
+    with open_rows(path, form, doubts, Wanted(_header_row(path, form, doubts))) as rest:
         first = first_row(rest)
         width = len(first[1])
         numbered = [f"column_{place}" for place in range(1, width + 1)]

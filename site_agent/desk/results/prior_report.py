@@ -17,7 +17,6 @@ from site_agent.desk.results.receiving import coefficient_facts
 from site_agent.desk.results.run_report import Ended, facts_of, promise_facts, written_report
 from site_agent.desk.results.saved_model import SavedModel, save_model
 from site_agent.hospital import Hospital
-from site_agent.trainer.data.column_profile import profile_in
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.disk import Json
 from site_agent.trainer.prior.concept_columns import ConceptEncoding
@@ -48,7 +47,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
         values={},
         joined=join.model,
         concepts=concepts,
-        profile=profile_in(study.own),
+        profile=study.own.profile,
     )
     save_model(hospital.state_path, run, saved)
     ended = Ended(

@@ -22,7 +22,6 @@ from site_agent.desk.results.network_baselines import train_alone, train_placebo
 from site_agent.desk.results.saved_model import SavedModel, save_model, versions
 from site_agent.desk.results.simple_models import best_simple_model, reads_simply, simple_scores
 from site_agent.hospital import Hospital
-from site_agent.trainer.data.column_profile import profile_in
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.disk import Json, write_whole
@@ -52,7 +51,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
         preprocessing=preprocessing,
         values=outcome.values,
         concepts=None if study.inputs is None else study.inputs.encoding,
-        profile=profile_in(study.own),
+        profile=study.own.profile,
     )
     save_model(hospital.state_path, run, saved)
     reason = "this site did not train alone"

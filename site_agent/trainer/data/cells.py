@@ -130,7 +130,7 @@ def date_rule(column: DateFeature | DayColumn, contract: Contract) -> DateRule:
 def date_parser(column: DateFeature | DayColumn, contract: Contract, today: date) -> BlockParser:
     """Return a function that reads dates as days since the year 1. A missing date is NaN."""
     rule = date_rule(column, contract)
-    return _at_once(lambda cells: _plain_days(cells, rule, today), _BlockParser(lambda cell: rule.read(cell, today)))
+    return _BlockParser(lambda cell: rule.read(cell, today), lambda cells: _plain_days(cells, rule, today))
 
 
 def _plain_days(cells: Cells, rule: DateRule, today: date) -> Numbers | None:
@@ -151,22 +151,13 @@ def _without(cells: Cells, words: Collection[str]) -> Cells:
 
 
 def _parser(rule: NumberRule | CodeRule, decimal: str) -> BlockParser:
-    each = _BlockParser(lambda cell: rule.read(cell, decimal))
-    return each if isinstance(rule, CodeRule) else _at_once(lambda cells: _plain_numbers(cells, rule, decimal), each)
+    return _BlockParser(lambda cell: rule.read(cell, decimal), lambda cells: _plain_numbers(cells, rule, decimal))
 
 
-def _at_once(plain: Callable[[Cells], Numbers | None], each: BlockParser) -> BlockParser:
-    """Return a function that reads a whole block by `plain` and, where that returns None, each cell by its rule."""
-
-    def parse_block(cells: Cells) -> Parsed:
-        values = plain(cells)
-        return each(cells) if values is None else Parsed(values=values, flaws={})
-
-    return parse_block
-
-
-def _plain_numbers(cells: Cells, rule: NumberRule, decimal: str) -> Numbers | None:
+def _plain_numbers(cells: Cells, rule: NumberRule | CodeRule, decimal: str) -> Numbers | None:
     """Convert a block at once. Return None if the rule must judge a cell separately."""
+    if isinstance(rule, CodeRule):
+        return None
     if arrow.types.is_string(cells.type):
         if (compute.max(compute.binary_length(cells)).as_py() or 0) > LONGEST_NUMBER:
             return None
@@ -192,11 +183,11 @@ def decimal_marks(cells: Cells) -> Numbers:
 
 
 class _BlockParser(dict[str, float | Flaw]):
-    """Parses blocks of cells, and remembers the results for some cells, because most columns repeat their cells."""
+    """Parses a whole block `at_once`, or, where that returns None, each cell, and remembers the results for some."""
 
-    def __init__(self, read: Callable[[str], float | Flaw]) -> None:
+    def __init__(self, read: Callable[[str], float | Flaw], at_once: Callable[[Cells], Numbers | None]) -> None:
         super().__init__()
-        self._read = read
+        self._read, self._at_once = read, at_once
 
     def __missing__(self, cell: str) -> float | Flaw:
         value = self._read(cell)
@@ -205,6 +196,8 @@ class _BlockParser(dict[str, float | Flaw]):
         return value
 
     def __call__(self, cells: Cells) -> Parsed:
+        if (whole := self._at_once(cells)) is not None:
+            return Parsed(values=whole, flaws={})
         encoded = (
             cells.fill_null("").dictionary_encode()
             if arrow.types.is_string(cells.type)
@@ -246,20 +239,28 @@ def interval_of(feature: DateFeature, own: Parsed, days: Mapping[str, Parsed]) -
     other_days = other.values if other is not None else float(date.fromisoformat(feature.other).toordinal())
     rule = interval_rule(feature)
     values = rule.length(own.values, other_days)
+    wrong = [(rule.outside, rule.is_outside(values)), (MISSING, np.isnan(values) & rule.refuses_missing)]
+    return with_flaws(values, own, other, wrong)
+
+
+def with_flaws(
+    values: Numbers, own: Parsed, other: Parsed | None, wrong: Sequence[tuple[Flaw, npt.NDArray[np.bool_]]]
+) -> Parsed:
+    """Return a block's values with the flaws of its `own` cells and those found next. A flawed row has only its first.
+
+    The rows (bool (rows,)) of the flaws in `wrong` become NaN. `other` is a column that the values were computed with,
+    which reports its flaws itself.
+    """
     flaws = {words: list(places) for words, places in own.flaws.items()}
     known = np.zeros(len(values), dtype=bool)
-    for parsed in (own, other) if other is not None else (own,):
-        for places in parsed.flaws.values():
+    for parsed in (own, other):
+        for places in () if parsed is None else parsed.flaws.values():
             known[list(places)] = True
-    outside = np.flatnonzero(rule.is_outside(values))
-    if outside.size:
-        flaws[rule.outside.words] = outside.tolist()
-        values[outside] = np.nan
-        known[outside] = True
-    if rule.refuses_missing:
-        absent = np.flatnonzero(np.isnan(values) & ~known)
-        if absent.size:
-            flaws[MISSING.words] = absent.tolist()
+    for flaw, is_wrong in wrong:
+        found = np.flatnonzero(is_wrong & ~known)
+        if len(found):
+            flaws[flaw.words] = found.tolist()
+            known[found], values[found] = True, np.nan
     return Parsed(values=values, flaws=flaws)
 
 

@@ -10,7 +10,6 @@ values. Predictions abstain outside of the limits. The rules:
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +18,7 @@ from protos.plan.documents import Document
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.columns import CategoricalFeature
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.dataset import Dataset, SplitRows, prepare_rows
-from site_agent.trainer.data.preprocessing import Preprocessing, Rows
+from site_agent.trainer.data.preprocessing import Rows
 from site_agent.trainer.data.tables import Table
 
 
@@ -40,17 +38,6 @@ class Profile(Document):
     """The limits of all numbers in the training rows, in declared order. A number without any value has none."""
 
     columns: tuple[ColumnProfile, ...]
-
-
-def prepare_with_profile(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]:
-    """Encode a split table as `prepare_rows` does, and add the limits (profile) of its training rows."""
-    dataset, preprocessing = prepare_rows(table, rows)
-    return replace(dataset, profile=profile_of(table.contract, table, rows.training)), preprocessing
-
-
-def profile_in(dataset: Dataset) -> Profile | None:
-    """Return the limits of the training rows that `prepare_with_profile` added to a data set, or None."""
-    return dataset.profile if isinstance(dataset.profile, Profile) else None
 
 
 def profile_of(contract: Contract, table: Table, training_rows: Rows) -> Profile:

@@ -266,16 +266,12 @@ _DATE: Final = date(2001, 12, 31)
 _DAYS: Final = tuple(date(year, month, day) for year in (1012, 2011) for month in range(1, 13) for day in range(1, 29))
 
 
-Pattern = str | tuple[str, ...]
-
-
-def patterns_of(pattern: Pattern) -> tuple[str, ...]:
+def patterns_of(pattern: str | tuple[str, ...]) -> tuple[str, ...]:
     """Return the date formats of a column as a tuple."""
     return (pattern,) if isinstance(pattern, str) else pattern
 
 
-def check_patterns(pattern: Pattern) -> None:
-    """Raise ValueError if a pattern is unusable, or if two patterns read one text as different days."""
+def _readable(pattern: str | tuple[str, ...]) -> str | tuple[str, ...]:
     patterns = patterns_of(pattern)
     if not patterns:
         raise ValueError("pattern needs at least one date format")
@@ -290,6 +286,10 @@ def check_patterns(pattern: Pattern) -> None:
             if read is not None and read != day:
                 text = f"{day.strftime(one)} is {day} by {one}, and {read} by {other}"
                 raise ValueError(f"two patterns read one text as different days: {text}")
+    return pattern
+
+
+Pattern = Annotated[str | tuple[str, ...], AfterValidator(_readable)]
 
 
 def _read(text: str, pattern: str) -> date | None:
@@ -351,7 +351,6 @@ class DateFeature(MeasuredFeature):
 
     @model_validator(mode="after")
     def _counted(self) -> DateFeature:
-        check_patterns(self.pattern)
         if (self.since is None) == (self.until is None):
             raise ValueError("give either since or until: a date is read as the time between two days")
         return self
@@ -450,11 +449,6 @@ class DayColumn(TableColumn):
     missing_markers: tuple[Code, ...] = ()
     future: Literal["refuse", "allow"] = "refuse"
 
-    @model_validator(mode="after")
-    def _readable(self) -> DayColumn:
-        check_patterns(self.pattern)
-        return self
-
 
 class FollowUpColumn(TableColumn):
     """The column with the time to the event, or to the end of follow-up. The target says which of the two.
@@ -486,11 +480,9 @@ class FollowUpColumn(TableColumn):
     def _usable(self) -> FollowUpColumn:
         if (self.pattern is None) != (self.since is None):
             raise ValueError("a follow-up by dates needs both pattern and since")
-        if self.pattern is not None:
-            check_patterns(self.pattern)
-            if self.unit not in ("days", "years"):
-                raise ValueError("the unit of a follow-up by dates is days or years")
-        elif self.end is not None:
+        if self.pattern is not None and self.unit not in ("days", "years"):
+            raise ValueError("the unit of a follow-up by dates is days or years")
+        if self.pattern is None and self.end is not None:
             raise ValueError("end is a day, so it needs a follow-up by dates; for a number give longest")
         return self
 

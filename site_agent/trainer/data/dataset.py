@@ -23,10 +23,11 @@ import numpy.typing as npt
 
 from protos.errors import ConfigurationError, DataError
 from protos.plan.architecture import ColumnsNetwork, ImageSize, ParallelNetwork
-from protos.plan.documents import Document, nearest_name
+from protos.plan.documents import nearest_name
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from site_agent.hospital import Split
+from site_agent.trainer.data.column_profile import Profile, profile_of
 from site_agent.trainer.data.columns import UNKNOWN
 from site_agent.trainer.data.contract import Contract, SqlFormat, Task
 from site_agent.trainer.data.preprocessing import Features, Preprocessing, Rows, Targets, fit
@@ -166,7 +167,7 @@ class Dataset:
         classes: empty for regression.
         training_patients, validation_patients, test_patients: int64 of shape (rows,), equal for rows of one patient;
             None if the contract declares no patient column.
-        profile: the desk's summary of the training rows, which is saved with the model.
+        profile: the limits of the training rows, which are saved with the model.
         test_groups: for each group column the group of each test row, as text; "unknown" without a value.
         rows_without_outcome: the number of rows that are in no part, because the contract has `missing: drop`.
         rows_put_aside: the number of rows that are left out because they cannot be read, which a person accepted.
@@ -182,7 +183,7 @@ class Dataset:
     training_patients: npt.NDArray[np.int64] | None = None
     validation_patients: npt.NDArray[np.int64] | None = None
     test_patients: npt.NDArray[np.int64] | None = None
-    profile: Document | None = None
+    profile: Profile | None = None
     test_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rows_without_outcome: int = 0
     rows_put_aside: int = 0
@@ -244,6 +245,7 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         training_patients=_patients(table, rows.training),
         validation_patients=_patients(table, rows.validation),
         test_patients=_patients(table, rows.test),
+        profile=profile_of(table.contract, table, rows.training),
         test_groups=_groups(table, rows.test),
         rows_without_outcome=len(table.dropped),
         rows_put_aside=len(table.put_aside),

@@ -9,13 +9,14 @@ rules:
 
 from __future__ import annotations
 
+import math
 from datetime import date
 from typing import Final
 
 import numpy as np
 
 from site_agent.trainer.data.cell_rules import MISSING, Flaw
-from site_agent.trainer.data.cells import DAYS_PER_YEAR, BlockParser, Parsed, date_parser, feature_parser
+from site_agent.trainer.data.cells import DAYS_PER_YEAR, BlockParser, Parsed, date_parser, feature_parser, with_flaws
 from site_agent.trainer.data.columns import DayColumn, FollowUpColumn, NumericFeature
 from site_agent.trainer.data.contract import Contract
 
@@ -46,12 +47,7 @@ def times_of(column: FollowUpColumn, own: Parsed, start: Parsed | None) -> Parse
         start: the days of the column `since`, for dates.
     """
     values = own.values.copy()
-    flaws = {words: list(places) for words, places in own.flaws.items()}
-    known = np.zeros(len(values), np.bool_)
-    for parsed in (own, start):
-        for places in () if parsed is None else parsed.flaws.values():
-            known[list(places)] = True
-    is_after = values > column.end.toordinal() if column.end is not None else known & ~known
+    is_after = values > (math.inf if column.end is None else column.end.toordinal())
     if start is not None:
         values = (values - start.values) / (DAYS_PER_YEAR if column.unit == "years" else 1.0)
     wrong = [
@@ -61,11 +57,5 @@ def times_of(column: FollowUpColumn, own: Parsed, start: Parsed | None) -> Parse
     ]
     if column.longest is not None:
         wrong.append((Flaw(f"a time longer than {column.longest:g} {column.unit}"), values > column.longest))
-    if column.missing == "refuse":
-        wrong.append((MISSING, np.isnan(values)))
-    for flaw, is_wrong in wrong:
-        found = np.flatnonzero(is_wrong & ~known)
-        if len(found):
-            flaws[flaw.words] = found.tolist()
-            known[found], values[found] = True, np.nan
-    return Parsed(values=values, flaws=flaws)
+    wrong.append((MISSING, np.isnan(values) & (column.missing == "refuse")))
+    return with_flaws(values, own, start, wrong)

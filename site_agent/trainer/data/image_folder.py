@@ -19,7 +19,8 @@ import re
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias, assert_never
 
@@ -49,30 +50,25 @@ class GrowingPixels:
     def __init__(self, folder: Path, numbers: int) -> None:
         """Create the file in `folder`. A row has this many numbers."""
         self._folder, self._numbers = folder, numbers
-        try:
+        with _disk(folder):
             self._rows = _file(folder)
-        except OSError as cause:
-            raise _unavailable(folder, cause) from cause
 
     def reserve(self, rows: int) -> None:
         """Check that the disk has enough space for the pixels of this number of further rows."""
-        _require(self._folder, rows * self._numbers)
+        with _disk(self._folder):
+            require_room(self._folder, rows * self._numbers * _BYTES, MODELS_RESERVE_BYTES)
 
     def add(self, pixels: Pixels) -> None:
         """Add the pixels of one row of the table, shape (numbers,)."""
-        try:
+        with _disk(self._folder):
             self._rows.write(np.ascontiguousarray(pixels, dtype=np.float32).data)
-        except OSError as cause:
-            raise _unavailable(self._folder, cause) from cause
 
     def finished(self) -> Pixels:
         """Return the pixels of all rows, float32 of shape (rows, numbers), read-only."""
-        try:
+        with _disk(self._folder):
             self._rows.flush()
             os.fsync(self._rows.fileno())  # without this, a disk that becomes full later would end the process
             buffer = _mapped(self._rows.fileno())
-        except OSError as cause:
-            raise _unavailable(self._folder, cause) from cause
         pixels = np.frombuffer(buffer, np.float32).reshape(-1, self._numbers)
         pixels.flags.writeable = False
         return pixels
@@ -88,14 +84,12 @@ def reserved(folder: Path | None, rows: int, numbers: int) -> Pixels:
     """Return an uninitialised array, float32 (rows, numbers), in memory or in a file. Errors as for GrowingPixels."""
     if folder is None or not rows * numbers:
         return np.empty((rows, numbers), dtype=np.float32)
-    _require(folder, rows * numbers)
-    try:
-        with _file(folder) as file:
-            # If the file had a gap, the process would end when the disk becomes full.
-            os.posix_fallocate(file.fileno(), 0, rows * numbers * _BYTES)
-            return np.frombuffer(_mapped(file.fileno()), np.float32).reshape(rows, numbers)
-    except OSError as cause:
-        raise _unavailable(folder, cause) from cause
+    with _disk(folder), _file(folder) as file:
+        require_room(folder, rows * numbers * _BYTES, MODELS_RESERVE_BYTES)
+        # If the file had a gap, the process would end when the disk becomes full.
+        os.posix_fallocate(file.fileno(), 0, rows * numbers * _BYTES)
+        buffer = _mapped(file.fileno())
+    return np.frombuffer(buffer, np.float32).reshape(rows, numbers)
 
 
 def chosen_images(images: Pixels, places: npt.NDArray[np.int64], folder: Path) -> Pixels:
@@ -122,21 +116,18 @@ def _mapped(descriptor: int) -> mmap.mmap | bytes:
     return mmap.mmap(descriptor, 0) if os.fstat(descriptor).st_size else b""
 
 
-def _require(folder: Path, numbers: int) -> None:
+@contextmanager
+def _disk(folder: Path) -> Iterator[None]:
     try:
-        require_room(folder, numbers * _BYTES, MODELS_RESERVE_BYTES)
+        yield
     except OSError as cause:
-        raise _unavailable(folder, cause) from cause
-
-
-def _unavailable(folder: Path, cause: OSError) -> UnavailableError:
-    return UnavailableError(
-        what=f"The folder {folder} cannot be used to prepare the images of the table: {cause.strerror}.",
-        consequence="Nothing was trained or predicted, and nothing was sent.",
-        remedy="Free disk space, declare a smaller image size with `resize: stretch` in the contract, or let this user "
-        "write to this folder. For a command that you type, set the environment variable TMPDIR to another folder. "
-        "Then start again.",
-    )
+        raise UnavailableError(
+            what=f"The folder {folder} cannot be used to prepare the images of the table: {cause.strerror}.",
+            consequence="Nothing was trained or predicted, and nothing was sent.",
+            remedy="Free disk space, declare a smaller image size with `resize: stretch` in the contract, or let this "
+            "user write to this folder. For a command that you type, set the environment variable TMPDIR to another "
+            "folder. Then start again.",
+        ) from cause
 
 
 _NUMBERED: Final = re.compile(r"(.+)#([0-9]{1,6})")

@@ -97,16 +97,21 @@ _MODES: Final = {"L": (1, 8), "I;16": (1, 16), "RGB": (3, 8)}
 
 def pixels_of(content: bytes, column: ImageColumn, number: int | None = None) -> Intensities | Flaw:
     """Return one file's image, float32 (numbers,) in [0, 1], or why it is refused. Frames are numbered from 1."""
-    match column.files:
-        case DicomFiles():
-            found = dicom_image(content, column, column.files, number)
-        case NiftiFiles():
-            found = nifti_slice(content, column.files, number)
-        case None:
-            return _picture(content, column)
-        case _:
-            assert_never(column.files)
-    return found if isinstance(found, Flaw) else _fitted(found, column)
+    try:
+        match column.files:
+            case DicomFiles():
+                found = _dicom_image(content, column, column.files, number)
+            case NiftiFiles():
+                found = _nifti_slice(content, column.files, number)
+            case None:
+                found = _picture(content, column)
+            case _:
+                assert_never(column.files)
+        return found if isinstance(found, Flaw) else _fitted(found, column)
+    except MemoryError:  # the image may be good
+        raise
+    except Exception:  # the decoders raise many kinds of errors for damaged bytes
+        return DAMAGED
 
 
 def _picture(content: bytes, column: ImageColumn) -> Intensities | Flaw:
@@ -123,10 +128,6 @@ def _picture(content: bytes, column: ImageColumn) -> Intensities | Flaw:
         return OTHER_FORMAT
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         return TOO_MANY_PIXELS
-    except MemoryError:  # the image may be good
-        raise
-    except Exception:  # the decoders raise many kinds of errors for damaged bytes
-        return DAMAGED
 
 
 def _flaw_before_decoding(image: Image.Image, column: ImageColumn) -> Flaw | None:
@@ -151,13 +152,12 @@ def _flaw_before_decoding(image: Image.Image, column: ImageColumn) -> Flaw | Non
     return None
 
 
-def _decoded(image: Image.Image, column: ImageColumn) -> Intensities | Flaw:
+def _decoded(image: Image.Image, column: ImageColumn) -> Intensities:
     from PIL import ImageOps
 
     image.load()
     turned = ImageOps.exif_transpose(image)
-    values = np.asarray(turned, dtype=np.float32).reshape(turned.height, turned.width, column.image.channels)
-    return _fitted(values, column)
+    return np.asarray(turned, dtype=np.float32).reshape(turned.height, turned.width, column.image.channels)
 
 
 def _fitted(values: Intensities, column: ImageColumn) -> Intensities | Flaw:
@@ -208,7 +208,7 @@ _ROUNDED: Final = 1e-5  # by how much the square of a rotation's quaternion can 
 _HEADER_BYTES: Final = {348: "nifti1", 540: "nifti2"}
 
 
-def dicom_image(content: bytes, column: ImageColumn, files: DicomFiles, number: int | None) -> Intensities | Flaw:
+def _dicom_image(content: bytes, column: ImageColumn, files: DicomFiles, number: int | None) -> Intensities | Flaw:
     """Return the image of a DICOM file: one frame.
 
     An image with inverted grey is turned back by the column's window. The frame's number is from 1, or None.
@@ -216,19 +216,14 @@ def dicom_image(content: bytes, column: ImageColumn, files: DicomFiles, number: 
     from PIL import Image
 
     logging.getLogger("pydicom").disabled = True  # warnings of the library can contain the text of a tag
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            found = _dicom_tags(content)
-            if isinstance(found, Flaw):
-                return found
-            flaw = _dicom_flaw(found, column, files, number)
-            return _dicom_pixels(found, column, number or 1) if flaw is None else flaw
-    except MemoryError:  # the image may be good
-        raise
-    except Exception:  # the decoders raise many kinds of errors for damaged bytes
-        return DAMAGED
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        found = _dicom_tags(content)
+        if isinstance(found, Flaw):
+            return found
+        flaw = _dicom_flaw(found, column, files, number)
+        return _dicom_pixels(found, column, number or 1) if flaw is None else flaw
 
 
 def _dicom_tags(content: bytes) -> Dataset | Flaw:
@@ -308,29 +303,24 @@ def _dicom_pixels(tags: Dataset, column: ImageColumn, number: int) -> Intensitie
     return _finite(values)
 
 
-def nifti_slice(content: bytes, files: NiftiFiles, number: int | None) -> Intensities | Flaw:
+def _nifti_slice(content: bytes, files: NiftiFiles, number: int | None) -> Intensities | Flaw:
     """Return one slice of a NIfTI volume, also compressed by gzip, in the usual view of the declared plane.
 
     `number` is the slice's number, from 1; None uses the declared slice.
     """
-    try:
-        packed = content[:2] == b"\x1f\x8b"
-        with gzip.GzipFile(fileobj=io.BytesIO(content)) if packed else io.BytesIO(content) as file:
-            start = file.read(max(_HEADER_BYTES))
-            header = _nifti_header(start)
-            if isinstance(header, Flaw):
-                return header
-            if (flaw := _nifti_flaw(header, start)) is not None:
-                return flaw
-            kind, shape = header.get_data_dtype(), header.get_data_shape()[:3]
-            end = header.get_data_offset() + kind.itemsize * int(np.prod(shape))
-            volume = (start + file.read(max(0, end - len(start))))[header.get_data_offset() : end]
-        values = np.frombuffer(volume, dtype=kind).reshape((*shape, *[1] * (3 - len(shape))), order="F")
-        return _nifti_plane(values, header, files, number)
-    except MemoryError:  # the image may be good
-        raise
-    except Exception:  # see dicom_image
-        return DAMAGED
+    packed = content[:2] == b"\x1f\x8b"
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) if packed else io.BytesIO(content) as file:
+        start = file.read(max(_HEADER_BYTES))
+        header = _nifti_header(start)
+        if isinstance(header, Flaw):
+            return header
+        if (flaw := _nifti_flaw(header, start)) is not None:
+            return flaw
+        kind, shape = header.get_data_dtype(), header.get_data_shape()[:3]
+        end = header.get_data_offset() + kind.itemsize * int(np.prod(shape))
+        volume = (start + file.read(max(0, end - len(start))))[header.get_data_offset() : end]
+    values = np.frombuffer(volume, dtype=kind).reshape((*shape, *[1] * (3 - len(shape))), order="F")
+    return _nifti_plane(values, header, files, number)
 
 
 def _nifti_header(start: bytes) -> Nifti1Header | Flaw:

@@ -15,9 +15,9 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -46,10 +46,12 @@ _PART: Final = 1 << 22  # bytes of a text file that are read at once
 _MOST_TITLES: Final = 30
 _MOST_LINES: Final = 1000  # of a cell
 _INNER_ENDS: Final = "\x1e\x1f"  # for carriage returns and line ends inside a cell, while a library reads a part
-_QUOTE, _LINE_END = ord('"'), ord("\n")
+_QUOTE, _LINE_END, _BLANK = ord('"'), ord("\n"), ord(" ")
 _END_OF_DOS: Final = "\x1a"
 _UNUSUAL: Final = tuple(map(str.encode, ("\0", "\ufeff", _END_OF_DOS, *_INNER_ENDS)))
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
+_WRONG_COLUMN: Final = re.compile(r"In CSV column #(\d+):")  # as pyarrow names the place of a text that is no number
+_TEXTS: Final = (arrow.string(), arrow.large_string(), arrow.date32(), arrow.binary(), arrow.large_binary())
 _NO_DAY: Final = "a time beyond the years 1 to 9999, or in an unknown zone"
 _NO_TEXT: Final = "a value that is not text, a number or a date; export it as one, or declare role: ignore"
 
@@ -92,22 +94,38 @@ class Block:
     unreadable: Sequence[tuple[int, int, Unreadable]] = ()
 
 
+@dataclass
+class Wanted:
+    """How rows are read. In a text file and a workbook, rows before `start` are not.
+
+    Attributes:
+        keeps_blank: whether a text file's rows of delimiters alone are returned too.
+        one_by_one: whether a text file's rows are never returned in blocks.
+        numbers: the places of columns that a text file's reader may return as numbers, in which `words` are missing. A
+            place with another text is returned as text from there on, and is removed here.
+    """
+
+    start: int = 1
+    keeps_blank: bool = False
+    one_by_one: bool = False
+    words: Sequence[str] = ()
+    numbers: set[int] = field(default_factory=set)
+
+
 @contextmanager
 def open_rows(
-    path: Path, form: Format, doubts: list[Doubt], start: int = 1, *, keeps_blank: bool = False
+    path: Path, form: Format, doubts: list[Doubt], wanted: Wanted | None = None
 ) -> Iterator[Iterator[Row | Block]]:
     """Open a table of any format, and return its rows that are not blank. The first has the names, if there are names.
 
-    Behind it a source may return whole blocks of rows. In a text file and a workbook, rows before `start` are not read.
-    If `keeps_blank`, rows of delimiters alone in a text file are returned too.
-
-    While the rows are read, what a person must look at is added to `doubts`.
+    Behind it a source may return whole blocks of rows. While they are read, what a person must look at is added to
+    `doubts`.
 
     Raises:
         OperatorError: the source cannot be read, is damaged, or is not of the declared kind.
     """
     try:
-        with path.open("rb") as file, closing(_rows(path, file, form, doubts, start, keeps_blank)) as rows:
+        with path.open("rb") as file, closing(_rows(path, file, form, doubts, wanted or Wanted())) as rows:
             yield rows
     except (PermissionError, IsADirectoryError) as cause:
         raise unusable(
@@ -124,19 +142,9 @@ def open_rows(
 
 def first_rows(path: Path, form: Format) -> list[tuple[int, list[str]]]:
     """Return the first rows of a table, among which its header is, with their numbers."""
-    with open_rows(path, form, []) as rows:
-        first = list(itertools.islice(_each_row(rows), _MOST_TITLES))
+    with open_rows(path, form, [], Wanted(one_by_one=True)) as rows:
+        first = [row for row in itertools.islice(rows, _MOST_TITLES) if isinstance(row, tuple)]
     return [(row, [cell if isinstance(cell, str) else "" for cell in map(cell_of, cells)]) for row, cells in first]
-
-
-def _each_row(rows: Iterator[Row | Block]) -> Iterator[Row]:
-    for row in rows:
-        if isinstance(row, tuple):
-            yield row
-        else:
-            numbers = row.rows[:_MOST_TITLES].tolist()
-            columns = [texts_of(row.columns[place].slice(0, len(numbers))) for place in sorted(row.columns)]
-            yield from zip(numbers, map(list, zip(*columns, strict=True)), strict=False)
 
 
 def first_row(rows: Iterator[Row | Block]) -> tuple[int, list[str]]:
@@ -153,7 +161,7 @@ def first_row(rows: Iterator[Row | Block]) -> tuple[int, list[str]]:
 
 
 def _rows(
-    path: Path, file: BinaryIO, form: Format, doubts: list[Doubt], start: int, keeps_blank: bool
+    path: Path, file: BinaryIO, form: Format, doubts: list[Doubt], wanted: Wanted
 ) -> Generator[Row | Block, None, None]:
     from site_agent.trainer.data.file_kinds import check_kind
 
@@ -161,11 +169,11 @@ def _rows(
         check_kind(path, file, form.kind)
     match form:
         case TableFormat():
-            return _text_rows(file, form, doubts, start, keeps_blank)
+            return _text_rows(file, form, doubts, wanted)
         case ExcelFormat():
             from site_agent.trainer.data.workbook import sheet_rows
 
-            return sheet_rows(path, form, doubts, start)
+            return sheet_rows(path, form, doubts, wanted.start)
         case ParquetFormat():
             return _parquet_rows(file)
         case LabelledFormat():
@@ -213,10 +221,8 @@ def _converted_column(column: Cells) -> tuple[Cells, list[tuple[int, Unreadable]
     kind = column.type
     if arrow.types.is_float64(kind) or arrow.types.is_integer(kind):
         return column, []
-    if arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_date32(kind):
-        return compute.fill_null(column.cast(arrow.string()), ""), []
     try:
-        if arrow.types.is_binary(kind) or arrow.types.is_large_binary(kind):  # Spark and Impala write texts as bytes
+        if kind in _TEXTS:  # also bytes, as Spark and Impala write texts
             return compute.fill_null(column.cast(arrow.string()), ""), []
     except arrow.ArrowInvalid:
         pass
@@ -305,7 +311,7 @@ def text_of(value: object) -> str | None:
 
 
 def _text_rows(
-    file: BinaryIO, form: TableFormat, doubts: list[Doubt], start: int, keeps_blank: bool
+    file: BinaryIO, form: TableFormat, doubts: list[Doubt], wanted: Wanted
 ) -> Generator[Row | Block, None, None]:
     is_wide = form.encoding == "utf-16"
     marks, _ = file.read(2), file.seek(0)
@@ -316,11 +322,11 @@ def _text_rows(
         encoding = "utf-16-le" if is_wide and not is_marked else form.encoding
         return io.TextIOWrapper(content, encoding, errors="strict" if is_wide else "surrogateescape", newline="")
 
-    text, read = decoded(file), _Text(form, start, keeps_blank)
-    if is_wide:
+    text, read = decoded(file), _Text(form, wanted)
+    if by_row := is_wide or wanted.one_by_one:
         yield from read.rows(text)
     # The first part is the first line, whose cells every other part must have.
-    while not is_wide and (part := file.read(_PART if read.width else 0) + file.readline(LONGEST_LINE + 1)):
+    while not by_row and (part := file.read(_PART if read.width else 0) + file.readline(LONGEST_LINE + 1)):
         # A quotation mark is open at the end: a cell goes on behind this part, or a mark is missing.
         for _ in range(_MOST_LINES if b'"' in part else 0):
             if part.count(b'"') % 2 == 0 or not (line := file.readline(LONGEST_LINE + 1)):
@@ -341,40 +347,29 @@ def _text_rows(
 class _Text:
     """Reads the parts of a text file one after another: at once by a library, or row by row where rows are unusual."""
 
-    def __init__(self, form: TableFormat, start: int, keeps_blank: bool) -> None:
-        self._delimiter, self._encoding = form.delimiter, form.encoding
-        self._start, self._row, self._line = start, 0, 0
-        self._first_blank = start + form.header if keeps_blank else math.inf
+    def __init__(self, form: TableFormat, wanted: Wanted) -> None:
+        self._form, self._wanted, self._delimiter = form, wanted, form.delimiter
+        self._row, self._line = 0, 0
+        self._first_blank = wanted.start + form.header if wanted.keeps_blank else math.inf
         self.width, self.swallowed = 0, 0
 
     def block(self, part: bytes) -> Block | None:
         """Return a part whose lines are rows of the usual width. Return None if one is unusual."""
-        if (
-            not self.width
-            or any(mark in part for mark in _UNUSUAL)
-            or re.search(rf'\n[{self._delimiter}" \t]*\r?(\n|\Z)'.encode(), b"\n" + part.removesuffix(b"\n"))
-            or (b"\r" in part and part.count(b"\r") != part.count(b"\r\n"))
-        ):
+        ends, is_quoted = part.count(b"\n"), b'"' in part
+        is_plain = part.isascii() and np.count_nonzero(np.frombuffer(part, np.uint8) < _BLANK) == ends
+        if not self.width or not (is_plain or _is_usual(part)):
             return None
-        lines, is_quoted = part.count(b"\n") + (not part.endswith(b"\n")), b'"' in part
+        lines = ends + (not part.endswith(b"\n"))
         try:
-            part = part if self._encoding == "utf-8" else part.decode(self._encoding).encode()
-            part, broken, swallowed = self._joined(part) if is_quoted else (part, set[int](), 0)
+            text = part if self._form.encoding == "utf-8" else part.decode(self._form.encoding).encode()
+            text, broken, swallowed = self._joined(text) if is_quoted else (text, set[int](), 0)
         except (UnicodeError, csv.Error):
             return None
-        names = list(map(str, range(self.width)))
-        try:
-            table = csv_reader.read_csv(
-                arrow.BufferReader(part),
-                csv_reader.ReadOptions(column_names=names),
-                csv_reader.ParseOptions(
-                    delimiter=self._delimiter, quote_char='"' if is_quoted else False, ignore_empty_lines=False
-                ),
-                csv_reader.ConvertOptions(column_types=dict.fromkeys(names, arrow.string()), strings_can_be_null=False),
-            )
-        except arrow.ArrowException:
+        table = self._table(text, is_quoted, self._wanted.numbers & set(range(self.width)))
+        if table is None or len(table) != (text.count(b"\n") + (not text.endswith(b"\n")) if is_quoted else lines):
             return None
-        if len(table) != part.count(b"\n") + (not part.endswith(b"\n")):
+        blank = rf'\n[{self._delimiter}" \t]*\r?(\n|\Z)'.encode()
+        if _has_blanks(table.column(0)) and re.search(blank, b"\n" + part.removesuffix(b"\n")):
             return None
         rows = np.arange(self._row + 1, self._row + 1 + len(table), dtype=np.int64)
         self._row, self._line = self._row + len(table), self._line + lines
@@ -384,6 +379,32 @@ class _Text:
             for inner, end in zip(_INNER_ENDS, "\r\n", strict=True):
                 columns[place] = compute.replace_substring(columns[place], inner, end)
         return Block(rows=rows, columns=columns)
+
+    def _table(self, part: bytes, is_quoted: bool, numbers: Set[int]) -> arrow.Table | None:
+        """Return the cells of lines, as numbers where that loses nothing. Return None if a line has another width."""
+        kinds = {str(place): arrow.float64() if place in numbers else arrow.string() for place in range(self.width)}
+        try:
+            table = csv_reader.read_csv(
+                arrow.BufferReader(part),
+                csv_reader.ReadOptions(column_names=list(kinds)),
+                csv_reader.ParseOptions(
+                    delimiter=self._delimiter, quote_char='"' if is_quoted else False, ignore_empty_lines=False
+                ),
+                csv_reader.ConvertOptions(
+                    column_types=kinds,
+                    null_values=["", *self._wanted.words],
+                    strings_can_be_null=False,
+                    decimal_point=self._form.decimal,
+                ),
+            )
+        except arrow.ArrowException as error:
+            found, table = _WRONG_COLUMN.match(str(error)), None
+            texts = {int(found[1])} & numbers if found else set[int]()
+        else:  # the library reads nan and inf as numbers, and 1e400 as inf
+            is_odd = {place: compute.any(compute.invert(compute.is_finite(table.column(place)))) for place in numbers}
+            texts = {place for place, some in is_odd.items() if some.as_py()}
+        self._wanted.numbers -= texts
+        return self._table(part, is_quoted, set()) if texts else table
 
     def _joined(self, part: bytes) -> tuple[bytes, set[int], int]:
         """Return a part with a line for each row, the places of cells with line ends, and how many hold rows.
@@ -425,7 +446,7 @@ class _Text:
         try:
             for cells in reader:
                 self._row += 1
-                if self._row < self._start:
+                if self._row < self._wanted.start:
                     continue
                 self.width = self.width or len(cells)
                 is_kept = self._row >= self._first_blank and len(cells) >= self.width > 1
@@ -466,6 +487,17 @@ class _Text:
                     refuse([f"line {self._line}: it has a NUL byte: the file is damaged, binary or in UTF-16"])
                 # A file that was joined from several has the mark of a beginning in its middle.
                 yield line.removeprefix("\ufeff").removesuffix(_END_OF_DOS)
+
+
+def _is_usual(part: bytes) -> bool:
+    has_other_ends = b"\r" in part and part.count(b"\r") != part.count(b"\r\n")
+    return not has_other_ends and not any(mark in part for mark in _UNUSUAL)
+
+
+def _has_blanks(cells: arrow.ChunkedArray) -> bool:
+    if not arrow.types.is_string(cells.type):
+        return bool(cells.null_count)
+    return bool(compute.any(compute.equal(compute.utf8_trim_whitespace(cells), "")).as_py())
 
 
 def _parquet_rows(file: BinaryIO) -> Generator[Row | Block, None, None]:

@@ -16,6 +16,7 @@ import hashlib
 import itertools
 import math
 import sys
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,7 +68,16 @@ from site_agent.trainer.data.follow_up import follow_up_parser, times_of
 from site_agent.trainer.data.image_folder import ImageFolder, Pixels, chosen_images, temporary_folder
 from site_agent.trainer.data.image_formats import difference
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
-from site_agent.trainer.data.table_sources import Block, Doubt, blocks_of, first_row, first_rows, open_rows, texts_of
+from site_agent.trainer.data.table_sources import (
+    Block,
+    Doubt,
+    Wanted,
+    blocks_of,
+    first_row,
+    first_rows,
+    open_rows,
+    texts_of,
+)
 
 # Days that programs write for "not known". An ordinary patient can have one of them, several hardly.
 _MARKER_DAYS: Final = tuple(
@@ -232,7 +242,7 @@ class _Reading:
         self.may_put_aside = contract.put_aside > 0 and not for_prediction
         self.mistakes = Mistakes(kept_rows, collects_rows=self.may_put_aside)
         self.put_aside: tuple[Mistake, ...] = ()
-        self.parsed: dict[str, list[Numbers]] = {}
+        self.parsed: dict[str, array[float]] = {}
         self.patients: list[str] = []
         self.no_identifiers = {"", "NULL", "\\N", *contract.missing_markers, *ERROR_CODES}
         self.cells: dict[tuple[str, int], str] = {}
@@ -242,6 +252,7 @@ class _Reading:
         numbers = NumericFeature | RegressionTarget | FollowUpColumn
         self.numbers = {column.name for column in contract.columns if isinstance(column, numbers)}
         self.marks = np.zeros(2)
+        self.wanted = Wanted(keeps_blank=for_prediction, words=contract.missing_markers)
         self.drops = not for_prediction and contract.target.missing == "drop"
         self.dropped: list[int] = []
         self.folder: ImageFolder | None = None
@@ -249,8 +260,8 @@ class _Reading:
 
     def run(self, path: Path) -> Table:
         form, doubts = self.contract.format, list[Doubt]()
-        start = self._start(path, doubts)
-        with open_rows(path, form, doubts, start, keeps_blank=self.for_prediction) as rows:
+        self.wanted.start = self._start(path, doubts)
+        with open_rows(path, form, doubts, self.wanted) as rows:
             first = first_row(rows)
             if self.contract.format.header:
                 width, positions = len(first[1]), self._positions_by_name(first[1])
@@ -266,7 +277,7 @@ class _Reading:
             others = (self.contract.patient, image, *self.contract.terms)
             read = {*parsers, *(column.name for column in others if column and column.name in positions)}
             places = sorted({*(positions[name] for name in read), *self.other_places.values()})
-            self.parsed = {name: [np.empty(0)] for name in parsers if not isinstance(self.dates.get(name), DayColumn)}
+            self.parsed = {name: array("d") for name in parsers if not isinstance(self.dates.get(name), DayColumn)}
             rows = rows if form.header else itertools.chain([first], rows)
             for block in blocks_of(rows, width, places):
                 self._take(block, width, positions, parsers)
@@ -392,16 +403,17 @@ class _Reading:
 
     def _take(self, block: Block, width: int, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]) -> None:
         self._take_damage(block, width, positions)
-        rows, dates = block.rows, self.dates
+        rows, dates, is_unproved = block.rows, self.dates, self.marks[0] == self.marks[1]
         is_used = self._used_rows(block, positions, parsers)
-        self.rows.append(rows[is_used])
+        used = slice(None) if is_used.all() else is_used  # a slice copies nothing
+        self.rows.append(rows[used])
         self.dropped += rows[~is_used].tolist()
         days = {name: parsers[name](block.columns[positions[name]]) for name in parsers if name in dates}
         for name, parsed in days.items():
             for day in _MARKER_DAYS:
                 self.marker_days[name, day] += int((parsed.values == day.toordinal()).sum())
         for name, parse in parsers.items():
-            if self.marks[0] == self.marks[1] and name in self.numbers:
+            if is_unproved and name in self.numbers:
                 self.marks += decimal_marks(block.columns[positions[name]])
             own = days[name] if name in days else parse(block.columns[positions[name]])
             parsed = self._interval(name, own, days)
@@ -415,10 +427,15 @@ class _Reading:
                     cells = texts_of(block.columns[positions[name]])
                     self.cells |= {(name, int(rows[place])): cells[place] for place in places}
             if name in self.parsed:
-                self.parsed[name].append(parsed.values[is_used])
+                self.parsed[name].frombytes(parsed.values[used].tobytes())
+        if is_unproved and self.marks[0] != self.marks[1] and not self.for_prediction:
+            features = (one for one in self.contract.features if isinstance(one, NumericFeature))
+            self.wanted.numbers.update(positions[one.name] for one in features)
         patient = self.contract.patient
         if patient and patient.name in positions:
-            cells = arrow.array(texts_of(block.columns[positions[patient.name]]), arrow.string())
+            cells = block.columns[positions[patient.name]]
+            if not arrow.types.is_string(cells.type):
+                cells = arrow.array(texts_of(cells), arrow.string())
             self.patients += compute.utf8_trim_whitespace(cells.filter(arrow.array(is_used))).to_pylist()
         for name, place in self.other_places.items():
             self.others[name] += texts_of(block.columns[place])
@@ -470,8 +487,7 @@ class _Reading:
         return is_used
 
     def _finish(self, positions: Mapping[str, int]) -> Table:
-        # Columns are joined one after another, so that only one column is in memory twice.
-        columns = {name: np.concatenate(self.parsed.pop(name)) for name in list(self.parsed)}
+        columns = {name: np.asarray(values) for name, values in self.parsed.items()}
         rows = np.concatenate([np.empty(0, np.int64), *self.rows])
         self._fill(columns, len(rows), positions)
         is_identified = self.contract.patient is not None and self.contract.patient.name in positions

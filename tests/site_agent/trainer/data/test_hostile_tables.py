@@ -17,7 +17,7 @@ from site_agent.trainer.data import table_sources
 from site_agent.trainer.data.cells import feature_parser
 from site_agent.trainer.data.columns import NumericFeature
 from site_agent.trainer.data.contract import BinaryTarget, Contract, TableFormat
-from site_agent.trainer.data.tables import read_table
+from site_agent.trainer.data.tables import read_table, survey_table
 from tests.for_each import for_each
 
 from .conftest import SMALL, SMALL_HEADER, SMALL_ROWS, contract_from
@@ -128,6 +128,27 @@ def test_parts_of_a_text_file_have_its_rows(tmp_path: Path, seed: int, monkeypat
         [cell for block in blocks for cell in table_sources.texts_of(block.columns[place])] for place in range(3)
     )
     assert [list(row) for row in zip(*columns, strict=True)] == rows
+
+
+@for_each("seed", range(40))
+def test_numbers_of_every_part_are_those_of_the_whole_file(
+    tmp_path: Path, seed: int, small_contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part that the library reads as numbers has the values, and the mistakes, of cells that the rules read."""
+    generator, path = np.random.default_rng(seed), tmp_path / "t.csv"
+    odd = ["nan", "NaN", "inf", "-inf", " 5", "+5", "1e5", "1.50", "?", " ?", "", "<5", "1,5", "0x1", "1_0", "1.234"]
+    cells = [*map(str, range(20, 90)), "0", "0.0", "63.0", *generator.choice([*odd, "\u0663", "1e400"], 2).tolist()]
+    rows = [["37.5", *SMALL_ROWS[0][1:]], ["41", "230.5", *SMALL_ROWS[1][2:]]]
+    rows += [[*generator.choice(cells, 2).tolist(), "1", "no", "", str(row % 2)] for row in range(40)]
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([SMALL_HEADER, *rows])
+    whole = survey_table(path, small_contract)
+    monkeypatch.setattr(table_sources, "_PART", 60)
+    parts = survey_table(path, small_contract)
+
+    assert set(parts.mistakes) == set(whole.mistakes)  # they are found in another order
+    for name, values in whole.table.features.items():
+        np.testing.assert_array_equal(parts.table.features[name], values)
 
 
 def test_ten_thousand_columns_are_read(tmp_path: Path) -> None:
