@@ -132,16 +132,31 @@ def test_parts_of_a_text_file_have_its_rows(tmp_path: Path, seed: int, monkeypat
 
 @for_each("seed", range(40))
 def test_numbers_of_every_part_are_those_of_the_whole_file(
-    tmp_path: Path, seed: int, small_contract: Contract, monkeypatch: pytest.MonkeyPatch
+    write: Callable[..., Path], seed: int, small_contract: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part that the library reads as numbers has the values, and the mistakes, of cells that the rules read."""
-    generator, path = np.random.default_rng(seed), tmp_path / "t.csv"
-    odd = ["nan", "NaN", "inf", "-inf", " 5", "+5", "1e5", "1.50", "?", " ?", "", "<5", "1,5", "0x1", "1_0", "1.234"]
-    cells = [*map(str, range(20, 90)), "0", "0.0", "63.0", *generator.choice([*odd, "\u0663", "1e400"], 2).tolist()]
-    rows = [["37.5", *SMALL_ROWS[0][1:]], ["41", "230.5", *SMALL_ROWS[1][2:]]]
-    rows += [[*generator.choice(cells, 2).tolist(), "1", "no", "", str(row % 2)] for row in range(40)]
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([SMALL_HEADER, *rows])
+    generator = np.random.default_rng(seed)
+    odd = [
+        "nan",
+        "inf",
+        " 5",
+        "+5",
+        "1e5",
+        "1.50",
+        "?",
+        " ?",
+        "",
+        "<5",
+        "1,5",
+        "0x1",
+        "1_0",
+        "1.234",
+        "\u0663",
+        "1e400",
+    ]
+    cells = [*map(str, range(20, 90)), "0", "0.0", "63.0", *generator.choice(odd, 2).tolist()]
+    rows = [[*generator.choice(cells, 2).tolist(), "1", "no", "", str(row % 2)] for row in range(40)]
+    path = write([["37.5", *SMALL_ROWS[0][1:]], *rows])
     whole = survey_table(path, small_contract)
     monkeypatch.setattr(table_sources, "_PART", 60)
     parts = survey_table(path, small_contract)
