@@ -136,31 +136,13 @@ def test_numbers_of_every_part_are_those_of_the_whole_file(
 ) -> None:
     """A part that the library reads as numbers has the values, and the mistakes, of cells that the rules read."""
     generator = np.random.default_rng(seed)
-    odd = [
-        "nan",
-        "inf",
-        " 5",
-        "+5",
-        "1e5",
-        "1.50",
-        "?",
-        " ?",
-        "",
-        "<5",
-        "1,5",
-        "0x1",
-        "1_0",
-        "1.234",
-        "\u0663",
-        "1e400",
-    ]
+    odd = ["nan", "inf", " 5", "+5", "1e5", "1.50", "?", " ?", "", "<5", "1,5", "0x1", "1_0", "1.234", "٣", "1e400"]
     cells = [*map(str, range(20, 90)), "0", "0.0", "63.0", *generator.choice(odd, 2).tolist()]
     rows = [[*generator.choice(cells, 2).tolist(), "1", "no", "", str(row % 2)] for row in range(40)]
     path = write([["37.5", *SMALL_ROWS[0][1:]], *rows])
     whole = survey_table(path, small_contract)
     monkeypatch.setattr(table_sources, "_PART", 60)
     parts = survey_table(path, small_contract)
-
     assert set(parts.mistakes) == set(whole.mistakes)  # they are found in another order
     for name, values in whole.table.features.items():
         np.testing.assert_array_equal(parts.table.features[name], values)
@@ -189,7 +171,7 @@ def test_ten_thousand_columns_are_read(tmp_path: Path) -> None:
         *((" 7.25 ", 7.25), ("+3", 3.0), ("-1e1", -10.0), (".5", 0.5), ("1.", 1.0), ("5e-324", 5e-324)),
         *(
             (cell, None)
-            for cell in ("nan", "inf", "1_0", "1e400", "2e100", "Zebra", "٣", "1,5", "0x1f", "1 2", "0" * 401)
+            for cell in [*["nan", "inf", "1_0", "1e400", "2e100", "Zebra", "٣", "1,5", "0x1f", "1 2"], "0" * 401]
         ),
         *((cell, np.nan) for cell in ("?", "", " ", "0", "0.0", "-0")),
     ],
