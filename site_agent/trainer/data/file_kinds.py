@@ -59,7 +59,7 @@ _MARKS: Final = (
     (0, b"MSH|", FileKind("a file of HL7 messages", None, _EXPORT)),
 )  # fmt: skip
 _WORKBOOK: Final = FileKind("an Excel workbook", "excel", "Declare `kind: excel` in the contract's format.")
-_WORKBOOK_PARTS: Final = (b"xl/", b"[Content_Types].xml", b"_rels/", b"docProps/")
+_WORKBOOK_PARTS: Final = (b"xl/", b"[Content_Types].xml", b"_rels/", b"docProps/", b"sheet1.xml")
 _FHIR: Final = re.compile(rb'\s*\{[^\n]{0,4000}?"resourceType"\s*:')
 _MARKUP: Final = re.compile(rb"\s*<(\?xml|!doctype|html|table|workbook)\b", re.IGNORECASE)
 _SCRIPT: Final = re.compile(

@@ -369,7 +369,8 @@ class _Text:
         if table is None or len(table) != (text.count(b"\n") + (not text.endswith(b"\n")) if is_quoted else lines):
             return None
         blank = rf'\n[{self._delimiter}" \t]*\r?(\n|\Z)'.encode()
-        if _has_blanks(table.column(0)) and re.search(blank, b"\n" + part.removesuffix(b"\n")):
+        first = compute.utf8_trim_whitespace(table.column(0).cast(arrow.string()).fill_null(""))
+        if compute.any(compute.equal(first, "")).as_py() and re.search(blank, b"\n" + part.removesuffix(b"\n")):
             return None
         rows = np.arange(self._row + 1, self._row + 1 + len(table), dtype=np.int64)
         self._row, self._line = self._row + len(table), self._line + lines
@@ -492,12 +493,6 @@ class _Text:
 def _is_usual(part: bytes) -> bool:
     has_other_ends = b"\r" in part and part.count(b"\r") != part.count(b"\r\n")
     return not has_other_ends and not any(mark in part for mark in _UNUSUAL)
-
-
-def _has_blanks(cells: arrow.ChunkedArray) -> bool:
-    if not arrow.types.is_string(cells.type):
-        return bool(cells.null_count)
-    return bool(compute.any(compute.equal(compute.utf8_trim_whitespace(cells), "")).as_py())
 
 
 def _parquet_rows(file: BinaryIO) -> Generator[Row | Block, None, None]:
