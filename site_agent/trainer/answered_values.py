@@ -7,8 +7,8 @@ they have the same values as at every earlier answer, or enough other values. Th
 * since each earlier run, in each column and in each pair of columns, either no row changed or rows of at least
   `smallest_cell` patients did. A row that changed in several columns is one row, and missing values are no rows;
 * a value that the plan's range replaced by a limit hides no other row, because anybody knows it, and neither does one
-  that changed by less than a thousandth, as all do in an export with fewer digits, or that half of the changed rows
-  have, such as 0. Only for pairs of two codes no number of rows is required;
+  that changed by less than a thousandth, as all do in an export with fewer digits, or to one of few
+  values that most changed rows have, such as 0. Only for pairs of two codes no number of rows is required;
 * source values are remembered, and values as the plan maps them, by the concept's name. So a changed range is a change
   of values, and a column that got another name is the same column;
 * the disk has no value. It has keyed digests under the site's secret, in the order of the rows;
@@ -48,6 +48,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 # 0 for a missing value; odd for a value that hides others. The upper half is that of the value to three digits.
 Digests: TypeAlias = npt.NDArray[np.uint64]
 
+_MOST_USUAL: Final = 4
 _PATIENTS: Final = ""  # no column has this name
 _FACTORS: Final = re.compile(r"(?:^|:)([a-z][a-z0-9-]*?)(?==|,|\d[:,])")  # concepts in the name of a product
 _NEVER: Final = "Nothing was counted, nothing was trained and nothing was sent."
@@ -323,8 +324,8 @@ def _surely_enough(new: Digests, old: Digests, fewest_rows: int, is_code: Bools)
 
 
 def _most(column: Digests) -> int:
-    """Return how many rows have the commonest value of a column; missing values are none."""
-    return int(np.unique(_rough(column[column != 0]), return_counts=True)[1].max(initial=0))
+    """Return how many rows have the commonest values of a column; missing values are none."""
+    return int(np.sort(np.unique(_rough(column[column != 0]), return_counts=True)[1])[-_MOST_USUAL:].sum())
 
 
 def _rough(digests: Digests) -> Digests:
@@ -341,7 +342,7 @@ def _counted(flags: Bools) -> Float64:
 def _are_enough(new: Digests, old: Digests, owners: Sequence[Digests], smallest_cell: int, is_code: Bools) -> bool:
     """Return whether no row changed, or rows of enough patients, without missing values. Shapes (rows, columns).
 
-    Rows with the commonest changed value of a number, if it is that of half of them, hide no others.
+    The commonest changed values hide no others if two thirds of the rows have them. Sums and squares show how many do.
     """
     is_new, is_old = ((each != 0).all(axis=1) for each in (new, old))
     new, old, is_changed, hidden = new[is_new], old[is_old], False, False
@@ -349,20 +350,20 @@ def _are_enough(new: Digests, old: Digests, owners: Sequence[Digests], smallest_
     for mine, others, of, of_others in ((new, old, *whose), (old, new, *reversed(whose))):
         changed, rough = _changed(mine, others, of, of_others), _rough(mine)
         hides = changed & (mine % np.uint64(2) == 1).all(axis=1) & _changed(rough, _rough(others), of, of_others)
-        patients = len(np.unique(of[hides]))
-        beside = len(np.unique(of[hides][_is_beside_usual(rough[hides][:, ~is_code])]))
-        are_few = 0 < beside < smallest_cell and 2 * beside <= patients
+        is_beside = _is_beside_usual(rough[hides][:, ~is_code])
+        patients, beside = (len(np.unique(each)) for each in (of[hides], of[hides][is_beside]))
+        are_few = 0 < beside < smallest_cell and 3 * beside <= patients
         is_changed, hidden = is_changed or bool(changed.any()), hidden or (patients >= smallest_cell and not are_few)
     return not is_changed or hidden
 
 
 def _is_beside_usual(rows: Digests) -> Bools:
-    """Return which rows have in no column the commonest value, if several rows have it: (rows,)."""
+    """Return which rows have in no column one of its four commonest values that several rows have: (rows,)."""
     found = np.ones(len(rows), np.bool_)
-    for column in rows.T if len(rows) else ():
+    for column in rows.T:
         kinds, counts = np.unique(column, return_counts=True)
-        if counts.max() > 1:
-            found &= column != kinds[counts.argmax()]
+        usual = kinds[np.argsort(-counts, kind="stable")][:_MOST_USUAL]
+        found &= ~np.isin(column, usual[: np.count_nonzero(counts > 1)])
     return found
 
 

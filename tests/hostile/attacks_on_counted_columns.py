@@ -139,7 +139,8 @@ def _without_rows(*given: Any) -> dict[str, Any]:
 _forgetful = partial(patched, answered_values, remember=lambda *_: None)
 _apart = partial(patched, statistics_study, StatisticsStudy=Apart)
 USED_VALUES, NUMBERS_OF = concept_frame.used_values, concept_frame.numbers_of
-NEW: Final = ((1, AGE, 120, "", "f", "yes"), *[(0, 30, 99, "", "f", "no")] * 10, *[(1, 40, 98, "", "m", "yes")] * 10)
+PAIRS: Final = (((0, 30 + k, 90 + k, "", "f", "no"), (1, 50 + k, 121 + k, "", "m", "yes")) for k in range(10))
+NEW: Final = ((1, AGE, 120, "", "f", "yes"), *(row for pair in PAIRS for row in pair))
 CASES: Final[dict[str, tuple[str, str, Any, dict[str, Any]]]] = {
     "one-added-patient": (
         "a column is counted before and after a patient came",

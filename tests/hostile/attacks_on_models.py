@@ -115,7 +115,7 @@ def firth_at_one_patient(weakened: bool) -> bool:
 
 
 def _with_few() -> AbstractContextManager[None]:
-    return patched(Design, few=lambda self, *_: [False] * len(self.columns))
+    return patched(Design, **dict.fromkeys(("few", "few_together"), lambda self, *_: [False] * len(self.columns)))
 
 
 def _summed(weakened: bool, table: pd.DataFrame, terms: Sequence[str], **keys: Any) -> dict[str, float]:

@@ -410,7 +410,7 @@ WEAKENED: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "the rules": lambda: _without(Reason.OTHER_RULES),
     "the memory of values": lambda: patched(answered_values, remember=lambda *used: None),
     "pairs of columns in the memory": lambda: patched(
-        answered_values, _surely_enough=lambda new, old, cell: np.ones((new.shape[1],) * 2, np.bool_)
+        answered_values, _surely_enough=lambda new, *_: np.ones((new.shape[1],) * 2, np.bool_)
     ),
     "mapped values in the memory": lambda: patched(answered_values, numbers_of=_source_alone),
     "the witness of the memory": lambda: patched(answered_values, require_head=lambda folder, head: None),

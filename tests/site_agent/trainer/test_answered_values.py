@@ -109,7 +109,7 @@ def test_new_rows_with_the_usual_value_hide_no_other(others: int, tmp_path: Path
     assert answers(tmp_path, "one", doses)
 
     assert answers(tmp_path, "zeros", beside(doses, {"dose": [0.0] * 40}))
-    more = beside(doses, {"dose": [*[0.0] * 39, *(40.0 + place for place in range(others))]})
+    more = beside(doses, {"dose": [*[0.0] * 29, *[15.0] * 10, *(40.0 + place for place in range(others))]})
     assert answers(tmp_path, "two", more) == (others == CELL)
 
 
