@@ -154,15 +154,15 @@ def _as_text(lines: list[list[str | float | None]], form: Format) -> bytes:
     delimiter, decimal = (form.delimiter, form.decimal) if isinstance(form, TableFormat) else (",", ".")
     for number, (who, *cells) in enumerate(lines):
         name = harmless(who) if number and isinstance(who, str) else who
-        text.write(delimiter.join(_quoted(cell, decimal) for cell in (name, *cells)) + "\n")
+        text.write(delimiter.join(csv_cell(cell, delimiter, decimal) for cell in (name, *cells)) + "\n")
     return text.getvalue().encode()
 
 
-def _quoted(cell: str | float | None, decimal: str) -> str:
+def csv_cell(cell: str | float | None, delimiter: str, decimal: str) -> str:
     """Return a cell as CSV. A cell with a semicolon is quoted, because some spreadsheets split cells at semicolons."""
-    if isinstance(cell, float):
+    if isinstance(cell, float) and decimal != delimiter:
         return str(cell).replace(".", decimal)
-    text = "" if cell is None else str(cell)
+    text = "" if cell is None else str(cell).replace(".", decimal) if isinstance(cell, float) else str(cell)
     return '"' + text.replace('"', '""') + '"' if _TO_QUOTE.search(text) else text
 
 

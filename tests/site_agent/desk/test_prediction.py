@@ -15,7 +15,7 @@ import pytest
 from protos.errors import ConfigurationError, DataError, OperatorError, UnavailableError, UsageError
 from protos.plan.plan import Plan
 from site_agent.desk.comparison.evaluation import scores_of
-from site_agent.desk.prediction import harmless, predict_table
+from site_agent.desk.prediction import csv_cell, harmless, predict_table
 from site_agent.desk.result_files import check_place, write_result
 from site_agent.desk.results.saved_model import SavedModel, save_model
 from site_agent.hospital import Hospital, read_hospital
@@ -69,7 +69,6 @@ def _trained(folder: Path, table: Table = "breast-cancer", kind: Kind = "own-col
 
 
 def _plan_for(kind: Kind, own: tuple[str, ...]) -> Plan:
-    """A plan by which the network reads the site's columns, agreed ones, both, or is the hospital's own."""
     match kind:
         case "own-columns":
             return make_plan()
@@ -86,7 +85,6 @@ def _plan_for(kind: Kind, own: tuple[str, ...]) -> Plan:
 
 
 def _training(folder: Path, kind: Kind) -> dict[str, object]:
-    """What hospital.yaml says of how this site trains."""
     if kind != "own-module":
         return {}
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,7 +95,6 @@ def _training(folder: Path, kind: Kind) -> dict[str, object]:
 
 
 def _save(hospital: Hospital, study: Study, preprocessing: Preprocessing) -> Outcome:
-    """Train alone under the plan and keep the chosen model, as the report does."""
     outcome = conclude(study, run_rounds(study.plan, [study]))
     model = SavedModel(plan=study.plan, preprocessing=preprocessing, values=outcome.values)
     save_model(hospital.state_path, "law-1", model)
@@ -139,14 +136,12 @@ def test_predictions_are_the_test_outputs_to_the_bit(tmp_path: Path, table: Tabl
     assert len(rows) == len(test)
     assert [row[0] for row in rows] == [trained.rows[row][0] for row in test]
     np.testing.assert_array_equal(found, expected if table == "wine" else expected[:, None])
-    assert (
-        header
-        == {
-            "breast-cancer": ["who", "probability", "abstained_because"],
-            "wine": ["who", "probability_0", "probability_1", "probability_2", "predicted", "abstained_because"],
-            "diabetes": ["who", "prediction", "abstained_because"],
-        }[table]
-    )
+    headers = {
+        "breast-cancer": ["who", "probability", "abstained_because"],
+        "wine": ["who", "probability_0", "probability_1", "probability_2", "predicted", "abstained_because"],
+        "diabetes": ["who", "prediction", "abstained_because"],
+    }
+    assert header == headers[table]
     if table == "wine":
         assert [row[4] for row in rows] == [str(row.argmax()) for row in expected]
     if table == "diabetes":
@@ -165,7 +160,7 @@ def test_an_identifier_is_never_a_formula(tmp_path: Path, who: str) -> None:
     _, found = _read(tmp_path / "out.csv")
     assert found[3][0] == ("'" + who if who[0] in "=+-@" else who)
     assert not any(row[0].startswith(("=", "+", "-", "@")) for row in found)
-    for separator in ";|\t":  # as a spreadsheet of another country parts the cells
+    for separator in ";|\t":
         with (tmp_path / "out.csv").open(newline="") as file:
             cells = [cell for row in csv.reader(file, delimiter=separator) for cell in row]
         assert not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
@@ -177,6 +172,13 @@ def test_every_start_of_a_formula_is_disarmed(start: str) -> None:
     assert harmless(f"{start}x") == f"'{start}x"
     assert harmless(f"x{start}") == f"x{start}"
     assert harmless("") == ""
+
+
+def test_a_number_with_a_decimal_comma_is_one_cell() -> None:
+    """A table can have commas for both, with its numbers in quotation marks."""
+    for mark in ",;":
+        line = mark.join(csv_cell(cell, mark, ",") for cell in (0.25, "a;b"))
+        assert next(csv.reader([line], delimiter=mark)) == ["0,25", "a;b"]
 
 
 def _copy(folder: Path) -> Path:

@@ -203,11 +203,8 @@ def test_a_feature_that_is_a_time_of_follow_up_is_warned_about(tmp_path: Path) -
     """A model would read the future."""
     columns = [f"{{name: {name}, role: feature, type: numeric}}" for name in ("age", "survival_days", "lifetime-dose")]
     lines = "\n".join(f"  - {one}" for one in (*columns, TARGET % ""))
-    (tmp_path / "table.csv").write_text(
-        "\n".join(
-            ["age,survival_days,lifetime-dose,died", *(f"{row},{row % 7},{row % 5},{1 + row % 2}" for row in range(60))]
-        )
-    )
+    rows = [f"{row},{row % 7},{row % 5},{1 + row % 2}" for row in range(60)]
+    (tmp_path / "table.csv").write_text("\n".join(["age,survival_days,lifetime-dose,died", *rows]))
     survey = survey_table(tmp_path / "table.csv", contract_from(f"format: {{header: true}}\ncolumns:\n{lines}\n"))
 
     found = {one.key for one in examine(survey, Split(seed=0)).findings}
