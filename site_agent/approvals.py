@@ -13,6 +13,9 @@ Only a person's command writes these files (approving.py). This file stores anno
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
@@ -68,9 +71,9 @@ class Approval(Document):
     withdrawn: Withdrawal | None = None
 
     @property
-    def names(self) -> str:
-        """Return the names of all persons who approved the plan, as part of a sentence."""
-        return " and ".join(signature.by for signature in self.signatures)
+    def run_name(self) -> str:
+        """Return the name of the plan's run."""
+        return f"{self.study}-v{self.version}-{self.plan_digest[:12]}"
 
 
 def keep_plan(state: Path, plan: Plan) -> None:
@@ -132,12 +135,9 @@ def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str 
 
 
 def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
-    """Return the other plan of this study that was approved last at this site, or None.
-
-    An unreadable file is skipped, because it cannot be compared.
-    """
+    """Return the other plan of this study that was approved last at this site, or None."""
     found = [entry for entry in others_approved(state, plan) if entry[0].study == plan.study]
-    return max(found, key=lambda entry: entry[1].signatures[-1].at) if found else None
+    return max(found, key=lambda entry: entry[1].signatures[-1].at, default=None)
 
 
 def others_approved(state: Path, plan: Plan) -> list[tuple[Plan, Approval]]:
@@ -148,37 +148,35 @@ def others_approved(state: Path, plan: Plan) -> list[tuple[Plan, Approval]]:
 
 def allowed_beside(state: Path, plan: Plan, approvers: int) -> frozenset[str]:
     """Return the runs that enough persons allowed beside a plan's run, in the approval of either of the two plans."""
-    others = others_approved(state, plan)
-    allowed = {other.run_name for other, one in others if _persons_beside(one, plan.run_name) >= approvers}
-    own = find_approval(state, plan)
-    named = {run for signature in own.signatures for run in signature.beside} if own else set()
-    return frozenset(allowed | {run for run in named if own and _persons_beside(own, run) >= approvers})
+    found = [(one.run_name, run) for _, one in _readable(state) if not one.withdrawn for run in _beside(one, approvers)]
+    return frozenset(run for pair in found if plan.run_name in pair for run in pair)
 
 
-def _persons_beside(approval: Approval, run: str) -> int:
-    found = {person_of(signature.by) for signature in approval.signatures if run in signature.beside}
-    return 0 if approval.withdrawn else len(found)
+def _beside(approval: Approval, approvers: int) -> list[str]:
+    persons = {(person_of(signature.by), run) for signature in approval.signatures for run in signature.beside}
+    return [run for run, number in Counter(run for _, run in persons).items() if number >= approvers]
 
 
 def all_approvals(state: Path) -> list[tuple[Plan | None, Approval]]:
     """Return every approval with its plan, or with None if the plan is unreadable. A damaged approval is skipped."""
     found: list[tuple[Plan | None, Approval]] = []
-    for path in sorted(approvals_folder(state).glob("*.json")):
-        try:
-            approval = Approval.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError):
-            continue
-        try:
-            plan = plan_from_wire((approvals_folder(state) / "plans" / path.name).read_bytes())
-        except (OSError, ProtocolError):
-            plan = None
+    for path, approval in _readable(state):
+        plan = None
+        with suppress(OSError, ProtocolError):
+            plan = plan_from_wire((path.parent / "plans" / path.name).read_bytes())
         found.append((plan, approval))
     return found
 
 
+def _readable(state: Path) -> Iterator[tuple[Path, Approval]]:
+    for path in sorted(approvals_folder(state).glob("*.json")):
+        with suppress(OSError, ValidationError):
+            yield path, Approval.model_validate_json(path.read_bytes())
+
+
 def newest_version(state: Path, study: str) -> int:
     """Return the highest version of a study that was approved at this site, or 0 if no version was approved."""
-    return max((one.version for _, one in all_approvals(state) if one.study == study), default=0)
+    return max((one.version for _, one in _readable(state) if one.study == study), default=0)
 
 
 def approval_path(state: Path, plan: Plan) -> Path:

@@ -66,8 +66,8 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
         frame.require_one_row_each()
         values, (times, events) = self._design.values(frame), followed(frame, self._time, self._cox.event)
         died, few = events == 1, self._design.few(values, frame)
-        if 0 < died.sum() < self._size.smallest_part:
-            raise Unanswerable(f"Only {died.sum()} rows of this hospital have the event {self._cox.event}.")
+        if 0 < frame.rows < frame.smallest_cell or 0 < died.sum() < self._size.smallest_part:
+            raise Unanswerable(f"Too few complete rows of this hospital, or too few with {self._cox.event}.")
         if self._design.is_decided(times[died], frame.patients[died]):
             raise Unanswerable(f"Few events of this hospital have another {self._cox.time} than most.")
         sets = RiskSets.of(times, died)

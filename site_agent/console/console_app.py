@@ -281,7 +281,8 @@ class _Pages:
         except OperatorError as damaged:
             return str(damaged)
         missing = why_not(approval, approvers=hospital.policy.approvers, now=datetime.now(UTC))
-        names = "" if approval is None else f"Approved by {approval.names}. "
+        signed = " and ".join(one.by for one in approval.signatures) if approval else ""
+        names = f"Approved by {signed}. " if signed else ""
         return f"{names}Training is not permitted: {missing}." if missing else f"{names}Training is permitted."
 
     def _document(self, done: Done, way: str, words: str) -> Response:

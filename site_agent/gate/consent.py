@@ -12,7 +12,7 @@ from pathlib import Path
 
 from protos.errors import RefusedError
 from protos.plan.plan import Plan
-from site_agent.approvals import Approval, allowed_beside, approval_path, find_approval, newest_version, why_not
+from site_agent.approvals import Approval, approval_path, find_approval, newest_version, why_not
 
 
 class ConsentEnded(RefusedError):
@@ -65,11 +65,6 @@ class Consent:
                 self._guard(self.state)
                 self._approval, self._seen = find_approval(self.state, self.plan), seen
         return why_not(self._approval, approvers=self.approvers, now=self._now())
-
-    @property
-    def beside(self) -> frozenset[str]:
-        """Return the other runs whose sums the persons here allowed beside those of this plan."""
-        return allowed_beside(self.state, self.plan, self.approvers)
 
     def require(self) -> None:
         """Check that the persons at this hospital approve the plan. Raises ConsentEnded: they do not, or no longer."""

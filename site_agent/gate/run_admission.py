@@ -29,7 +29,7 @@ from protos.masking.masking_refusals import MaskingRefused
 from protos.plan.manifest import Manifest, manifest_of
 from protos.plan.plan import Plan, plan_from_wire
 from protos.wire.messages import MOST_SAVED, Announcement, MalformedMessage, Refusal, SiteReason
-from site_agent.approvals import keep_plan
+from site_agent.approvals import allowed_beside, keep_plan
 from site_agent.approvals_guard import guard_of
 from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.door import unexpected_answer
@@ -114,8 +114,10 @@ class Admission:
         guard, approvers = guard_of(hospital), hospital.policy.approvers
         consent = Consent(state, plan, approvers=approvers, now=lambda: datetime.now(UTC), guard=guard)
         keep_plan(state, plan)
+        await asyncio.to_thread(consent.why_not)  # the first look at an approval computes the manifest of its plan
         await self._turns.wait(consent)
         saved = await self._prepare_trainer(plan, manifest)
+        beside = await asyncio.to_thread(allowed_beside, state, plan, approvers)
         method = plan.method_name
         receives = {"tier": "receiving"} if plan.tier_of(site) == "receiving" else {}
         self._audit.write("run_joined", rounds=plan.rounds, method=method, **receives, **facts)
@@ -129,7 +131,7 @@ class Admission:
             policy=self._hospital.policy,
             consent=consent,
             audit=self._audit,
-            masking=self._masking(run, plan, manifest, consent.beside),
+            masking=self._masking(run, plan, manifest, beside),
             around=self._turns.around,
             saved=saved,
         )

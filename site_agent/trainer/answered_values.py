@@ -235,7 +235,6 @@ def require_head(folder: Path, head: str) -> None:
 
 
 def _answers(store: Store) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield for each earlier answer its run and the content of each column."""
     for run, text in store.read("SELECT run, facts FROM used WHERE run != '' ORDER BY place"):
         yield run, json.loads(text)
 
@@ -275,7 +274,6 @@ def _digests(key: bytes, column: Values) -> Digests:
 
 
 def _owners(secret: bytes, patients: Sequence[str]) -> Digests:
-    """Return a keyed digest of the patient of each row."""
     key = _key(secret, _PATIENTS)
     each = (blake3(name.encode("utf-8", "surrogatepass"), key=key).digest(length=8) for name in patients)
     return np.frombuffer(b"".join(each), np.uint64)

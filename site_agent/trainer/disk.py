@@ -316,7 +316,6 @@ class Saves:
         (self._folder / f"{_name(number)}.safetensors").unlink(missing_ok=True)
 
     def _is_ours(self, number: int) -> bool:
-        """Return whether training can continue from a saved state."""
         try:
             facts = load(self._folder, _name(number)).facts
             if (facts["plan"], facts["rows"]) == (self._plan, self._rows):

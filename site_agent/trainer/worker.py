@@ -135,7 +135,6 @@ class Worker:
         return 0
 
     def _send(self, answer: Message) -> bool:
-        """Send an answer. Return whether the agent was still connected."""
         try:
             self._trainer_socket.send(answer)
         except ConnectionError:
@@ -353,7 +352,6 @@ class Worker:
         return self._ready()
 
     def _concluded(self, asked: Asked, received: npt.NDArray[np.float32]) -> None:
-        """Make the report, on the first call only."""
         study = self._ready()
         study.close(asked, received)
         if not self._is_reported:

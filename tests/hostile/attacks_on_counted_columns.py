@@ -177,16 +177,12 @@ ATTACKS = (
         name="statistics-of-one-incomplete-row",
         tries="a Table 1 and a model of one plan differ by a patient who lacks a column of the model",
         without="the rows that all analyses of a plan share",
-        run=partial(
-            incomplete, without=partial(patched, statistics_study, StatisticsStudy=Apart), plans=[[TABLE, SMOKING]]
-        ),
+        run=partial(incomplete, without=_apart, plans=[[TABLE, SMOKING]]),
     ),
     Attack(
         name="statistics-of-one-incomplete-row-in-two-plans",
         tries="the Table 1 and the model are two plans",
         without="the memory of each column's rows",
-        run=partial(
-            incomplete, without=partial(patched, answered_values, remember=lambda *_: None), plans=[[TABLE], [SMOKING]]
-        ),
+        run=partial(incomplete, without=_forgetful, plans=[[TABLE], [SMOKING]]),
     ),
 )

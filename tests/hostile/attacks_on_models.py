@@ -80,6 +80,17 @@ def regression_at_one_patient(weakened: bool) -> bool:
     return values is not None and abs(mean + deviation * float(values[-2] / values[-1]) - OLDEST) < 0.1
 
 
+def cox_of_one_patient(weakened: bool) -> bool:
+    """Fit a Cox model to columns that one patient of all hospitals has together: a first sum is that patient's age."""
+    cox = {"time": "days", "event": "died", "terms": ["age"]}
+    (model,), frames = _begun(_patients()[:1], {"name": "cox", "cox": cox})
+    with suppress(Unanswerable):
+        return _is_oldest(
+            _first(model, [replace(one, smallest_cell=1 if weakened else 10) for one in frames])["sum age"]
+        )
+    return False
+
+
 def _without_an_effective_number() -> AbstractContextManager[None]:
     made = WeightedRiskSets.__init__
     return patched(WeightedRiskSets, __init__=lambda self, sets, design, at, _: made(self, sets, design, at, 0))
@@ -314,6 +325,7 @@ def _attack(name: str, run: Any, without: str) -> Attack:
 ATTACKS = (
     _attack("regression-at-one-patient", regression_at_one_patient, "the least number of rows with a weight"),
     _attack("cox-at-one-patient", cox_at_one_patient, "the least number of rows in a risk set's weight"),
+    _attack("cox-of-one-patient", cox_of_one_patient, "the smallest cell of a hospital's complete rows"),
     _attack("firth-at-one-patient", firth_at_one_patient, "the least number of rows with a leverage"),
     _attack("regression-product-with-a-rare-code", product_with_a_rare_code, "the rows beside a column's usual value"),
     _attack("regression-cell-of-a-crossing", cell_of_a_crossing, "the cells of crossed codes"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,21 @@ import pytest
 
 import site_agent.trainer.fitting
 from protos.errors import ConfigurationError, OperatorError
+from protos.numbers.newton_sums import NewtonSums
 from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import manifest_of, slices_of
 from protos.plan.prior_plan import PriorPlan
+from protos.plan.prior_sums import AnnouncedSums, place_sums
 from protos.wire.messages import Announcement, Join, Stage
 from site_agent.hospital import read_hospital
 from site_agent.trainer.before_rounds import begin_prior
 from site_agent.trainer.data.columns import Feature
+from site_agent.trainer.data.contract import read_contract
+from site_agent.trainer.data.dataset import SplitRows
+from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior import concept_columns, prior_study
-from site_agent.trainer.prior.concept_columns import Mapped
+from site_agent.trainer.prior.concept_columns import Mapped, values_of
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.requests import Asked
 from tests.federation import Site, of_kind, settle
@@ -33,7 +39,7 @@ from tests.hostile.attack import Attack, patched, played, scratch
 from tests.hostile.imprinting import COLUMNS, PLAN
 from tests.hostile.masking_coordinator import agree
 from tests.hostile.real_trainers import Sum, exchange_of, hospitals, plan_for, sum_of_updates, trainers_of
-from tests.site_agent.trainer.prior.prior_federation import SITES, make_hospital, prior_plan
+from tests.site_agent.trainer.prior.prior_federation import SITES, concepts_of, make_hospital, prior_plan
 from tests.site_agent.trainer.sites import NAMES
 
 ROUNDS = 4
@@ -151,12 +157,44 @@ def column_rare_elsewhere(weakened: bool) -> bool:
             return _are_of_the_first(plan, places)
 
 
+def product_of_one_patient(weakened: bool) -> bool:
+    """Read from H the product of two numbers that all patients have apart, and one has together."""
+    plan = prior_plan("breast-cancer", concepts=concepts_of("breast-cancer")[:3])
+    draw, rows, studies = np.random.default_rng(0), np.arange(400), []
+    for site in SITES:
+        values = draw.normal((14.0, 19.0, 92.0), (3.0, 4.0, 20.0), (len(rows), 3))
+        values[rows % 20 != 0, 0], values[rows % 20 != 1, 1] = np.nan, np.nan
+        if site == SITES[0]:
+            values[0, :2] = 28.0, 39.0
+        with scratch() as folder:
+            contract = read_contract(make_hospital(folder / site, site, "breast-cancer").with_name("contract.yaml"))
+        features = dict(zip([feature.name for feature in contract.features], values.T, strict=False))
+        table = Table(contract=contract, rows=len(rows), features=features, target=rows % 2.0, patients=None)
+        dataset: Any = SimpleNamespace(digest="", training=rows, columns=(), training_patients=None)
+        with patched(concept_columns, _share_few=lambda *_: False) if weakened else nullcontext():
+            split = SplitRows(training=rows, validation=rows[:0], test=rows[:0])
+            studies.append(PriorStudy(plan, dataset, table, split, site=site, secret=bytes(32), fewest=10))
+    announced = np.zeros(4 * plan.place(0, 1).stop, np.float32)
+    place_sums(announced, plan.place(0, 1), np.sum([_statistics(study) for study in studies], axis=0).tolist())
+    asked, standard = Asked(round=1, stage=Stage.NEWTON), AnnouncedSums(plan, plan.whole(1, announced)).standard
+    words = np.sum([study.train(asked, announced).scalars for study in studies], axis=0).tolist()
+    (hessian,) = NewtonSums.decoded(words, 3, 1).hessian
+    own = values_of(studies[0]._recorded, studies[0].part("training"), len(rows))[:1]
+    theirs = (own - standard.means) / standard.deviations
+    return bool(abs(hessian[0, 1] / hessian[2, 2] * 4 * len(rows) - theirs[0, :2].prod()) < 0.5)
+
+
 def _statistics(study: PriorStudy) -> tuple[int, ...]:
     asked = Asked(round=0, stage=Stage.STATISTICS)
     return study.train(asked, np.zeros(study.exchange(asked).down_numbers, np.float32)).scalars
 
 
 ATTACKS = (
+    Attack(
+        name="product-of-two-numbers-of-one-patient",
+        without="the least number of rows that two numbers share",
+        run=product_of_one_patient,
+    ),
     Attack(
         name="column-rare-at-all-others",
         tries="a plan asks for the sums of a column that few patients of all but one site have",

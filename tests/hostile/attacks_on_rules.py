@@ -18,10 +18,11 @@ import numpy as np
 from protos.masking.masking_refusals import Reason
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import plan_from_json
+from protos.plan.plan import Plan, plan_from_json
 from protos.plan.prior_plan import PriorPlan
 from protos.wire.messages import Bind, Chunk, Offer, Stage
 from protos.wire.positions import parameters_digest
+from site_agent.approvals import approval_path
 from site_agent.trainer_socket import Message, Train, Trained
 from tests.federation import MadeUpTrainer, Site, identity_of, masked_plan, of_kind, rows_of, update_from
 from tests.hostile.attack import Attack, played
@@ -87,12 +88,14 @@ async def _counted(plan: PriorPlan, folder: Path) -> tuple[list[Site], list[int]
 
 
 def another_rule_of_counting(weakened: bool, **change: Any) -> bool:
-    """Count twice under two rules, and subtract: only the victim's numbers differ."""
+    """Count twice under two rules, and subtract: only the victim's numbers differ. No approval of the first is left."""
     first, second = regression(), regression(version=2, **change)
 
     async def scene(folder: Path) -> bool:
         sites, before = await _counted(first, folder)
         await _stop(sites)
+        for site in sites:
+            approval_path(site.directory, first).unlink()
         sites, after = await _counted(second, folder)
         if not after:
             assert all_refuse(sites[:1], Reason.OTHER_RULES, chunks=0)
@@ -108,14 +111,27 @@ async def _stop(sites: Sequence[Site]) -> None:
         await site.stop()
 
 
-def another_rule_of_training(weakened: bool, **change: Any) -> bool:
-    """Train twice from the same parameters under two rules, and subtract."""
+def another_weighting(weakened: bool) -> bool:
+    """Train twice from the same parameters, the second time by rows up to a cap that one hospital does not reach."""
     names = [name for name in "abcdefghijklmnop" if rows_of(name) >= 64][:3]
     small = next(name for name in "abcdefghijklmnop" if rows_of(name) < 64)
-    plans = masked_plan([*names, small]), masked_plan([*names, small], **change)
+    capped = masked_plan([*names, small], weighting={"name": "rows", "largest_rows": 64})
+    share = 1.0 - min(rows_of(small), 64) / 64
+    return _trained_twice(weakened, Reason.OTHER_RULES, (masked_plan([*names, small]), capped), small, share)
+
+
+def second_study_without_a_site(weakened: bool) -> bool:
+    """Subtract the first sum of a second study, with another name and one site fewer, from the first study's."""
+    # Plans for four and for five sites encode with the same scale.
+    plans = masked_plan("abcde"), masked_plan("abcd", study="another")
+    return _trained_twice(weakened, Reason.OTHER_SETS, plans, "e", 1.0)
+
+
+def _trained_twice(weakened: bool, reason: Reason, plans: Sequence[Plan], victim: str, share: float) -> bool:
+    """Whether the difference of two plans' first sums, from the same parameters, is this share of a site's update."""
 
     async def scene(folder: Path) -> bool:
-        sums = []
+        sums, secret = [], None
         for plan in plans:
             trainers = {name: MadeUpTrainer(name, update_from) for name in plan.site_names}
             sites = [Site(name, plan, folder / name, trainer=trainers[name]) for name in plan.site_names]
@@ -123,15 +139,14 @@ def another_rule_of_training(weakened: bool, **change: Any) -> bool:
             await agree(sites)
             uploads = await collect(sites, 0, 0, plan.site_names)
             if not all(uploads):
-                assert all_refuse(sites[:1], Reason.OTHER_RULES, chunks=0)
+                assert all_refuse(sites[:1], reason, chunks=0)
                 return False
             sums.append(total(plan, uploads)[0])
+            secret = next((site.update() for site in sites if site.name == victim), secret)
             await _stop(sites)
-        share = 1.0 - min(rows_of(small), 64) / 64
-        secret = next(site for site in sites if site.name == small).update()
         return bool(np.abs(sums[0] - sums[1] - share * secret).max() <= len(sites)) and not found(sums[0], sums[1])
 
-    return played(scene, weakened, lambda: without(Reason.OTHER_RULES))
+    return played(scene, weakened, lambda: without(reason))
 
 
 ATTACKS = (
@@ -147,10 +162,6 @@ ATTACKS = (
         without="the rule in the memory of answered sums",
         run=partial(another_rule_of_counting, conversions=[{"unit": "umol/l", "factor": 0.0113 * 1.001}]),
     ),
-    Attack(
-        name="another-weighting",
-        tries="a second study weighs by rows up to a cap that only one hospital does not reach",
-        without="the rule in the memory of answered sums",
-        run=partial(another_rule_of_training, weighting={"name": "rows", "largest_rows": 64}),
-    ),
+    Attack(name="another-weighting", without="the rule in the memory of answered sums", run=another_weighting),
+    Attack(name="second-study-without-a-site", without="the memory of other plans", run=second_study_without_a_site),
 )

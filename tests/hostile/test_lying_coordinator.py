@@ -102,9 +102,6 @@ def test_an_honest_coordinator_gets_what_was_agreed(tmp_path: Path, plan: Plan) 
     ]  # fmt: skip
 
 
-# Lies about the plan
-
-
 # Lies about a round
 
 DIGEST = parameters_digest(zeros())
@@ -315,32 +312,6 @@ def test_what_is_asked_out_of_turn_is_not_answered(tmp_path: Path, name: str) ->
 # Trainers that hand out what must not leave
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [(float("nan"), "value_not_finite"), (float("inf"), "value_not_finite"), (9.0, "too_much_clipped")],
-)
-def test_a_site_with_a_void_behaves_like_any_other(tmp_path: Path, plan: Plan, change: float, reason: str) -> None:
-    """Values that are not finite or too much clipped are not sent.
-
-    Everything else is as at a site that sends its numbers, until the coordinator reports a void, and after it.
-    """
-    steps: list[Step] = [*begun(plan), *offered(plan), BIND, *CHUNKS, *offered(plan, 1), Bind(1, 0, ALL, 0), *CHUNKS]
-    voided = Farewell(CoordinatorReason.RUN_VOIDED, "void")
-
-    site = scripted(tmp_path / "void", [*steps, voided], approved=(plan,), change=change)
-    other = scripted(tmp_path / "other", [*steps, voided], approved=(plan,), change=1.0)
-
-    assert site.error is None
-    assert other.error is None
-    seen = [[(type(one), one.round, one.index, len(one.body)) for one in each.chunks] for each in (site, other)]
-    assert seen[0] == seen[1]
-    assert [type(one) for one in site.said] == [type(one) for one in other.said]
-    assert [one["event"] for one in site.records()] == [one["event"] for one in other.records()]
-    assert [one["void"] for one in site.records("contribution_released")] == [reason, reason]
-    reasons = [each.records("run_voided")[0]["own_reason"] for each in (site, other)]
-    assert reasons == [reason, "none"]
-
-
 @pytest.mark.parametrize(("tensor", "named"), [("", ""), ("second", "second"), ("patient 4711 Jane Doe", "")])
 def test_a_trainer_that_fails_stops_the_site_with_its_reason(
     tmp_path: Path, plan: Plan, tensor: str, named: str
@@ -366,18 +337,6 @@ def test_a_full_disk_of_the_trainer_does_not_end_the_run_for_all(tmp_path: Path,
     assert site.records("participation_ended") == []
     assert isinstance(site.error, OperatorError)
     assert site.error.exit_status == 1
-
-
-@pytest.mark.parametrize("scalar", [-1, 2, 1 << 62, -(1 << 63)])
-def test_a_measurement_out_of_bounds_does_not_leave(tmp_path: Path, scalar: int) -> None:
-    """The site sends a void instead."""
-    plan = PLANS["measuring"]
-
-    site = scripted(
-        tmp_path, following(plan, [asked(0, TRAINING)], *asked(1, VALIDATION)), approved=(plan,), scalar=scalar
-    )
-
-    assert [one["void"] for one in site.records("contribution_released")] == ["no", "trainer_failed"]
 
 
 def test_a_byte_too_many_does_not_leave(tmp_path: Path) -> None:

@@ -47,12 +47,6 @@ def test_a_plan_beyond_the_policy_is_refused_although_a_person_approved_it(tmp_p
     assert [type(message) for message in site.said] == [Hello, Refusal]
 
 
-# Values that the gate lets out (those that it refuses: attacks_at_the_gate.py)
-
-
-# People who take back their yes
-
-
 @pytest.mark.parametrize("moment", ["within an upload", "while the site only waits", "while it trains"])
 def test_a_withdrawal_stops_a_running_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     """The coordinator gets this reason, no chunk follows, and the log has both, whichever process sees it first."""

@@ -30,7 +30,6 @@ from protos.wire.messages import (
 from protos.wire.positions import parameters_digest
 from site_agent.gate.consent import Consent
 from site_agent.gate.permission import Permission
-from site_agent.gate.policy import refusals
 from site_agent.hospital import Policy
 from tests.federation import Federation, Site, hospital, identity_of, played, recorded, settle
 from tests.for_each import for_each
@@ -153,27 +152,6 @@ async def test_a_coordinator_that_asks_a_receiver_to_contribute_is_refused(tmp_p
     assert len(site.records("coordinator_refused")) == 1
     assert (site.trainer.trained, site.chunks) == ([], [])
     await site.stop()
-
-
-def test_the_policy_of_a_receiver_refuses_a_plan_in_which_it_contributes() -> None:
-    """`tier: receiving` is the least that a hospital can allow, and a plan that asks for more is refused."""
-    plan = receiving_plan("abcde", "")
-
-    found = {
-        tier: list(
-            refusals(
-                hospital("e", Path("/nowhere"), tier=tier).policy,
-                plan,
-                manifest_of(plan),
-                site="e",
-                identity=identity_of("e"),
-            )
-        )
-        for tier in ("training", "receiving")
-    }
-
-    assert not found["training"]
-    assert len(found["receiving"]) == 1
 
 
 def test_the_gates_limits_let_nothing_of_a_receiver_out(tmp_path: Path) -> None:

@@ -88,13 +88,3 @@ def test_a_sum_that_no_honest_coordinator_sends_is_refused(tmp_path: Path, plan:
     assert isinstance(site.error, ProtocolError)
     trained = [question.round for question in site.trainer.questions if isinstance(question, Train)]
     assert trained == [chunk.round for chunk in site.chunks] == ([] if LIES[lie][0] not in first() else [0])
-
-
-@pytest.mark.parametrize("scales", [b"", SCALES[:1], SCALES + SCALES, bytes((255, 255))])
-def test_first_scales_that_are_not_the_plans_get_no_number(tmp_path: Path, plan: Plan, scales: bytes) -> None:
-    """Of other layers, or so fine that each number is clipped. Then a sum would show signs at single sites."""
-    offer = Offer(0, 0, parameters_digest(ZEROS), scales=scales)
-    script = [*begun(plan), offer, *parameter_chunks(ZEROS, 0), Bind(0, 0, ALL, 0)]
-    site = scripted(tmp_path, script, approved=(plan,))
-    assert site.chunks == []
-    assert isinstance(site.error, ProtocolError)

@@ -127,20 +127,6 @@ def expected(plan: Plan) -> Vector:
     return values
 
 
-def test_a_change_from_a_site_that_only_evaluates_does_not_leave(tmp_path: Path) -> None:
-    """Whatever its trainer hands out, the gate lets nothing but zeros through, or a void."""
-    plan = evaluating_plan()
-
-    async def scene(network: Federation) -> None:
-        for name in "abcd":
-            network.add(name, update_of)
-        await network.finish()
-        assert network.engine.outcomes[0].is_void
-        assert [one["void"] for one in network.sites["d"].records("contribution_released")] == ["trainer_failed"]
-
-    played(tmp_path, plan, scene)
-
-
 def test_a_new_approval_brings_a_site_back_to_the_step(tmp_path: Path) -> None:
     """If the plan waits, the run is interrupted until persons at the site agree again. Then it continues with all."""
     plan = masked_plan("abc", rounds=4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from coordinator.commands.serve import _ended_well
@@ -12,7 +11,6 @@ from protos.errors import OperatorError
 from protos.wire.messages import SiteReason
 from site_agent.trainer_socket import Message, Train, Trained
 from tests.federation import Federation, MadeUpTrainer, masked_plan, played, recorded
-from tests.logged import facts_of
 
 
 class Voiding(MadeUpTrainer):
@@ -52,26 +50,3 @@ def test_a_void_ends_the_run_for_all_alike(tmp_path: Path, weighting: dict[str, 
     played(tmp_path, plan, scene)
     record = recorded(tmp_path)
     assert (record["is_void"], record["is_complete"], record["rounds_made"]) == (True, False, 1)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_void_is_the_same_after_a_restart(tmp_path: Path, seed: int) -> None:
-    """A gate that loses its memory before, while or after it sends a void ends the run in the same way."""
-    plan = masked_plan("abcd", rounds=4)
-
-    async def scene(network: Federation) -> None:
-        for name in "abcd":
-            network.add(name, trainer=Voiding(name) if name == "d" else None)
-        restarted = np.random.default_rng(seed).integers(30, 110)
-
-        async def before(number: int) -> None:
-            if number == restarted:
-                await network.restart("d")
-
-        network.before = before
-        await network.finish()
-        assert network.engine.outcomes[0].is_void
-        assert [site.error for site in network.sites.values()] == [None] * 4
-        assert facts_of(network.sites["d"].directory / "audit.jsonl", "participation_ended") == []
-
-    played(tmp_path, plan, scene)

@@ -7,13 +7,12 @@ from datetime import datetime, timedelta
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
 from pki import certificates
 from pki.authority import Authority
 from pki.certificate_chain import certificates_in, verified_leaf
-from pki.names import FederationName, SiteName
+from pki.names import SiteName
 from protos.errors import ConfigurationError, RefusedError
 
 
@@ -63,35 +62,6 @@ def test_renewal_is_due_from_day_thirty(authority: Authority, now: datetime) -> 
     assert certificates.is_renewal_due(leaf, now + timedelta(days=30))
 
 
-@pytest.mark.parametrize("curve", ["p384", "ed25519", "rsa"])
-def test_only_p256_keys_are_certified(curve: str) -> None:
-    """A request with a key of another kind is refused."""
-    keys = {
-        "p384": lambda: ec.generate_private_key(ec.SECP384R1()),
-        "ed25519": ed25519.Ed25519PrivateKey.generate,
-        "rsa": lambda: rsa.generate_private_key(65537, 2048),
-    }
-    algorithm = None if curve == "ed25519" else hashes.SHA256()
-    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(keys[curve](), algorithm)
-
-    with pytest.raises(RefusedError):
-        certificates.requested_key(request.public_bytes(serialization.Encoding.PEM))
-
-
-def test_a_request_proves_possession_of_its_key() -> None:
-    """A request whose signature was changed, a torn one, a huge one and nonsense are refused."""
-    pem = certificates.signing_request(certificates.new_tls_key())
-    der = bytearray(x509.load_pem_x509_csr(pem).public_bytes(serialization.Encoding.DER))
-    der[-1] ^= 1
-    forged = x509.load_der_x509_csr(bytes(der)).public_bytes(serialization.Encoding.PEM)
-
-    for hostile in (forged, pem[:-60], b"", b"\xff" * 100, b"x" * 9000, pem + pem * 20):
-        with pytest.raises(RefusedError):
-            certificates.requested_key(hostile)
-    with pytest.raises(ConfigurationError):
-        certificates.key_from_pem(pem)
-
-
 def test_only_the_whole_chain_is_accepted(authority: Authority, now: datetime) -> None:
     """The chain passes; turned round, cut, doubled, torn or huge it is refused."""
     root = authority.root_pem()
@@ -104,21 +74,3 @@ def test_only_the_whole_chain_is_accepted(authority: Authority, now: datetime) -
             verified_leaf(hostile, root, now)
     with pytest.raises(RefusedError):
         verified_leaf(chain, issuing, now)
-
-
-@pytest.mark.parametrize("days", [-1, 91])
-def test_a_chain_has_its_time(authority: Authority, now: datetime, days: int) -> None:
-    """Before its first and after its last day a chain is refused."""
-    chain = authority.issue_site(certificates.new_tls_key().public_key(), SiteName("a"), now).chain_pem
-
-    with pytest.raises(RefusedError):
-        verified_leaf(chain, authority.root_pem(), now + timedelta(days=days))
-
-
-def test_a_foreign_root_of_the_same_name_is_refused(authority: Authority, now: datetime) -> None:
-    """A root with the same name and another key proves nothing."""
-    chain = authority.issue_site(certificates.new_tls_key().public_key(), SiteName("a"), now).chain_pem
-    forged = certificates.root_certificate(certificates.new_tls_key(), FederationName("heart"), now)
-
-    with pytest.raises(RefusedError):
-        verified_leaf(chain, certificates.certificate_pem(forged), now)

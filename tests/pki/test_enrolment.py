@@ -108,19 +108,6 @@ def test_each_proof_is_needed(authority: Authority, register: Register, now: dat
     assert invitation.token not in repr(good).encode()
 
 
-def test_a_revoked_or_late_site_gets_nothing(authority: Authority, register: Register, now: datetime) -> None:
-    """After the invitation's end, and after a revocation, the same request is refused."""
-    late = request_of(invite(authority, register, now))
-    with pytest.raises(RefusedError):
-        handle_request(authority, register, late, now + timedelta(hours=73))
-    assert isinstance(handle_request(authority, register, late, now), Issued)
-
-    register.revoke(MARY, now)
-
-    with pytest.raises(RefusedError):
-        handle_request(authority, register, late, now)
-
-
 def test_a_site_that_enrols_again_with_other_keys_is_told_that_it_was_a_member(
     authority: Authority, register: Register, now: datetime
 ) -> None:

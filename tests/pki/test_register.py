@@ -122,20 +122,6 @@ def test_a_wrong_fingerprint_approves_nobody(register: Register, now: datetime) 
     assert register.site(MARY).state is SiteState.REQUESTED
 
 
-def test_one_key_is_one_site(register: Register, now: datetime) -> None:
-    """The identity key and the TLS key of one site are refused for another, whose token stays good."""
-    member(register, now)
-    token = invited(register, now, name=SiteName("st-luke"))
-
-    for hostile in (
-        Redemption(token_sha256(token), (1).to_bytes(32, "big"), "key-2", b""),
-        Redemption(token_sha256(token), (2).to_bytes(32, "big"), "key-1", b""),
-    ):
-        with pytest.raises(RefusedError):
-            register.request(hostile, now)
-    assert register.request(asked(token, 2), now).name == "st-luke"
-
-
 def test_revocation_acts_at_once_in_every_process(register: Register, now: datetime, tmp_path: Path) -> None:
     """After `revoke` through one opening, another opening accepts nothing and sees another generation."""
     member(register, now)

@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from protos.errors import ConfigurationError
 from protos.plan import analyses, concepts
-from protos.plan.documents import DEEPEST_NESTING, LARGEST_DOCUMENT_BYTES, Address, Document, parse_document, refuse_for
+from protos.plan.documents import LARGEST_DOCUMENT_BYTES, Address, Document, parse_document, refuse_for
 from protos.plan.plan import plan_from_yaml
 
 
@@ -180,13 +180,6 @@ def test_a_word_that_old_yaml_takes_for_a_truth_is_a_text(word: str) -> None:
     assert parse(f"street: {word}").street == word
     assert parse(f"street: '{word}'").street == word
     assert len(mistakes(f"is_open: {word}")) == 1
-
-
-def test_deep_nesting_is_refused_without_effort() -> None:
-    """A megabyte of brackets is refused at the first one too many, whatever follows."""
-    told = mistakes(b"[" * LARGEST_DOCUMENT_BYTES)
-
-    assert told == [f"1:{DEEPEST_NESTING + 1}: nested too deeply"]
 
 
 def test_a_huge_file_is_refused_before_it_is_read() -> None:

@@ -146,7 +146,6 @@ def _plain_days(cells: Cells, rule: DateRule, today: date) -> Numbers | None:
 
 
 def _without(cells: Cells, words: Collection[str]) -> Cells:
-    """Return an array of texts in which each of these words is null."""
     return compute.if_else(compute.is_in(cells, arrow.array(words, arrow.string())), None, cells)
 
 

@@ -220,8 +220,6 @@ def survey_new_rows(path: Path, contract: Contract, *, today: date | None = None
 
 
 class _Reading:
-    """Collects the values and mistakes of one table while it is read."""
-
     def __init__(
         self,
         contract: Contract,

@@ -87,7 +87,6 @@ def _silence() -> Iterator[None]:
 
 
 def _why_not(path: Path) -> str | None:
-    """Return why a file is not a workbook that can be read here, or None."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = set(archive.namelist())

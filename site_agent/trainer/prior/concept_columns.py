@@ -10,7 +10,8 @@ A contract names the concept of a column. The rules:
 * a concept that this site does not record is 0 in every row. So is a missing value: 0 is the mean over all sites, or
   the typical value that the plan declares;
 * a number with fewer than ten values that differ from its most frequent value could identify a patient, and so could a
-  code with fewer rows. In a regression such a column is void, by this site's own rows (docs/researcher.md, "Methods");
+  code with fewer rows, or two numbers with fewer rows in common. In a regression such a column is void, by this site's
+  own rows (docs/researcher.md, "Methods");
 * some networks also read columns of a site's own. These are the features that are mapped to no concept of the plan;
 * the encoding is saved with the model, so a prediction needs nothing else.
 """
@@ -165,15 +166,20 @@ def without_rare(
     """Return the mapping without columns that have too few different values or too rare codes at this site.
 
     `features` are the training rows, float64 (rows,) by the site's own names. `fewest` is the least number of values
-    that differ from the most frequent one, and of rows of a code.
+    that differ from the most frequent one, of rows of a code, and of rows that two numbers share if they share any.
     """
     codes: dict[str, dict[int, MappedCode]] = {}
     kept: list[Mapped] = [None] * len(mapped)
+    numbers: dict[int, Float64] = {}
     for place, one in enumerate(mapped):
         if isinstance(one, MappedCode):
             codes.setdefault(one.feature, {})[place] = one
-        elif one is not None and beside_commonest(one.values(features[one.feature], is_summed=True)) >= fewest:
-            kept[place] = one
+        elif one is not None:
+            numbers[place] = one.values(features[one.feature], is_summed=True)
+    for place in sorted(numbers, key=lambda place: np.count_nonzero(np.isnan(numbers[place]))):
+        others = [numbers[other] for other in numbers if kept[other] is not None]
+        if beside_commonest(numbers[place]) >= fewest and not _share_few(numbers[place], others, fewest):
+            kept[place] = mapped[place]
     for name, columns in codes.items():
         for place in _common(columns, features[name], fewest):
             kept[place] = columns[place]
@@ -209,6 +215,11 @@ def values_of(
         for one in mapped
     ]
     return np.stack(columns, axis=1) if columns else np.empty((rows, 0))
+
+
+def _share_few(values: Float64, others: Sequence[Float64], fewest: int) -> bool:
+    """Return whether too few rows have a value in a column and in one of the others, but not none. Shapes (rows,)."""
+    return any(0 < np.count_nonzero(~np.isnan(values + other)) < fewest for other in others)
 
 
 def beside_commonest(values: Float64) -> int:

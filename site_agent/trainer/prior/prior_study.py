@@ -280,7 +280,6 @@ class PriorStudy:
         return (*numbers, len(outcomes), *(int(column.sum()) for column in outcomes.T))
 
     def _compared(self, found: AnnouncedSums) -> tuple[Suspicion, ...]:
-        """Compare this site's columns with those of all other sites combined."""
         others = found.without(self._statistics())
         return tuple(suspicions(self.prior.columns, self._recorded, self._features, others))
 

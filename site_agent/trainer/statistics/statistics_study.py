@@ -169,7 +169,6 @@ class StatisticsStudy:
             return [1, *self._void(asked, place, numbers)]
 
     def _void(self, asked: Asked, place: int, numbers: tuple[Number, ...]) -> list[int]:
-        """Return a secret random integer within the bounds of each number."""
         return voids(self._secret, asked.round, place, ((one.lowest, one.bound) for one in numbers))
 
 

@@ -68,7 +68,6 @@ def nearly_equal(plan: StatisticsPlan, frame: Frame) -> frozenset[str]:
 
 
 def _terms(analysis: Analysis) -> Iterator[tuple[tuple[str, ...], Mapping[str, tuple[float, ...]]]]:
-    """Yield the concepts of each product, with the knots of splines."""
     match analysis:
         case CurveAnalysis():
             yield concepts_used(analysis)[0], {}

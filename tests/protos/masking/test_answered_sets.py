@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-from fractions import Fraction
-from itertools import combinations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from protos.masking.answered_sets import Answer, answer_of, why_not_answered
 from protos.masking.masking_refusals import Reason
@@ -17,8 +13,6 @@ from protos.plan.contributors import rule_of
 from protos.plan.plan import Plan, plan_from_json
 from tests.federation import identity_of, masked_plan
 from tests.site_agent.trainer.prior.prior_federation import concepts_of, prior_plan
-
-SITES = "abcdefghi"
 
 
 def _answer(run: str, sites: str, rule: str = "a rule") -> Answer:
@@ -98,36 +92,3 @@ def test_sites_that_only_receive_are_no_part_of_the_rule() -> None:
 
     assert rule_of(more) == rule_of(plan)
     assert rule_of(_read(content | {"sites": swapped})) != rule_of(plan)
-
-
-@given(st.lists(st.frozensets(st.sampled_from(SITES), min_size=1), max_size=5), st.integers(1, 4))
-def test_no_combination_of_answered_sums_has_fewer_sites_than_the_smallest_set(
-    sets: list[frozenset[str]], smallest: int
-) -> None:
-    """An oracle that knows nothing of sets: the support of every combination, by exact elimination."""
-    answered: list[Answer] = []
-    for place, sites in enumerate(sets):
-        answer = _answer(f"run {place}", "".join(sites))
-        if len(sites) >= smallest and why_not_answered(answer, answered) is None:
-            answered.append(answer)
-
-    rows = [[Fraction(site in answer.sites) for site in SITES] for answer in answered]
-    for count in range(1, smallest):
-        for few in combinations(range(len(SITES)), count):
-            others = [place for place in range(len(SITES)) if place not in few]
-            # A combination that is 0 at all other sites is 0 everywhere.
-            assert _rank([[row[place] for place in others] for row in rows]) == _rank(rows)
-
-
-def _rank(rows: list[list[Fraction]]) -> int:
-    rows, rank = [list(row) for row in rows], 0
-    for column in range(len(rows[0]) if rows else 0):
-        pivot = next((place for place in range(rank, len(rows)) if rows[place][column]), None)
-        if pivot is None:
-            continue
-        rows[rank], rows[pivot] = rows[pivot], rows[rank]
-        for place in range(rank + 1, len(rows)):
-            factor = rows[place][column] / rows[rank][column]
-            rows[place] = [one - factor * other for one, other in zip(rows[place], rows[rank], strict=True)]
-        rank += 1
-    return rank

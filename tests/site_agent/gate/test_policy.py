@@ -12,7 +12,6 @@ from site_agent.gate.policy import refusals
 from site_agent.hospital import Policy
 from tests.plan_changes import WITHOUT_MASKS
 from tests.rehearsal.study import made_up_identities, plan_with
-from tests.site_agent.trainer.prior.prior_federation import prior_plan
 
 IDENTITIES = made_up_identities()
 METHODS = ("fedavg", "fedprox", "moon")
@@ -56,25 +55,6 @@ def test_every_byte_of_every_round_counts(spare: int, is_refused: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "policy", "reason"),
-    [
-        (
-            {},
-            {"secure_aggregation": "required"},
-            "the policy requires masking (secure_aggregation), and the plan turns it off",
-        ),
-        ({}, {"smallest_sites": 4}, "the plan sums the updates of 3 sites, and the policy requires at least 4"),
-        ({"masking": {"clipping_range": 16.0}}, {}, "the plan's clipping range is 16, and the policy allows 8"),
-    ],
-)
-def test_the_first_rule_that_a_plan_breaks_is_the_answer(
-    changes: dict[str, Any], policy: dict[str, Any], reason: str
-) -> None:
-    """Each rule of the policy refuses in one clause."""
-    assert asked(changes, **policy) == reason
-
-
-@pytest.mark.parametrize(
     ("share", "allowed", "is_refused"),
     [(0.01, {}, False), (0.02, {}, True), (0.02, {"largest_clipped_share": 0.02}, False)],
 )
@@ -83,27 +63,6 @@ def test_sums_of_clipped_values_are_limited(share: float, allowed: dict[str, flo
     reason = asked({"masking": {"required": False, "largest_clipped_share": share}}, **allowed)
 
     assert (reason is not None) is is_refused
-
-
-def test_another_key_under_this_sites_name_is_refused_first() -> None:
-    """A plan that lists this site with another identity key is none that it takes part in."""
-    plan = plan_with(made_up_identities("abd") | {"a": IDENTITIES["b"], "b": IDENTITIES["a"]})
-
-    wrong, own = IDENTITIES["b"], IDENTITIES["a"]
-    assert answer(plan) == f"the plan lists a with the identity key {wrong}. This site's identity key is {own}"
-
-
-@pytest.mark.parametrize(("fewest", "is_refused"), [(4, False), (3, True)])
-def test_the_smallest_set_counts_for_each_concept(fewest: int, is_refused: bool) -> None:
-    """Four sites take part, but a concept that three of them may record is a sum over three."""
-    plan = prior_plan("breast-cancer", fewest_sites=fewest)
-    rules = Policy(**(ALLOWED | {"methods": ("federated-prior",), "smallest_sites": 4, "largest_rounds": 17}))
-    identity = plan.sites[0].identity
-
-    reasons = list(refusals(rules, plan, manifest_of(plan), site="ahus", identity=identity))
-
-    found = ["some sums are over only 3 sites, and the policy requires 4"] if is_refused else []
-    assert reasons == found
 
 
 @pytest.mark.parametrize("allowed", [False, True])

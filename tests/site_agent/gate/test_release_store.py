@@ -21,17 +21,13 @@ from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.messages import Bind, Chunk, MalformedMessage, Offer, Stage
-from site_agent.approving import approve
-from site_agent.gate.consent import Consent
+from protos.wire.messages import Bind, Chunk, Stage
 from site_agent.gate.door import Contribution, Gate
 from site_agent.gate.masked_steps import MaskedSteps
 from site_agent.gate.privacy_ledger import PrivacyLedger
-from site_agent.gate.site_rounds import Rounds, Surroundings
 from tests.for_each import for_each
 from tests.protos.privacy.private_plans import PROMISE, private_network_plan
-from tests.rehearsal.gates import NOON, gate_for, keys_of, nothing, policy_with, sealed, spawned
-from tests.rehearsal.study import made_up_identities, plan_with
+from tests.rehearsal.gates import NOON, gate_for, keys_of, policy_with, sealed
 
 LIMITS = {"largest_epsilon_per_study": 1.0, "largest_epsilon_per_year": 1.0, "delta": PROMISE["delta"]}
 NAMES = ("a", "b", "c", "d")
@@ -207,45 +203,3 @@ def test_a_process_that_starts_again_masks_a_step_only_for_the_same_vector(tmp_p
     assert refused.value.reason is Reason.OTHER_VECTOR
     assert bytes(first.body) != bytes(second.body)
     assert steps_in(tmp_path / "gate.sqlite") == [(0, 0), (0, 1)]
-
-
-# The limits and the order of a run, which its records continue after a restart
-
-PLAN = plan_with(made_up_identities())
-
-
-@pytest.fixture
-def audit(tmp_path: Path) -> Iterator[AuditLog]:
-    """The log of site a."""
-    with closing(AuditLog(tmp_path / "gate.sqlite", site="a", now=lambda: NOON)) as log:
-        yield log
-
-
-def rounds_of(state: Path, audit: AuditLog, **rules: Any) -> Rounds:
-    """The rounds of a process that starts again."""
-    return Rounds(
-        run=PLAN.run_name, plan=PLAN, manifest=manifest_of(PLAN), site="a", policy=policy_with(**rules), audit=audit,
-        consent=Consent(state, PLAN, approvers=1, now=lambda: NOON), masking=None, saved=(),
-        around=Surroundings(send=nothing, ask=nothing, spawn=spawned, deliver=nothing),
-    )  # fmt: skip
-
-
-def left(state: Path, audit: AuditLog, number: int) -> int:
-    """Release a round of the plan without masks; the bytes of its record."""
-    approve(state, PLAN, by="A. Jones", at=NOON)
-    gate = rounds_of(state, audit)._gate
-    exchange = Exchanges(PLAN, manifest_of(PLAN)).of(number, Stage.TRAINING, b"")
-    assert gate is not None
-    contribution = gate.build(bytes(32), exchange, memoryview(bytes(4 * exchange.updates)), rows=0)
-    list(gate.release(contribution, Bind(number, 1, PLAN.site_names, 0)))
-    return exchange.layout.total_bytes
-
-
-def test_no_step_comes_again_with_other_parameters_after_a_restart(tmp_path: Path, audit: AuditLog) -> None:
-    """Earlier rounds and attempts are over. The same round keeps its parameters."""
-    left(tmp_path, audit, 1)
-
-    for number, attempt in ((0, 0), (1, 0), (1, 2)):
-        offer = Offer(number, attempt, bytes(32), Stage.TRAINING, b"", None)
-        with pytest.raises(MalformedMessage):
-            rounds_of(tmp_path, audit)._itinerary.accept(offer)
