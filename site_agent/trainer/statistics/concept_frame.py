@@ -12,11 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
 from protos.errors import DataError
-from protos.plan.analyses import CoxAnalysis, CurveAnalysis, Float64, Frame, complete_rows, concepts_used
+from protos.plan.analyses import (
+    CoxAnalysis,
+    CurveAnalysis,
+    Float64,
+    Frame,
+    RegressionAnalysis,
+    TableOneAnalysis,
+    complete_rows,
+    concepts_used,
+)
 from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.trainer.answered_values import Values, codes_of, numbers_of
@@ -140,6 +150,11 @@ def used_values(plan: StatisticsPlan, table: Table, frame: Frame) -> dict[str, V
             found |= codes_of(f"{concept.name}, mapped", mapped, concept.codes)
     for analysis in plan.analyses:
         found |= cells_of(analysis, plan.concepts, frame, found)
+    models = [one for one in plan.analyses if not isinstance(one, TableOneAnalysis)]
+    events = {concepts_used(one)[0][not isinstance(one, RegressionAnalysis)] for one in models} & {*frame.columns}
+    for first, second in combinations(sorted(events), 2):  # a difference of sums is of those in whom they differ
+        values = np.where(frame.columns[first] != frame.columns[second], 1.0, np.nan)
+        found[f"{first}, {second} differ"] = Values(values=values, is_code=True)
     kept = complete_rows(plan.analyses, frame)
     found = {name: one.only(kept, frame.left_out) for name, one in found.items()}
     return found | {"row": Values(values=np.ones(frame.rows + frame.left_out), is_code=True)}

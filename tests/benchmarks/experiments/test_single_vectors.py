@@ -14,17 +14,12 @@ from benchmarks.experiments.federations import federate
 from benchmarks.experiments.plans import experiment_plan
 from benchmarks.experiments.single_vectors import (
     LayerMixtures,
-    Median,
     PlainMean,
-    TrimmedMean,
     federate_vectors,
 )
 from protos.plan.architecture import Constant, Part, TensorSpec
 from protos.plan.manifest import Manifest
 
-ZERO = np.zeros((4, 2), np.float32)
-# Columns by number: 1, 2, 4, 9 and -6, 0, 1, 5.
-UPDATES = np.array([[4, 0], [1, 5], [9, -6], [2, 1]], np.float32)
 # Two layers, of one number and of two.
 MANIFEST = Manifest(
     (
@@ -33,22 +28,6 @@ MANIFEST = Manifest(
     ),
     (),
 )
-
-
-def test_the_median_of_four_is_the_mean_of_the_middle_two() -> None:
-    """Number by number, whichever sites these are; every site receives it."""
-    found = Median().next_values(ZERO, UPDATES)
-
-    np.testing.assert_array_equal(found, np.tile([3.0, 0.5], (4, 1)).astype(np.float32))
-
-
-def test_the_trimmed_mean_leaves_out_both_ends() -> None:
-    """The mean of five sites without the lowest and the highest: (2 + 4 + 6) / 3 and (0 + 1 + 5) / 3."""
-    updates = np.array([[4, 0], [1, 5], [99, -6], [2, 1], [6, 70]], np.float32)
-
-    found = TrimmedMean(1).next_values(np.zeros((5, 2), np.float32), updates)
-
-    np.testing.assert_array_equal(found, np.tile([4.0, 2.0], (5, 1)).astype(np.float32))
 
 
 def test_a_mixture_learns_along_what_a_site_did_with_it() -> None:
