@@ -33,6 +33,7 @@ import numpy as np
 import pytest
 
 import site_agent.gate.itinerary
+import site_agent.trainer.data.dataset
 from protos.masking.answered_sets import Answer, why_unlike
 from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.plan.exchange import Exchanges, stage_at
@@ -40,7 +41,6 @@ from protos.plan.manifest import manifest_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
-from protos.plan.statistics_plan import StatisticsPlan
 from protos.statistics import group_curves, table_one
 from protos.wire import positions
 from protos.wire.messages import Bind, MalformedMessage, Offer, Stage
@@ -50,14 +50,13 @@ from site_agent.gate.policy import refusals
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.trainer import answered_values, before_rounds, worker
 from site_agent.trainer.answered_values import ReleasedBefore, newest_head
-from site_agent.trainer.data import column_profile, run_table
+from site_agent.trainer.data import run_table
 from site_agent.trainer.data.dataset import SplitRows
 from site_agent.trainer.prior import prior_study
 from site_agent.trainer.requests import Asked
 from site_agent.trainer.statistics import statistics_study
 from tests.federation import identity_key, identity_of
 from tests.hostile.attack import patched
-from tests.hostile.attacks_on_counted_columns import Apart
 from tests.hostile.compared_transcripts import is_told_apart
 from tests.hostile.law_histories import House, change, houses_of, plan_of
 from tests.hostile.law_isolating import isolating
@@ -98,7 +97,7 @@ def _answer(house: House, plan: Plan) -> Any:
     dataset = SimpleNamespace(digest="", training=rows.training, columns=(), training_patients=None)
     with (
         patched(run_table, table_for_run=lambda *_: (table, rows), table_digest=lambda _: ""),
-        patched(column_profile, prepare_with_profile=lambda *_: (dataset, None)),
+        patched(site_agent.trainer.data.dataset, prepare_rows=lambda *_: (dataset, None)),
     ):
         study: Any = (
             before_rounds.begin_prior(house.hospital, plan)[0]
@@ -224,9 +223,7 @@ WEAKENED: Final[dict[str, tuple[int, str, Any, Sequence[Any]]]] = {
     "announced values in the masks": (1, "position", _position, [positions, site_agent.gate.itinerary]),
     "small cells": (7, "void_groups", lambda *_: frozenset(), [table_one, group_curves]),
     "rare columns": (35, "without_rare", lambda mapped, *_: tuple(mapped), [prior_study]),
-    "the rows that analyses share": (0, "StatisticsStudy", Apart, [statistics_study]),
     "random numbers in voids": (7, "voids", _zeros, [statistics_study, prior_study]),
-    "one list of recorders": (0, "recorders", lambda plan, _: frozenset(plan.site_names), [StatisticsPlan]),
 }  # fmt: skip
 
 

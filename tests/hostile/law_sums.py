@@ -155,17 +155,14 @@ def _of_statistics(plan: StatisticsPlan, house: House, answer: tuple[StatisticsS
     """What an analysis adds up, but for what its own program made void; in later rounds a function of complete rows."""
     (study, sent), found, start, members = answer, _Site(), 0, np.zeros(1)
     frame = concept_frame(plan, house.table_of(_grid(house.unit)), house.name, 1)
-    whole = getattr(study, "everybody", None)  # of a weakened copy, whose analyses have rows of their own
+    kept = complete_rows(plan.analyses, frame)
     for analysis, arithmetic in zip(plan.analyses, plan.arithmetics, strict=True):
         name, numbers = analysis.name, arithmetic.first
         integers, start = sent[start : start + 1 + len(numbers)], start + 1 + len(numbers)
         if not any(house.name in plan.recorders(used) for used in concepts_used(analysis)):
             continue
-        together = plan.analyses if whole is None else (analysis,)
-        own = study._frame if whole is None else whole.only(complete_rows(together, whole))
-        kept = complete_rows(together, frame)
         try:
-            values = arithmetic.first_values(own)
+            values = arithmetic.first_values(study._frame)
         except Unanswerable:
             values = np.full(len(numbers), np.nan)
             found.closed.add(name)
