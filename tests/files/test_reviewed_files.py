@@ -108,13 +108,14 @@ def test_years_of_two_digits_are_asked_about(tmp_path: Path, days: int) -> None:
 
 
 def test_a_draft_asks_about_codes_days_and_long_tables(tmp_path: Path) -> None:
-    """The country NA, postcodes, a code 9, days as numbers, a row for each measurement."""
-    days = ("1900-01-01", "2024-02-05")
+    """The country NA, postcodes, codes 9 and none, days as numbers, a row for each measurement."""
+    days, kinds = ("1900-01-01", "2024-02-05"), ("a", "none")
     rows = (
-        f"{'ab'[i % 2]},{i % 2 + 1.5},{('DE', 'NA')[i % 2]},0106{i % 2},{(1, 2, 2, 9)[i % 4]},{44000 + i},{days[i % 2]}"
+        f"{kinds[i % 2]},{('none', 1.5, 2.5)[i % 3]},{('DE', 'NA')[i % 2]},0106{i % 2},{(1, 2, 2, 9)[i % 4]},"
+        f"{44000 + i},{days[i % 2]}"
         for i in range(80)
     )
     (tmp_path / "t.csv").write_text("\n".join(["test,value,land,code,sex,came,left", *rows]))
     text = describe(tmp_path / "t.csv").text
-    asked = ("Namibia", '["01060", "01061"]', "9 is like a marker", "a spreadsheet counts", "omop")
+    asked = ("Namibia", '["none"]', '["01060", "01061"]', "9 is like a marker", "a spreadsheet counts", "omop")
     assert [words for words in asked if words not in text] == []

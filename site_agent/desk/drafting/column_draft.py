@@ -111,6 +111,7 @@ class ColumnDraft:
             without = ColumnDraft(name, decimal, Counter({text: found[text] for text in others}).elements())
             is_marker |= is_answer if without.is_numeric or without.patterns else set()
         self.markers = sorted(is_marker)
+        self.own_markers = [one for one in self.markers if one == "-" or one.lower() in _ANSWERS]  # codes elsewhere
         self.texts = Counter({text: count for text, count in found.items() if text and text not in is_marker})
         self.filled = self.texts.total()
         numbers, self.beyond = list[tuple[float, int]](), 0
@@ -349,6 +350,7 @@ def rounded_range(low: float, high: float) -> tuple[float, float]:
 def _date(column: ColumnDraft, words: list[str]) -> Line:
     pattern, *others = column.patterns
     keys = [("type", "date"), ("pattern", scalar(pattern)), ("since", '"2000-01-01"'), ("unit", "days")]
+    keys += [("missing_markers", _list(column.own_markers))] if column.own_markers else []
     words.append(
         "a date is read as the time since another day: name the day or the date column that makes sense. If follow-up "
         "ends on this date, set `role: follow-up` and remove `type`"
@@ -396,8 +398,8 @@ def _numeric(column: ColumnDraft, words: list[str]) -> Line:
             words.append(f"suspicious: {shown} lies far from all other values, as a marker for not known does")
     else:
         words.append(f"suspicious: every value is {shown}, as a marker for not known; if so, set `role: ignore`")
-    if markers:
-        keys.append(("missing_markers", _list([f"{marker:g}" for marker in markers])))
+    if own := [*(f"{marker:g}" for marker in markers), *column.own_markers]:
+        keys.append(("missing_markers", _list(own)))
     keys += _limit(column, words)
     if column.other_texts and column.is_numeric:
         words.append(f"{column.other_texts} cells have text that is not a number")
