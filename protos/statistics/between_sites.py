@@ -54,43 +54,21 @@ class OwnEstimate:
         return {"ratio": ratio_of(self.value), **{name: ratio_of(one) for name, one in ends.items()}}
 
 
-@dataclass(frozen=True, kw_only=True)
-class BetweenSites:
-    """How much the sites' own estimates differ.
+def between_sites(
+    count: float, weights: float, squares: float, first: float, second: float
+) -> tuple[dict[str, float], float] | None:
+    """Return what is printed and the variance between sites, from the sums of FIRST_SUMS. None with too few estimates.
 
-    Attributes:
-        sites: with an estimate of their own.
-        q, p_value: Cochran's Q and its p value, for equal coefficients at all sites.
-        share: I^2, the share of the variation of estimates that is not chance, 0 to 1.
-        variance: of the true coefficients between sites, by DerSimonian and Laird.
+    Printed are the sites with an own estimate, Q with its p value, for equal coefficients at all sites, and I^2, the
+    share of the variation of estimates that is not chance. The variance is DerSimonian and Laird's.
     """
-
-    sites: int
-    q: float
-    p_value: float
-    share: float
-    variance: float
-
-    @property
-    def record(self) -> dict[str, float]:
-        """Return what is printed."""
-        return {"sites": self.sites, "q": self.q, "p": self.p_value, "i_squared": self.share}
-
-
-def between_sites(count: float, weights: float, squares: float, first: float, second: float) -> BetweenSites | None:
-    """Return the measures from the sums of FIRST_SUMS. None with fewer than FEWEST_ESTIMATES estimates."""
     sites = round(count)
     if sites < FEWEST_ESTIMATES or weights <= 0.0:
         return None
     q, degrees = max(0.0, second - first**2 / weights), sites - 1
-    scale = weights - squares / weights
-    return BetweenSites(
-        sites=sites,
-        q=q,
-        p_value=p_of_chi_squared(q, degrees),
-        share=max(0.0, 1.0 - degrees / q) if q > 0.0 else 0.0,
-        variance=max(0.0, (q - degrees) / scale) if scale > 0.0 else 0.0,
-    )
+    scale, share = weights - squares / weights, max(0.0, 1.0 - degrees / q) if q > 0.0 else 0.0
+    printed = {"sites": sites, "q": q, "p": p_of_chi_squared(q, degrees), "i_squared": share}
+    return printed, max(0.0, (q - degrees) / scale) if scale > 0.0 else 0.0
 
 
 def random_effects(weights: float, first: float) -> OwnEstimate:

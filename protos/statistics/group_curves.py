@@ -163,7 +163,7 @@ class CurveArithmetic(OneRound):
             "patients": round(curve.patients),
             "events": round(float(curve.events.sum())),
             "sites": round(float(numbers[0])),
-            "median": curve.median.record,
+            "median": curve.median,
             # Without an event before `until` nobody knows how far the mean is from it.
             "restricted_mean": (_with_interval(mean, error) if error > 0.0 else _NOTHING) | {"until": until},
             "times": curve.grid.tolist(),

@@ -36,16 +36,14 @@ from protos.plan.concepts import Concept
 from protos.statistics.between_sites import (
     FEWEST_ESTIMATES,
     FIRST_SUMS,
-    BetweenSites,
     OwnEstimate,
     between_sites,
     random_effects,
 )
 from protos.statistics.design import Design, Standardised
-from protos.statistics.distributions import TWO_SIDED, chi_squared_test, p_of_chi_squared, ratio_of
+from protos.statistics.distributions import TWO_SIDED, chi_squared_test, limit_of_t, p_of_chi_squared, p_of_f, ratio_of
 from protos.statistics.newton_walk import LikelihoodSums, Position, Walk, own_walk, require_estimate
 from protos.statistics.splines import spline_column
-from protos.statistics.student import limit_of_t, p_of_f
 
 _MOST_ROUNDS_ALONE: Final = 25
 _DISTINCT_ROUNDS: Final = 6  # later rounds are so close to the estimates that their sums tell nothing new
@@ -102,6 +100,8 @@ class ModelArithmetic(ABC, Generic[Rows]):
 
     ratio: str | None = None  # what the exponential of an estimate is
     unknowns_beside: tuple[str, ...] = ()  # coefficients that are no column, without penalty
+    _is_steep = True  # whether the weight of a row grows exponentially with its columns
+    _lags = False  # as in Walk
 
     def __init__(self, model: Model, concepts: tuple[Concept, ...], size: StudySize) -> None:
         """Raises ValueError or KeyError: the concepts do not fit the model."""
@@ -170,15 +170,6 @@ class ModelArithmetic(ABC, Generic[Rows]):
 
     def _fewest_rows(self, frame: Frame) -> int:  # noqa: ARG002
         return self._size.smallest_part
-
-    @property
-    def _is_steep(self) -> bool:
-        """Return whether the weight of a row grows exponentially with its columns."""
-        return True
-
-    @property
-    def _lags(self) -> bool:
-        return False
 
     @property
     def _against_separation(self) -> str | None:
@@ -260,7 +251,7 @@ class ModelArithmetic(ABC, Generic[Rows]):
         if not self._compares:
             return found
         pairs = [
-            one.second(between.variance) if one and between else (0.0, 0.0)
+            one.second(between[1]) if one and between else (0.0, 0.0)
             for one, between in zip(self._own_estimates(rows, sums), self._differences(sums), strict=True)
         ]
         return np.concatenate([found, np.array(pairs).ravel()])
@@ -428,7 +419,7 @@ class ModelArithmetic(ABC, Generic[Rows]):
         found = zip(here.following / deviations * units, errors / deviations * units, strict=True)
         return tuple(OwnEstimate(float(value), float(error)) for value, error in found)
 
-    def _differences(self, sums: AnnouncedPart) -> tuple[BetweenSites | None, ...]:
+    def _differences(self, sums: AnnouncedPart) -> tuple[tuple[dict[str, float], float] | None, ...]:
         if not self._compares:
             return (None,) * self._columns
         own = sums.newton[0][self._fit :].reshape(self._columns, len(FIRST_SUMS))
@@ -445,4 +436,4 @@ class ModelArithmetic(ABC, Generic[Rows]):
         weight, weighted = sums.last[len(self.at_the_end) :].reshape(self._columns, 2)[place]
         mean = random_effects(float(weight), float(weighted))
         printed = OwnEstimate(mean.value * per_unit, mean.error * per_unit).record(is_ratio=self.ratio is not None)
-        return found.record | printed
+        return found[0] | printed

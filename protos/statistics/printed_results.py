@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.statistics.distributions import ratio_of
@@ -15,6 +15,11 @@ RESULTS_JSON: Final = "results.json"
 RESULTS_CSV: Final = "results.csv"
 RESULTS_HTML: Final = "results.html"
 Results = Sequence[Mapping[str, Any]]
+Row: TypeAlias = dict[str, Any]  # of the CSV
+_WHERE: Final = ("analysis", "statistic", "term", "group", "at")
+_FOUND: Final = ("estimate", "error", "low", "high", "p", "degrees", "note")
+_BESIDE: Final = {"deviation": "", "proportional": " (chi-squared)", "log_rank": " (chi-squared)"}
+_SERIES: Final = ("at_risk", "interval_events", "interval_censored")
 
 
 def results_as_json(plan: StatisticsPlan, results: Results) -> bytes:
@@ -30,13 +35,14 @@ def results_as_json(plan: StatisticsPlan, results: Results) -> bytes:
 
 
 def results_as_csv(results: Results) -> str:
-    """Return the results as a table of four columns: analysis, row, quantity, value. A missing value is empty."""
+    """Return the results as a table: a row for each number with its interval, or for each test.
+
+    `statistic` says what `estimate` is, `term` of which column, concept or code, and `at` at which time, knot or share.
+    """
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["analysis", "row", "quantity", "value"])
-    for result in results:
-        for row, quantity, value in _lines(result, ()):
-            writer.writerow([result["name"], row, quantity, "" if value is None else value])
+    writer = csv.DictWriter(text, _WHERE + _FOUND, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({"analysis": result["name"]} | row for result in results for row in _rows(result))
     return text.getvalue()
 
 
@@ -54,8 +60,9 @@ def results_as_lines(results: Results) -> Iterator[str]:
                     "not reached" if group["median"][key] is None else group["median"][key]
                     for key in ("value", "low", "high")
                 )
-                line = f"{group['patients']} patients, {group['events']} events, median {median} [{low}, {high}]"
-                yield f"  {group['group']:<28}{line}"
+                counts = f"{group['patients']} patients, {group['events']} events"
+                unit = f" in {result['unit']}" if result["unit"] else ""
+                yield f"  {group['group']:<28}{counts}, median{unit} {median} [{low}, {high}]"
             if test := result["log_rank"]:
                 yield f"  {'log-rank test':<28}chi-squared {test['chi_squared']:.5g}   p {test['p']:.3g}"
         else:
@@ -87,14 +94,62 @@ def _model(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {'proportional hazards':<28}test of all columns   p {result['proportional']['p']:.3g}"
 
 
-def _lines(found: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str, Any]]:
-    if isinstance(found, Mapping):
-        for key, value in found.items():
-            if key not in ("name", "term"):
-                yield from _lines(value, (*path, str(key)))
-    elif isinstance(found, list | tuple):
-        for number, value in enumerate(found):
-            named = value.get("term", str(number)) if isinstance(value, Mapping) else str(number)
-            yield from _lines(value, (*path, str(named)))
-    else:
-        yield ", ".join(path[:-1]), path[-1], found
+def _rows(result: Mapping[str, Any]) -> Iterator[Row]:
+    if "refused" in result:
+        yield {"statistic": "refused", "note": result["refused"]}
+    yield from _numbers(result)
+    for name, by_group in result.get("columns", {}).items():
+        for group, record in by_group.items():
+            where = {"term": name, "group": group}
+            yield from _numbers(record, **where)
+            for share, value in zip((0.25, 0.5, 0.75), record.get("quartiles") or (), strict=False):
+                yield _row("quantile", value, **where, at=share)
+            for code, cell in record.get("codes", {}).items():
+                yield from _numbers(cell, term=f"{name}={code}", group=group)
+            if "void" in record:
+                yield {"statistic": "void", **where, "note": record["void"]}
+    for name, value in result.get("differences", {}).items():
+        yield _row("standardised mean difference", value, term=name)
+    for one in result.get("terms", ()):
+        yield from _of_term(one, result["ratio"])
+    for test in result.get("tests", ()):
+        yield _row("joint test (F)" if "f" in test else "joint test (chi-squared)", test, term=test["term"])
+    for spline in result.get("splines", ()):
+        for at in spline["at"]:
+            yield _row("coefficient against the middle knot", at, term=spline["concept"], at=at["value"])
+    yield from (_row(f"{key}{more}", result[key]) for key, more in _BESIDE.items() if result.get(key))
+    for group in result["groups"] if result.get("kind") == "curve" else ():
+        where = {"group": group["group"]}
+        yield from (*_numbers(group, **where), _row("median", group["median"], **where))
+        yield _row("restricted mean", group["restricted_mean"], **where, at=group["restricted_mean"]["until"])
+        for place, time in enumerate(group["times"]):
+            at = {key: group[key][place] for key in ("survival", "low", "high", *_SERIES)}
+            yield _row("survival", at | {"estimate": at["survival"]}, **where, at=time)
+            yield from _numbers({key: at[key] for key in _SERIES}, **where, at=time)
+
+
+def _of_term(one: Mapping[str, Any], ratio: str | None) -> Iterator[Row]:
+    where = {"term": one["term"]}
+    yield _row("coefficient", one, **where)
+    if "ratio" in one:
+        limits = {key: ratio_of(one[key]) for key in ("estimate", "low", "high") if one[key] is not None}
+        yield _row(str(ratio), limits, **where)
+    yield from (_row(f"{key}{more}", one[key], **where) for key, more in _BESIDE.items() if one.get(key))
+    if between := one.get("between_sites"):
+        yield _row("Cochran's Q", {"q": between["q"], "p": between["p"], "degrees": between["sites"] - 1}, **where)
+        yield _row("I squared", between["i_squared"], **where)
+        yield _row(f"random effects: {ratio or 'coefficient'}", dict(between, p=None), **where)
+
+
+def _numbers(found: Mapping[str, Any], **where: Any) -> Iterator[Row]:
+    """Yield a row for each number of a record; settings and lists are none."""
+    for key, value in found.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield _row(key, value, **where)
+
+
+def _row(statistic: str, found: Any, **where: Any) -> Row:
+    record = found if isinstance(found, Mapping) else {"estimate": found}
+    value = next(record[key] for key in ("estimate", "ratio", "value", "chi_squared", "f", "q") if key in record)
+    kept = {key: record[key] for key in ("error", "low", "high", "p", "degrees") if key in record}
+    return {"statistic": statistic, **where, "estimate": value, **kept}

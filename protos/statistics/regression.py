@@ -82,7 +82,11 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         self._outcome = concept_named(concepts, model.outcome)
         self._exposure = None if model.exposure is None else concept_named(concepts, model.exposure)
         self.ratio = _RATIOS.get(model.family)
-        self._is_common = model.intercept == "common"
+        self._is_common, self._is_steep, self._lags = (
+            model.intercept == "common",
+            model.family == "poisson",
+            model.firth,
+        )
         self.unknowns_beside = ("intercept",) if self._is_common else ()
         super().__init__(model, concepts, size)
         self._check()
@@ -129,14 +133,6 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
     @property
     def _compares(self) -> bool:
         return super()._compares and not (self._model.firth or self._model.robust)
-
-    @property
-    def _is_steep(self) -> bool:
-        return self._model.family == "poisson"
-
-    @property
-    def _lags(self) -> bool:
-        return self._model.firth
 
     @property
     def _against_separation(self) -> str | None:

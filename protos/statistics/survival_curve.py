@@ -23,20 +23,6 @@ from protos.statistics.distributions import TWO_SIDED
 _HALF: Final = 1e-12  # a survival this close to 1/2 is 1/2: a product of a thousand fractions is exact to 1e-13
 
 
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """A number with its 95% interval. None is a number that the follow-up is too short for."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-
-    @property
-    def record(self) -> dict[str, float | None]:
-        """Return what is printed."""
-        return {"value": self.value, "low": self.low, "high": self.high}
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SurvivalCurve:
     """The Kaplan-Meier curve of one group, at the ends of the grid's intervals.
@@ -89,14 +75,14 @@ class SurvivalCurve:
         return found
 
     @property
-    def median(self) -> Estimate:
-        """Return the time by which half of the patients have the event, with Brookmeyer and Crowley's interval."""
+    def median(self) -> dict[str, float | None]:
+        """Return the time by which half of the patients have the event, with Brookmeyer and Crowley's interval.
+
+        A time that the follow-up is too short for is None.
+        """
         low, high = self.intervals.T
-        return Estimate(
-            value=self._reaches_half(self.survival),
-            low=self._reaches_half(np.nan_to_num(low)),
-            high=self._reaches_half(np.nan_to_num(high, nan=1.0)),
-        )
+        curves = {"value": self.survival, "low": np.nan_to_num(low), "high": np.nan_to_num(high, nan=1.0)}
+        return {name: self._reaches_half(curve) for name, curve in curves.items()}
 
     def _reaches_half(self, curve: Float64) -> float | None:
         """Return the time from which a falling curve is below 1/2, or the middle of the time during which it is 1/2."""

@@ -29,9 +29,10 @@ from site_agent.desk.analyses_in_words import analysis_section
 from site_agent.desk.fingerprint_sheet import SIGNATURES, is_refused, sheet_sections
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import Section, Table, as_lines, review_page, review_sections
-from site_agent.desk.sets_of_plans import compared_with_others, plan_differences, unlike_plans
+from site_agent.desk.sets_of_plans import compared_rows, compared_with_others, plan_differences, unlike_plans
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import gate_folder
+from site_agent.trainer.isolation import give_up_network
 
 _NOTHING_APPROVED: Final = "Nothing was approved. Nothing was sent."
 
@@ -50,6 +51,7 @@ def review(path: Path, plan_path: Path | None, page: Path | None) -> None:
     from site_agent.gate.permission import decide_plan
 
     hospital = read_hospital(path)
+    give_up_network()  # before anything starts a thread
     plan = plan_named(hospital, plan_path)
     manifest, own_key, log, is_checked = manifest_of(plan), own_fingerprint(hospital), None, True
     try:
@@ -60,8 +62,7 @@ def review(path: Path, plan_path: Path | None, page: Path | None) -> None:
     refused = decide_plan(hospital, plan, manifest, identity=own_key, audit=log)
     title_section, *exact = review_sections(plan, manifest)
     own = [*_meanings(hospital, plan), *_here(hospital, plan, refused, is_checked=is_checked and own_key is not None)]
-    head = [title_section, *_of_receiver(hospital, plan), in_words(plan, manifest), *_of_analyses(plan)]
-    sections = [*head, *exact, *own]
+    sections = [title_section, *_in_short(hospital, plan), *exact, *own]
     _print(sections)
     title = f"{plan.study}, version {plan.version}: what {hospital.site} would send"
     _write_page(page, title, sections, hospital.policy.approvers)
@@ -99,6 +100,7 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, besi
     Example: site-agent approve --config hospital.yaml --plan plan.yaml --by "Anna Jones" --until 2027-06-30
     """
     hospital, by, now = read_hospital(path), person(by), datetime.now(UTC)
+    give_up_network()  # before anything starts a thread
     files = _files_of(plan_path) if plan_path is not None and plan_path.is_dir() else [plan_path]
     plans = [plan_named(hospital, each) for each in files]
     ends, log = None if until is None else _end_of(until, now), opened_log(hospital)
@@ -192,7 +194,7 @@ def _ask(hospital: Hospital, plan: Plan, by: str, ends: datetime | None) -> None
             consequence=_NOTHING_APPROVED,
             remedy="Run the command at a terminal. In a script, add --yes after a person has read `site-agent review`.",
         )
-    _print([*_of_receiver(hospital, plan), in_words(plan, manifest_of(plan)), *_of_analyses(plan)])
+    _print([*_in_short(hospital, plan)])
     until = "" if ends is None else f" until {_moment(ends)}"
     if not click.confirm(f"Does {by} approve {plan.study} version {plan.version}{until}?", default=False):
         raise UsageError(
@@ -254,10 +256,6 @@ def plan_named(hospital: Hospital, path: Path | None) -> Plan:
     return plan_from_wire(announced[-1].read_bytes())
 
 
-def _of_analyses(plan: Plan) -> tuple[Section, ...]:
-    return (analysis_section(plan),) if isinstance(plan, StatisticsPlan) else ()
-
-
 def _print(sections: Sequence[Section]) -> None:
     for line in as_lines(sections):
         click.echo(line)
@@ -313,7 +311,8 @@ def _since(plan: Plan, earlier: tuple[Plan, object]) -> Section:
 
 def _beside_others(hospital: Hospital, plan: Plan, together: Sequence[Plan] = ()) -> list[Section]:
     allowed = approvals.allowed_beside(hospital.state_path, plan, hospital.policy.approvers)
-    found = compared_with_others(plan, [*_others(hospital, plan), *together], allowed)
+    others = [*_others(hospital, plan), *together]
+    found = compared_with_others(plan, others, allowed, compared_rows(hospital, plan))
     return [] if found is None else [found]
 
 
@@ -321,18 +320,20 @@ def _others(hospital: Hospital, plan: Plan) -> list[Plan]:
     return [other for other, _ in approvals.others_approved(hospital.state_path, plan)]
 
 
-def _of_receiver(hospital: Hospital, plan: Plan) -> Iterator[Section]:
-    """Yield a section that explains, for a site that only receives the result, that this site sends no data."""
-    if plan.tier_of(hospital.site) != "receiving":
-        return
-    yield Section(
-        "This site only receives",
-        (
-            "This site sends no number, and no row of its table takes part.",
-            "The contributing sites send everything that this page lists as sent.",
-            "At the end this site receives the sums of the contributing sites and computes its model from them.",
-        ),
-    )
+def _in_short(hospital: Hospital, plan: Plan) -> Iterator[Section]:
+    """Yield what a person reads before a decision, also that a site that only receives sends no data."""
+    if plan.tier_of(hospital.site) == "receiving":
+        yield Section(
+            "This site only receives",
+            (
+                "This site sends no number, and no row of its table takes part.",
+                "The contributing sites send everything that this page lists as sent.",
+                "At the end this site receives the sums of the contributing sites and computes its model from them.",
+            ),
+        )
+    yield in_words(plan, manifest_of(plan))
+    if isinstance(plan, StatisticsPlan):
+        yield analysis_section(plan)
 
 
 def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:

@@ -135,7 +135,7 @@ def _stop_as_listed(examination: Examination, path: Path, by: str | None, *, war
     from site_agent.desk.examination.finding import counted
     from site_agent.trainer.data.mistakes import CORRECT_TABLE
 
-    unused = "The table is not used for training. Nothing was sent."
+    unused = "The table is not used. Nothing was sent."
     if examination.errors:
         what = f"The table has {counted(len(examination.errors), 'error')}, which this command listed above."
         raise DataError(what=what, consequence=unused, remedy=CORRECT_TABLE)

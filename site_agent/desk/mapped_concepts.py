@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from protos.errors import ConfigurationError
-from protos.plan.concepts import CodedConcept, Concept, NumberConcept, Question
+from protos.plan.concepts import CodedConcept, Concept, Question
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.desk.plan_review import Section, Table
 from site_agent.trainer.data.contract import Contract, require_answer
-from site_agent.trainer.prior.concept_columns import mapped_columns
-from site_agent.trainer.statistics.concept_frame import Recorded, mapped_concepts, recorded_concepts
+from site_agent.trainer.prior.concept_columns import Recorded, mapped_columns, recorded_concepts
+from site_agent.trainer.statistics.concept_frame import mapped_concepts
 
 
 def concept_sections(plan: Plan, contract: Contract | None, site: str) -> Iterator[Section]:
@@ -43,7 +43,7 @@ def require_fitting(plan: Plan, contract: Contract | None, site: str) -> None:
 
 def _question(plan: Plan, asked: Question) -> Section:
     sentences = [
-        f"Predicted: {asked.outcome}",
+        f"Outcome: {asked.outcome}",
         f"Patients: {asked.population}",
         f"Time: {asked.time}",
         f"Use: {asked.use}",
@@ -82,13 +82,12 @@ def _row(concept: Concept, feature: Recorded | None) -> tuple[str, str, str, str
 
 
 def _own(concept: Concept, feature: Recorded) -> str:
-    if feature.codes is not None:
-        means = feature.concept_codes
-        if means is None:
-            return feature.name
-        told = (f"{own} is {code}" for own, code in zip(feature.codes, means, strict=True) if code is not None)
-        return f"{feature.name} ({', '.join(told)})"
-    if not isinstance(concept, NumberConcept) or feature.unit == concept.unit:
+    if isinstance(concept, CodedConcept):
+        own, given = feature.codes or (), feature.concept_codes
+        means = given or tuple(code if code in concept.codes else None for code in own)
+        told = [f"{one} is {code or 'missing'}" for one, code in zip(own, means, strict=True) if one != code]
+        return f"{feature.name} ({', '.join(told)})" if told else feature.name
+    if feature.codes is not None or feature.unit == concept.unit:
         return feature.name
     factors = {one.unit: one for one in concept.conversions}
     if feature.unit not in factors:

@@ -30,7 +30,8 @@ def in_words(plan: Plan, manifest: Manifest) -> Section:
 def _asked(plan: Plan) -> Iterator[str]:
     names = ", ".join(plan.site_names)
     if plan.question is not None:
-        yield f"Question: the hospitals want to predict this outcome together: {_ended(plan.question.outcome)}"
+        study = "study" if isinstance(plan, StatisticsPlan) else "predict"
+        yield f"Question: the hospitals want to {study} this outcome together: {_ended(plan.question.outcome)}"
         yield f"Use: {_ended(plan.question.use)}"
         yield f"Patients: {_ended(plan.question.population)}"
     elif not isinstance(plan, StatisticsPlan):
@@ -44,8 +45,8 @@ def _asked(plan: Plan) -> Iterator[str]:
             "number. They receive the same sums as every contributing hospital, and use the sums as a model."
         )
     if isinstance(plan, StatisticsPlan):
-        what = f"compute {counted(len(plan.analyses), 'result')}"
-        yield f"Task: {len(plan.site_names)} hospitals ({names}) {what} together. No model for predictions is trained."
+        results = counted(len(plan.analyses), "result")
+        yield f"Task: {len(plan.site_names)} hospitals ({names}) compute {results} together."
         return
     yield (
         f"Task: {len(plan.site_names)} hospitals ({names}) train a model together, in at most "

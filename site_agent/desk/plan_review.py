@@ -93,9 +93,10 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
     )
     yield _who(plan)
     yield Section("When numbers are sent", tuple(_rounds(plan)))
-    yield _updates(plan, manifest)
-    yield _numbers(plan, manifest)
-    yield Section("What else the plan decides", tuple(_choices(plan)))
+    if not isinstance(plan, StatisticsPlan):  # its section Analyses has all that is sent
+        yield _updates(plan, manifest)
+        yield _numbers(plan, manifest)
+        yield Section("What else the plan decides", tuple(_choices(plan)))
     total = f"In the whole run this site sends at most {most_bytes(plan, manifest)} bytes."
     yield Section("In all", (total, "This site sends nothing else."))
 
@@ -142,7 +143,7 @@ def _who(plan: Plan) -> Section:
 def _rounds(plan: Plan) -> Iterator[str]:
     yield f"The run has {'at most ' if plan.may_end_early else ''}{counted(plan.rounds, 'round')}:"
     if isinstance(plan, StatisticsPlan):
-        yield "1 round of counts and sums: nothing is trained."
+        yield "1 round of counts and sums."
         if plan.training_rounds:
             yield f"At most {counted(plan.training_rounds, 'round')} of Newton's method, together for all models."
             yield "1 last round at the estimates, for standard errors and tests."
@@ -211,8 +212,6 @@ def _numbers(plan: Plan, manifest: Manifest) -> Section:
     heading = "Other numbers"
     if not manifest.scalars:
         return Section(heading, ("Apart from the values above, no number is sent.",))
-    if isinstance(plan, StatisticsPlan):
-        return Section(heading, (f"{len(manifest.scalars)} numbers. The section Analyses says what they are for.",))
     rows = tuple(
         (
             scalar.name if count == 1 else f"{_kind(scalar)} ({count} numbers)",
@@ -336,10 +335,7 @@ def _of_columns(plan: NetworkPlan) -> Iterator[str]:
         )
 
 
-def _choices(plan: Plan) -> Iterator[str]:
-    if isinstance(plan, StatisticsPlan):
-        yield "This plan trains no model, so the plan's settings about networks and training are not used."
-        return
+def _choices(plan: NetworkPlan | PriorPlan) -> Iterator[str]:
     if isinstance(plan, PriorPlan):
         yield from _of_prior(plan)
         return

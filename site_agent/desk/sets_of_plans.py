@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Final, TypeAlias
 
+from host.record_store import Store
+from protos.errors import OperatorError, explained
 from protos.masking.answered_sets import answer_of, why_unlike
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.plan.statistics_plan import StatisticsPlan
-from site_agent.desk.plan_review import OCCASIONS, Section, largest
+from site_agent.desk.plan_review import OCCASIONS, Section, counted, largest
+from site_agent.hospital import Hospital
+from site_agent.trainer.data.contract import find_contract
 
 _HEADING: Final = "Sums of this plan and of others"
 _ARE_NAMES: Final = ("study", "version", "question", "timing", "sites", "what is sent")
@@ -32,14 +38,17 @@ def unlike_plans(plan: Plan, others: Iterable[Plan]) -> list[Plan]:
     ]
 
 
-def compared_with_others(plan: Plan, others: Iterable[Plan], allowed: Iterable[str]) -> Section | None:
+def compared_with_others(
+    plan: Plan, others: Iterable[Plan], allowed: Iterable[str], rows: Iterable[str] = ()
+) -> Section | None:
     """Return a section on what the sums of a plan and of other plans show together. None if they show nothing.
 
     Args:
         others: every other plan that was ever approved here, of any study.
         allowed: the runs that enough persons here allowed beside this plan.
+        rows: the sentences of `compared_rows`.
     """
-    sentences: list[str] = []
+    sentences = [*rows]
     for other in unlike_plans(plan, others):
         sentences.append(
             f"Together with the sums of the plan {other.run_name}, which was approved here, the coordinator could "
@@ -52,6 +61,42 @@ def compared_with_others(plan: Plan, others: Iterable[Plan], allowed: Iterable[s
                 f"This site takes part in both only if `site-agent approve` names {other.run_name} with --beside."
             )
     return Section(_HEADING, tuple(sentences)) if sentences else None
+
+
+def compared_rows(hospital: Hospital, plan: Plan) -> Iterator[str]:
+    """Yield by how many patients of this table the rows of a statistics plan differ from those of earlier studies.
+
+    Nothing is yielded before the first study, or if this user cannot read the contract.
+    """
+    from site_agent.trainer.answered_values import compared, digests_of, in_words
+    from site_agent.trainer.before_rounds import statistics_rows
+    from site_agent.trainer.data.tables import read_table
+    from site_agent.trainer.disk import RECORDS
+
+    memory, contract = hospital.state_path / "models", find_contract(Path(hospital.data.contract))
+    if not isinstance(plan, StatisticsPlan) or plan.privacy is not None or contract is None:
+        return
+    try:
+        with closing(Store(memory / RECORDS, exists=True)) as store:
+            table = read_table(Path(hospital.data.table), contract, scratch=hospital.scratch_path)
+            _, (used, cell, patients) = statistics_rows(hospital, plan, table)
+            found = [*compared(store, plan.run_name, used, digests_of(memory, used, patients), cell)]
+    except FileNotFoundError:
+        return
+    except (OperatorError, OSError) as error:
+        yield f"The rows of this plan could not be compared with those of earlier studies. {explained(error).what}"
+        return
+    for one in found:
+        differ = (
+            f"The rows of this plan differ from those of {one.run} by {counted(one.patients, 'patient')} of this site."
+        )
+        if one.too_few:
+            differ += (
+                f" In each column and pair of columns none or at least {cell} must differ, and too few do in "
+                f"{in_words(one.too_few)}. So this site will refuse to answer, and the run will end for all. Put all "
+                "covariates into one plan before its first run. Now leave out covariates that few patients lack."
+            )
+        yield differ
 
 
 def _computable(other: Plan, plan: Plan) -> Iterator[str]:

@@ -54,15 +54,29 @@ _FACTORS: Final = re.compile(r"(?:^|:)([a-z][a-z0-9-]*?)(?==|,|\d[:,])")  # conc
 _NEVER: Final = "Nothing was counted, nothing was trained and nothing was sent."
 
 
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """How many patients have other values than in an earlier run, and the columns and pairs in which too few do."""
+
+    run: str
+    patients: int
+    too_few: tuple[str, ...] = ()
+
+
+def in_words(columns: Sequence[str]) -> str:
+    """Return the first ten columns of the table or concepts of a plan behind columns and pairs of columns."""
+    parts = [one for pair in columns for one in pair.split(" with ")]
+    found = (_FACTORS.findall(one) if one.endswith(", product") else re.split(", |=", one)[:1] for one in parts)
+    names = dict.fromkeys("number of rows" if name == "row" else name for each in found for name in each)
+    return ", ".join([*names][:10])
+
+
 class ReleasedBefore(RefusedError):
     """Sums of almost the same rows were sent for another run. Their difference would reveal patients."""
 
     def __init__(self, columns: Sequence[str], smallest_cell: int) -> None:
-        parts = [one for pair in columns for one in pair.split(" with ")]
-        found = (_FACTORS.findall(one) if one.endswith(", product") else re.split(", |=", one)[:1] for one in parts)
-        names = dict.fromkeys("number of rows" if name == "row" else name for each in found for name in each)
         super().__init__(
-            what=f"Sums of {', '.join([*names][:10])} were already sent for another study, and too few rows are new.",
+            what=f"Sums of {in_words(columns)} were already sent for another study, and too few rows are new.",
             consequence=_NEVER,
             remedy="These are the columns in which the values of few patients differ between the two studies. Use the "
             f"sums of that study or the table of that time, or wait until at least {smallest_cell} patients have new "
@@ -177,31 +191,47 @@ def remember(
         ReleasedBefore: the values were used for another run, and too few are new; or for this run, and differ.
         OperatorError: the secret cannot be read, or the disk cannot be read or written.
     """
-    secret = site_secret(folder)
-    now = {name: _digests(_key(secret, name), column) for name, column in columns.items()}
-    if patients is not None:
-        now[_PATIENTS] = _owners(secret, patients)
-    contents = {name: blake3(found.tobytes()).hexdigest() for name, found in now.items()}
-    codes = {name for name, column in columns.items() if column.is_code}
-    is_known, again, compared = False, dict[str, None](), list[dict[str, str]]()
+    now = digests_of(folder, columns, patients)
+    contents = {name: _content(found) for name, found in now.items()}
+    is_known, again = False, dict[str, None]()
     with recording(folder) as store:
         for other, before in _answers(store):
-            common = {name: before[name] for name in (*columns, _PATIENTS) if name in before}
-            changed = [name for name in columns if before.get(name, contents[name]) != contents[name]]
             if other == run:
                 is_known = is_known or before == contents
-                again |= dict.fromkeys(changed)
-            elif changed and common not in compared:  # otherwise all rows of all columns are equal
-                compared.append(common)
-                then = {name: _read(store, folder, content) for name, content in common.items()}
-                mine = {name: now[name] for name in (*common, _PATIENTS) if name in now}
-                again |= dict.fromkeys(_too_few(mine, then, codes, smallest_cell))
+                again |= dict.fromkeys(name for name in columns if before.get(name, contents[name]) != contents[name])
+        for one in compared(store, run, columns, now, smallest_cell):
+            again |= dict.fromkeys(one.too_few)
         if again:
             raise ReleasedBefore(list(again), smallest_cell)
         if not is_known:
             for name, found in now.items():
                 store.write("INSERT OR IGNORE INTO contents VALUES (?, ?)", contents[name], found.tobytes())
-            extend(store, secret, run, contents)
+            extend(store, site_secret(folder), run, contents)
+
+
+def digests_of(folder: Path, columns: Mapping[str, Values], patients: Sequence[str] | None) -> dict[str, Digests]:
+    """Return what is remembered of columns and patients, by the column's name. Arguments are those of `remember`."""
+    secret = site_secret(folder)
+    now = {name: _digests(_key(secret, name), column) for name, column in columns.items()}
+    return now if patients is None else now | {_PATIENTS: _owners(secret, patients)}
+
+
+def compared(
+    store: Store, run: str, columns: Mapping[str, Values], now: Mapping[str, Digests], smallest_cell: int
+) -> Iterator[Compared]:
+    """Yield how the values of a run, with these digests, differ from each state of the columns that others used."""
+    codes, seen = {name for name, column in columns.items() if column.is_code}, list[dict[str, str]]()
+    for other, before in _answers(store):
+        common = {name: before[name] for name in (*columns, _PATIENTS) if name in before}
+        if other == run or not {*common} - {_PATIENTS} or common in seen:
+            continue
+        seen.append(common)
+        if all(_content(now[name]) == common[name] for name in columns if name in common):
+            yield Compared(run=other, patients=0)  # all rows of all columns are equal
+            continue
+        then = {name: _read(store, content) for name, content in common.items()}
+        mine = {name: now[name] for name in (*common, _PATIENTS) if name in now}
+        yield _differing(other, mine, then, codes, smallest_cell)
 
 
 def extend(store: Store, secret: bytes, run: str, facts: Mapping[str, str]) -> None:
@@ -239,11 +269,15 @@ def _answers(store: Store) -> Iterator[tuple[str, dict[str, str]]]:
         yield run, json.loads(text)
 
 
-def _read(store: Store, folder: Path, content: str) -> Digests:
+def _read(store: Store, content: str) -> Digests:
     found = store.read("SELECT digests FROM contents WHERE content = ?", content)
     if not found or blake3(found[0][0]).hexdigest() != content:
-        raise MemoryLost(folder)
+        raise MemoryLost(store.path.parent)
     return np.frombuffer(found[0][0], np.uint64)
+
+
+def _content(found: Digests) -> str:
+    return blake3(found.tobytes()).hexdigest()
 
 
 def _newest(store: Store) -> str:
@@ -279,28 +313,24 @@ def _owners(secret: bytes, patients: Sequence[str]) -> Digests:
     return np.frombuffer(b"".join(each), np.uint64)
 
 
-def _too_few(
-    now: Mapping[str, Digests], then: Mapping[str, Digests], codes: set[str], smallest_cell: int
-) -> Iterator[str]:
-    """Yield each column that has too few patients with changed rows, alone or in a pair. Both have the same columns."""
-    names = [name for name in now if name != _PATIENTS]
+def _differing(
+    run: str, now: Mapping[str, Digests], then: Mapping[str, Digests], codes: set[str], smallest_cell: int
+) -> Compared:
+    """Compare the same columns of two runs, alone and in pairs."""
+    names, too_few = [name for name in now if name != _PATIENTS], list[str]()
     new, old = (np.stack([each[name] for name in names], axis=1) for each in (now, then))
     owners = [each.get(_PATIENTS, np.arange(len(each[names[0]]), dtype=np.uint64)) for each in (now, then)]
     if (_PATIENTS in now) != (_PATIENTS in then):
-        yield from names  # nobody knows whose rows changed
-        return
+        return Compared(run=run, patients=0, too_few=tuple(names))  # nobody knows whose rows changed
     is_more, is_less = _changed(new, old, *owners), _changed(old, new, *reversed(owners))
     more, fewer, owners = new[is_more], old[is_less], [owners[0][is_more], owners[1][is_less]]
     is_code = np.array([name in codes for name in names])
-    for place, name in enumerate(names):
-        if not _are_enough(more[:, [place]], fewer[:, [place]], owners, smallest_cell, is_code[[place]]):
-            yield name
     fewest_rows = max(int(np.unique(each, return_counts=True)[1].max(initial=1)) for each in owners) * smallest_cell
     open_pairs = np.triu(~_surely_enough(more, fewer, fewest_rows, is_code) & ~np.outer(is_code, is_code), 1)
-    for one, other in zip(*np.nonzero(open_pairs), strict=True):
-        pair = [one, other]
-        if not _are_enough(more[:, pair], fewer[:, pair], owners, smallest_cell, is_code[pair]):
-            yield f"{names[one]} with {names[other]}"
+    for some in (*([place] for place in range(len(names))), *np.argwhere(open_pairs).tolist()):
+        if not _are_enough(more[:, some], fewer[:, some], owners, smallest_cell, is_code[some]):
+            too_few.append(" with ".join(names[place] for place in some))
+    return Compared(run=run, patients=max(len(np.unique(each)) for each in owners), too_few=tuple(too_few))
 
 
 def _surely_enough(new: Digests, old: Digests, fewest_rows: int, is_code: Bools) -> Bools:

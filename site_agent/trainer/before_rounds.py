@@ -23,6 +23,8 @@ from site_agent.trainer.disk import site_secret
 from site_agent.trainer.released_numbers import VALIDATION, released_count
 
 if TYPE_CHECKING:
+    from protos.plan.analyses import Frame
+    from site_agent.trainer.answered_values import Values
     from site_agent.trainer.data.dataset import SplitRows
     from site_agent.trainer.data.preprocessing import Preprocessing
     from site_agent.trainer.data.tables import Table
@@ -48,7 +50,9 @@ def check_table(hospital: Hospital) -> None:
         from site_agent.trainer.data.dataset import prepare_rows
         from site_agent.trainer.data.run_table import table_for_run
 
-        prepare_rows(*table_for_run(hospital))
+        table, rows = table_for_run(hospital)
+        if rows is not None:
+            prepare_rows(table, rows)
 
 
 def begin_study(hospital: Hospital, plan: NetworkPlan, state: Path) -> tuple[Study, Preprocessing]:
@@ -146,20 +150,28 @@ def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> S
     from site_agent.trainer.answered_values import remember
     from site_agent.trainer.data.contract import require_answer
     from site_agent.trainer.data.run_table import table_digest, table_for_run
-    from site_agent.trainer.statistics.concept_frame import concept_frame, used_values
     from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
     table, _ = table_for_run(hospital)
     require_answer(plan, table.contract, hospital.site)
-    cell = max(plan.smallest_cell, hospital.policy.smallest_cell)
-    frame = concept_frame(plan, table, hospital.site, cell)
-    used = used_values(plan, table, frame)
-    patients = None if table.patients is None else (*table.patients, *(f"left {one}" for one in range(frame.left_out)))
+    frame, remembered = statistics_rows(hospital, plan, table)
     secret = site_secret(state / "models")
     study = StatisticsStudy(plan, frame, site=hospital.site, secret=secret, digest=table_digest(table))
     if plan.privacy is None:
-        study.remember = partial(remember, state / "models", plan.run_name, used, cell, patients)
+        study.remember = partial(remember, state / "models", plan.run_name, *remembered)
     return study
+
+
+def statistics_rows(
+    hospital: Hospital, plan: StatisticsPlan, table: Table
+) -> tuple[Frame, tuple[dict[str, Values], int, list[str] | None]]:
+    """Return the rows of a table for a plan, and what answered_values.py compares: values, smallest cell, patients."""
+    from site_agent.trainer.statistics.concept_frame import concept_frame, used_values
+
+    cell = max(plan.smallest_cell, hospital.policy.smallest_cell)
+    frame = concept_frame(plan, table, hospital.site, cell)
+    patients = None if table.patients is None else [*table.patients, *(f"left {one}" for one in range(frame.left_out))]
+    return frame, (used_values(plan, table, frame), cell, patients)
 
 
 def _rows_of(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
@@ -171,4 +183,5 @@ def _rows_of(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
     from site_agent.trainer.data.run_table import table_for_run
 
     table, rows = table_for_run(hospital)
+    assert rows is not None  # the gate refuses such a plan at a site that only counts
     return table, rows if plan.privacy is None else steady_split(table, hospital.data.split)

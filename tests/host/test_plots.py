@@ -59,5 +59,5 @@ def test_a_group_is_as_small_as_its_rarest_class_in_patients(each: int, is_small
 
     (found,) = subgroups(rows, scores, {"ward": ["x"] * 90}, 0)
 
-    assert found.fewest == 30 // each
-    assert found.is_small is is_small
+    assert found["fewest"] == 30 // each
+    assert found["is_small"] is is_small

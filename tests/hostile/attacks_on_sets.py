@@ -102,9 +102,7 @@ def two_sets_in_one_attempt(weakened: bool) -> bool:
         if not all(again):
             for site in sites[:3]:
                 assert site.error is not None
-                reasons = [entry["reason"] for entry in site.records("coordinator_refused")]
-                assert reasons == ["the contributors a second time for one attempt at a round"]
-                assert len(site.chunks) == 1
+                _refused(site, "the contributors a second time for one attempt at a round", chunks=1)
             return False
         second, _ = total(plan, again)
         return found(first - second, sites[3].update())

@@ -37,6 +37,7 @@ class Site(Terminal):
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__("site-agent", main, capsys, monkeypatch)
+        monkeypatch.setattr("site_agent.commands.approval_commands.give_up_network", lambda: True)
         self.folder = folder
         (folder / "state").mkdir()
         keys = SiteKeys.create(folder / "state" / "gate")

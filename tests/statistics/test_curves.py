@@ -88,7 +88,7 @@ def test_the_median_is_where_half_have_the_event(events: list[int], censored: li
         grid=np.arange(1.0, 5.0), events=np.array(events, float), censored=np.array(censored, float), beyond=0.0
     )
 
-    assert curve.median.value == median
+    assert curve.median["value"] == median
 
 
 def test_the_interval_of_the_median_is_that_of_r() -> None:

@@ -9,12 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-import quickstart.federation
 from quickstart.federation import Rehearsal
 from tests.chaos.test_processes import LONGEST_SECONDS, Services, last_words
 from tests.rehearsal.programs import called, prepared_here
 from tests.statistics.federations import patients
-from tests.statistics.test_whole_run import SITES, hospital_of, plan_of
+from tests.statistics.test_whole_run import SITES, rehearsal_of
 
 
 def _results(rehearsal: Rehearsal, *, kills: bool) -> tuple[set[bytes], list[str]]:
@@ -44,13 +43,9 @@ def test_kills_at_every_round_change_no_bit(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Coordinator, gates, agents and trainers are killed in the first round, each Newton round and the last round."""
-    folder, table = tmp_path_factory.mktemp("kills"), patients(0)
+    folder = tmp_path_factory.mktemp("kills")
     (folder / "calm" / "tables").mkdir(parents=True)
-    tables = [hospital_of(folder / "calm" / "tables", site, table[table.site == k]) for k, site in enumerate(SITES)]
-    monkeypatch.setattr(quickstart.federation, "plan_of", plan_of)
-    rehearsal = Rehearsal(
-        folder=folder / "calm", hospitals=tables, methods=("federated-prior",), rounds=2, seed=0, is_masked=True
-    )
+    rehearsal = rehearsal_of(folder / "calm", folder / "calm" / "tables", patients(0), monkeypatch)
     prepared_here(rehearsal)
     (plan,) = rehearsal.folder.glob("plan-*.yaml")
     for site in SITES:

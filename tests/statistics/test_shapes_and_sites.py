@@ -16,6 +16,7 @@ from host.statistics_page import statistics_page
 from tests.for_each import for_each
 from tests.statistics.federations import frames_of, patients, results_of, statistics_plan
 from tests.statistics.test_regression import DIGITS, fitted, regression
+from tests.statistics.test_statistics_page import HEAD
 
 KNOTS = [45.0, 57.0, 63.0, 75.0]
 FAMILIES: dict[str, tuple[dict[str, Any], Any]] = {
@@ -83,8 +84,7 @@ def test_a_spline_is_that_of_another_basis_on_the_pooled_table(kind: str) -> Non
         assert whole["p"] == pytest.approx(f.sf(whole["f"], 3, pooled.df_resid), rel=1e-9)
     else:
         assert whole["p"] == pytest.approx(chi2.sf(chi_squared, 3), rel=1e-9)
-    head = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
-    assert "knots at 45, 57, 63, 75" in statistics_page(head | {"analyses": [found]})
+    assert "knots at 45, 57, 63, 75" in statistics_page(HEAD | {"analyses": [found]})
 
 
 def _firth(table: pd.DataFrame, right: str) -> tuple[dict[str, float], dict[str, float]]:
@@ -152,7 +152,6 @@ def test_differences_between_sites_are_those_of_own_fits(kind: str, sites: int) 
         _cox(table[of], design[of]) if kind == "cox" else _fit(table[of], kind, "age + I(1.0 * (sex == 'male'))")
         for of in groups
     ]
-    head = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
     for place, one in enumerate(between):
         at = place - 2  # a regression's first coefficient is the intercept
         values = np.array([np.asarray(fit.params)[at] for fit in own])
@@ -165,7 +164,7 @@ def test_differences_between_sites_are_those_of_own_fits(kind: str, sites: int) 
         assert one["i_squared"] == pytest.approx(max(0.0, 1 - 5 / q), abs=1e-6)
         assert mean == pytest.approx(both @ values / both.sum(), rel=1e-6)
         shown = f"<td>{100 * one['i_squared']:.0f}%</td><td>{one['q']:.2f} (5 df)"
-        assert shown in statistics_page(head | {"analyses": [found]})
+        assert shown in statistics_page(HEAD | {"analyses": [found]})
 
 
 @pytest.mark.parametrize(

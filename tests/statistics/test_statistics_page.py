@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from contextlib import suppress
@@ -9,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from statsmodels.api import Logit, add_constant
 
@@ -19,7 +21,7 @@ from host.statistics_page import statistics_page
 from protos.plan.analyses import Cox, Curve, Regression, Unanswerable
 from protos.statistics.cox import CoxArithmetic
 from protos.statistics.group_curves import CurveArithmetic
-from protos.statistics.printed_results import named
+from protos.statistics.printed_results import named, results_as_csv, results_as_lines
 from protos.statistics.regression import RegressionArithmetic
 from tests.statistics.federations import frames_of as frames_of_plan
 from tests.statistics.federations import patients, results_of, statistics_plan
@@ -83,6 +85,23 @@ def test_every_estimate_is_on_the_page(table: SurvivalTable) -> None:
     assert "2 (66.7)" in page
     assert "age follows from the other columns." in page
     assert "ab" * 32 in page
+
+
+def test_the_csv_is_tidy_and_a_median_has_its_unit() -> None:
+    """Each column has one kind, and each estimate one row with its interval. The terminal names the unit of time."""
+    hazards, survival, *others = _results(LUNG)[0]["analyses"]
+    table = pd.read_csv(io.StringIO(results_as_csv([hazards, survival, *others])))
+
+    assert set(table.dtypes[["at", "estimate", "error", "low", "high", "p", "degrees"]]) == {np.dtype(float)}
+    assert not table.duplicated(["analysis", "statistic", "term", "group", "at"]).any()
+    terms, groups = (
+        table[table.statistic == one].set_index(of) for one, of in (("coefficient", "term"), ("median", "group"))
+    )
+    for term in hazards["terms"]:
+        assert all(terms.loc[term["term"], key] == term[key] for key in ("estimate", "error", "low", "high", "p"))
+    for group, line in zip(survival["groups"], [*results_as_lines([survival | {"unit": "weeks"}])][1:], strict=False):
+        assert groups.loc[group["group"], "estimate"] == group["median"]["value"]
+        assert f"median in weeks {group['median']['value']} [{group['median']['low']}, " in line
 
 
 def test_numbers_at_risk_stand_where_they_are_known(monkeypatch: pytest.MonkeyPatch) -> None:

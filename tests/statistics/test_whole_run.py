@@ -81,6 +81,13 @@ def plan_of(*_: object, **__: object) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def rehearsal_of(folder: Path, tables: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> Rehearsal:
+    """The hospitals of these patients, with their tables in another folder."""
+    hospitals = [hospital_of(tables, site, table[table.site == place]) for place, site in enumerate(SITES)]
+    monkeypatch.setattr(quickstart.federation, "plan_of", plan_of)
+    return Rehearsal(folder=folder, hospitals=hospitals, methods=("federated-prior",), rounds=2, seed=0, is_masked=True)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_over_tls_with_masks_prints_the_pooled_table_everywhere(
@@ -88,11 +95,7 @@ def test_a_run_over_tls_with_masks_prints_the_pooled_table_everywhere(
 ) -> None:
     """The coordinator and every hospital have the same files, whose numbers are those of one table."""
     table = patients(0)
-    hospitals = [hospital_of(tmp_path, site, table[table.site == place]) for place, site in enumerate(SITES)]
-    monkeypatch.setattr(quickstart.federation, "plan_of", plan_of)
-    rehearsal = Rehearsal(
-        folder=tmp_path, hospitals=hospitals, methods=("federated-prior",), rounds=2, seed=0, is_masked=True
-    )
+    rehearsal = rehearsal_of(tmp_path, tmp_path, table, monkeypatch)
     prepare(rehearsal)
 
     run_to_the_end(rehearsal, Console(quiet=True))

@@ -9,11 +9,21 @@ BEGUN = """
               < offer 0.0 to a b c
               = collecting 0.0 complete - until 50
 """
+KEYS = """
+        0     > a, b, c joins
+              < open key session 1
+              = agreeing on 1: - advertised, - acknowledged until 50
+"""
 
 
-def continued(transcript: str) -> None:
+def continued(transcript: str, rounds: int = 2) -> None:
     """Play a run of three sites from its first offer on."""
-    play(terms(), BEGUN + transcript)
+    play(terms(rounds=rounds), BEGUN + transcript)
+
+
+def masked(transcript: str) -> None:
+    """Play a run of three sites from its first keys on."""
+    play(terms(is_masked=True), KEYS + transcript)
 
 
 def test_a_run_begins_with_all_its_sites_however_long_that_takes() -> None:
@@ -102,12 +112,7 @@ def test_sums_do_not_add_up_three_times() -> None:
 
 def test_masked_rounds_agree_on_keys_first() -> None:
     """Adverts, roster, acknowledgements, seal; the next round needs none, a void attempt does."""
-    play(
-        terms(is_masked=True),
-        """
-        0     > a, b, c joins
-              < open key session 1
-              = agreeing on 1: - advertised, - acknowledged until 50
+    masked("""
         1     > a, b advertises 1
               = agreeing on 1: a b advertised, - acknowledged until 50
         2     > c advertises 1
@@ -125,18 +130,12 @@ def test_masked_rounds_agree_on_keys_first() -> None:
               < void 1.0 missing -
               < open key session 2
               = agreeing on 2: - advertised, - acknowledged until 55
-        """,
-    )
+    """)
 
 
 def test_a_site_that_never_answers_about_keys_interrupts() -> None:
     """Who is silent is disconnected, and all agree again."""
-    play(
-        terms(is_masked=True),
-        """
-        0     > a, b, c joins
-              < open key session 1
-              = agreeing on 1: - advertised, - acknowledged until 50
+    masked("""
         1     > a, b advertises 1
               = agreeing on 1: a b advertised, - acknowledged until 50
         50    > time passes
@@ -153,18 +152,12 @@ def test_a_site_that_never_answers_about_keys_interrupts() -> None:
         101   > time passes
               < void 0.1 missing b c
               = interrupted 0.1 with a
-        """,
-    )
+    """)
 
 
 def test_a_site_keeps_or_loses_its_keys() -> None:
     """With its keys it resumes; without them everybody agrees again."""
-    play(
-        terms(is_masked=True),
-        """
-        0     > a, b, c joins
-              < open key session 1
-              = agreeing on 1: - advertised, - acknowledged until 50
+    masked("""
         1     > a, b, c advertises 1
               < roster 1
               = agreeing on 1: a b c advertised, - acknowledged until 50
@@ -200,16 +193,13 @@ def test_a_site_keeps_or_loses_its_keys() -> None:
               < close 0
               < open key session 3
               = agreeing on 3: - advertised, - acknowledged until 62
-        """,
-    )
+    """)
 
 
 def test_a_site_without_its_memory_makes_everybody_go_back() -> None:
     """Nothing is offered before; a repeated round is a later attempt."""
-    play(
-        terms(rounds=5),
-        BEGUN
-        + """
+    continued(
+        """
         1     > a, b, c completes
               < close 0
               < offer 1.0 to a b c
@@ -231,15 +221,14 @@ def test_a_site_without_its_memory_makes_everybody_go_back() -> None:
               < offer 1.2 to a b c
               = collecting 1.2 complete - until 57
         """,
+        rounds=5,
     )
 
 
 def test_training_that_ends_early_makes_what_was_offered() -> None:
     """The round that was offered is made."""
-    play(
-        terms(rounds=6),
-        BEGUN
-        + """
+    continued(
+        """
         1     > a, b, c completes
               < close 0
               < offer 1.0 to a b c
@@ -251,15 +240,14 @@ def test_training_that_ends_early_makes_what_was_offered() -> None:
               < result to a b c
               = finishing done - until 53
         """,
+        rounds=6,
     )
 
 
 def test_finishing_does_not_wait_for_ever() -> None:
     """A site that is back in time gets the result."""
-    play(
-        terms(rounds=1),
-        BEGUN
-        + """
+    continued(
+        """
         1     > b completes
               = collecting 0.0 complete b until 50
         2     > b leaves
@@ -277,6 +265,7 @@ def test_finishing_does_not_wait_for_ever() -> None:
               < end: all rounds were made, missing c
               = over, complete
         """,
+        rounds=1,
     )
 
 

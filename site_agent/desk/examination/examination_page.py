@@ -41,21 +41,21 @@ def examination_page(examination: Examination, *, site: str, accepted_by: str | 
 
 
 def verdict(examination: Examination, accepted_by: str | None, *, warnings_stop: bool) -> str:
-    """Return one or two short sentences: the size of the table, and whether the table is ready for training."""
+    """Return one or two short sentences: the size of the table, and whether the table is ready."""
     errors, warnings = len(examination.errors), len(examination.warnings)
     size = counted(examination.table.rows, "row")
     if examination.patients is not None:
         size += f" of {counted(examination.patients, 'patient')}"
     if errors:
-        return f"{size}. The check found {counted(errors, 'error')}, and the table must be corrected before training."
+        return f"{size}. The check found {counted(errors, 'error')}, and the table must be corrected."
     found = f"{size}. The check found {counted(warnings, 'warning')}"
     if warnings and accepted_by is not None:
         return f"{found}, accepted by {accepted_by}."
     if warnings and warnings_stop:
-        return f"{found}. Before training, a person must accept the warnings."
+        return f"{found}. First a person must accept the warnings."
     if warnings:
-        return f"{found}. Nobody has accepted them, but hospital.yaml allows training anyway."
-    return f"{size}. The check found no error and no warning, so the table is ready for training."
+        return f"{found}. Nobody has accepted them, but hospital.yaml allows a run anyway."
+    return f"{size}. The check found no error and no warning, so the table is ready."
 
 
 def _findings(heading: str, examination: Examination, level: Level) -> Section:
@@ -99,7 +99,8 @@ def _columns(examination: Examination) -> Section:
         "value 0.5 is no better than chance. If the outcome is a number, the value 0 is no better than chance."
     )
     head = ("column", "declared as", "missing", "alone", "note")
-    return Section(heading="Columns", parts=[paragraph(words, "soft"), table("Columns", head, lines)])
+    of_alone = [paragraph(words, "soft")] if examination.alone else []
+    return Section(heading="Columns", parts=[*of_alone, table("Columns", head, lines)])
 
 
 def finding_lines(examination: Examination) -> Iterator[str]:

@@ -78,16 +78,17 @@ def examined(hospital: Hospital) -> Examination:
         OperatorError: the contract is wrong, or the table cannot be read at all.
     """
     contract = read_contract(Path(hospital.data.contract))
-    return examine(survey_table(Path(hospital.data.table), contract), hospital.data.split)
+    survey = survey_table(Path(hospital.data.table), contract)
+    return examine(survey, hospital.data.split, trains=hospital.policy.tier != "statistics")
 
 
-def examine(survey: Survey, split: Split) -> Examination:
-    """Return all findings about a table that was read before."""
+def examine(survey: Survey, split: Split, *, trains: bool = True) -> Examination:
+    """Return all findings about a table that was read before. Without training it is not split."""
     table, rows, parts, measured = survey.table, None, None, dict[str, float]()
     found = [*map(_error, survey.mistakes), *_reading_findings(survey)]
     if table.rows:
         try:
-            rows = split_rows(table, split)
+            rows = split_rows(table, split) if trains else None
         except DataError as error:
             found.append(Finding(level="error", key="split", words=error.what.removesuffix(".")))
         # A column with unreadable cells has an error of its own, so its cells do not count as missing.

@@ -63,6 +63,14 @@ def column_findings(table: Table, unread: Container[str | None]) -> Iterator[Fin
             yield from _spellings(table, name, feature.codes, values)
         else:
             yield from _suspicious(table, name, values, is_number=isinstance(feature, NumericFeature))
+    coded = (one for one in table.contract.features if isinstance(one, CategoricalFeature))
+    if named := [one.name for one in coded if one.concept is not None and one.concept_codes is None]:
+        words = (
+            f"column {', '.join(named)}: without concept_codes only a code that the plan has by this name has a "
+            "meaning, and others are missing values; if the plan has other names, add concept_codes, such as "
+            "[female, male], in the order of codes"
+        )
+        yield Finding(level="note", key="concept-codes", words=words)
     for column in table.contract.terms:
         counts = table.terms[column.name]
         if column.name not in unread and counts.any():

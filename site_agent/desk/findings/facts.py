@@ -23,7 +23,7 @@ from site_agent.desk.findings.curves import (
     decision_curve,
     receiver_operating_characteristic,
 )
-from site_agent.desk.findings.subgroups import Subgroup, subgroups
+from site_agent.desk.findings.subgroups import subgroups
 from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds, prevalence_of
 from site_agent.desk.results.saved_model import latest_run
 from site_agent.state_folders import require_run_name
@@ -48,7 +48,7 @@ def drawn_facts(
         "outcome": _outcome(contract),
         "unit": test.unit,
         "dataset": dataset.digest,
-        "subgroups": [one.to_json() for one in groups],
+        "subgroups": [*groups],
         "warnings": [
             *(f"Look at {one}" for one in cast(Sequence[str], prior.get("suspicions") or ())),
             *_warnings(facts, test, groups),
@@ -139,7 +139,7 @@ def _outcome(contract: Contract) -> str:
             assert_never(target)
 
 
-def _warnings(facts: Mapping[str, Json], test: HeldOutRows, found: Sequence[Subgroup]) -> list[str]:
+def _warnings(facts: Mapping[str, Json], test: HeldOutRows, found: Sequence[Mapping[str, Json]]) -> list[str]:
     """Return the reasons not to rely on the report. The reasons about the gain come first."""
     gain = cast(Mapping[str, Json], facts["gain"])
     warnings = [str(text) for text in cast(Sequence[Json], gain["warnings"])]
@@ -158,7 +158,7 @@ def _warnings(facts: Mapping[str, Json], test: HeldOutRows, found: Sequence[Subg
             f"The checkpoint was chosen with only {chosen_on} validation rows (fewer than {FEWEST_TO_CHOOSE})."
             " With other validation rows the choice could be different."
         )
-    small = [f"{one.group} {one.value}" for one in found if one.is_small]
+    small = [f"{one['group']} {one['value']}" for one in found if one["is_small"]]
     if small:
         warnings.append(f"Too few test rows to conclude about these subgroups: {', '.join(small)}.")
     return warnings

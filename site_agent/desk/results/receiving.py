@@ -27,7 +27,7 @@ from protos.plan.prior_plan import OneOfClasses, PriorPlan
 from protos.plan.prior_sums import AnnouncedSums, Standard
 from protos.wire.messages import MalformedMessage
 from site_agent.desk.results.joined_model import JoinedModel
-from site_agent.desk.results.saved_model import SavedModel, save_model, versions
+from site_agent.desk.results.saved_model import SavedModel, run_facts, save_model
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.column_profile import profile_of
 from site_agent.trainer.data.contract import Contract
@@ -73,8 +73,9 @@ def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: Float
         MalformedMessage: an honest federation cannot have announced these sums.
         OperatorError: the table does not fit any more, or the result cannot be written to the disk.
     """
-    prior, mapped = _prior(plan), require_receivable(hospital, plan)
-    found = _received(prior, rounds, vector)
+    mapped = require_receivable(hospital, plan)
+    assert isinstance(plan, PriorPlan)  # a plan with receivers has federated-prior
+    found = _received(plan, rounds, vector)
     table = read_without_outcomes(hospital)
     facts = _facts(hospital, plan, run, table, found, mapped)
     if found.is_useful:
@@ -99,9 +100,11 @@ def _received(prior: PriorPlan, rounds: int, vector: Float32) -> _Received:
         raise MalformedMessage(str(refused)) from refused
 
 
-def _model(hospital: Hospital, plan: Plan, table: Table, found: _Received, mapped: tuple[Mapped, ...]) -> SavedModel:
+def _model(
+    hospital: Hospital, prior: PriorPlan, table: Table, found: _Received, mapped: tuple[Mapped, ...]
+) -> SavedModel:
     """Return the other sites' score as a joined model in which all other weights are 0."""
-    prior, contract, rows = _prior(plan), table.contract, np.arange(table.rows, dtype=np.int64)
+    contract, rows = table.contract, np.arange(table.rows, dtype=np.int64)
     preprocessing = _preprocessing(prior, contract, table, found.standard)
     slopes = found.slopes
     if isinstance(prior.outcome, OneOfClasses):
@@ -118,7 +121,7 @@ def _model(hospital: Hospital, plan: Plan, table: Table, found: _Received, mappe
         starts = np.array([profiled_intercept(line, np.full(len(line), one), is_number=False) for line, one in pairs])
     outputs, columns = len(slopes), len(preprocessing.columns)
     return SavedModel(
-        plan=plan,
+        plan=prior,
         preprocessing=preprocessing,
         values={},
         joined=JoinedModel(
@@ -163,27 +166,20 @@ def _no_forest(outputs: int) -> Forest:
 
 
 def _facts(
-    hospital: Hospital, plan: Plan, run: str, table: Table, found: _Received, mapped: tuple[Mapped, ...]
+    hospital: Hospital, plan: PriorPlan, run: str, table: Table, found: _Received, mapped: tuple[Mapped, ...]
 ) -> dict[str, Json]:
-    own, is_number = hospital.data.prevalence, _prior(plan).is_number
-    return {
-        "site": hospital.site,
-        "run": run,
-        "plan_digest": plan.digest.hex(),
-        "method": plan.method_name,
-        "question": None if plan.question is None else plan.question.model_dump(mode="json"),
+    own = hospital.data.prevalence
+    return run_facts(hospital, plan, run) | {
         "task": table.contract.target.task,
         "rows": {"table": table.rows},
-        "sites": list(plan.site_names),
-        "versions": dict[str, Json](versions()),
         "receiving": {
             "sentence": _sentence(plan, found),
             "has_model": found.is_useful,
-            "prevalence": None if is_number else own,
+            "prevalence": None if plan.is_number else own,
             "prevalence_is_of": "the other sites" if own is None else "hospital.yaml",
             "guard": found.guard,
             "newton_rounds": found.rounds,
-            "coefficients": [*coefficient_facts(_prior(plan), found.standard, mapped, found.slopes, found.errors)],
+            "coefficients": [*coefficient_facts(plan, found.standard, mapped, found.slopes, found.errors)],
         },
     }
 
@@ -222,8 +218,3 @@ def coefficient_facts(
         for number, output in enumerate(prior.outputs)
         for place, column in enumerate(prior.columns)
     ]
-
-
-def _prior(plan: Plan) -> PriorPlan:
-    assert isinstance(plan, PriorPlan)  # a plan with receivers has federated-prior
-    return plan

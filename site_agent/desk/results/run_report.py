@@ -19,7 +19,7 @@ from site_agent.desk.comparison.evaluation import Scores, held_out_rows, scores_
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Assessment, Baselines, Gain, assess
 from site_agent.desk.findings.facts import drawn_facts
 from site_agent.desk.results.network_baselines import train_alone, train_placebo
-from site_agent.desk.results.saved_model import SavedModel, save_model, versions
+from site_agent.desk.results.saved_model import SavedModel, run_facts, save_model
 from site_agent.desk.results.simple_models import best_simple_model, reads_simply, simple_scores
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.dataset import Dataset
@@ -121,20 +121,13 @@ def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: 
 def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[str, Json]:
     """Return the general facts for a report: site, run, plan, task, number of rows, columns, program versions."""
     dataset = study.own
-    return {
-        "site": hospital.site,
-        "run": run,
-        "plan_digest": study.plan.digest.hex(),
-        "method": study.plan.method_name,
-        "question": None if study.plan.question is None else study.plan.question.model_dump(mode="json"),
+    return run_facts(hospital, study.plan, run) | {
         "answers": {site.name: site.answers for site in study.plan.sites}.get(hospital.site),
         "task": dataset.task,
         "rows": {"training": len(dataset.training), "validation": len(dataset.validation), "test": len(dataset.test)},
         "rows_without_outcome": dataset.rows_without_outcome,
         "rows_put_aside": dataset.rows_put_aside,
-        "sites": list(study.plan.site_names),
         "columns": list(dataset.columns),
-        "versions": dict[str, Json](versions()),
         "threads": hospital.training.threads,
     }
 

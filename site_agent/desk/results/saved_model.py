@@ -21,6 +21,7 @@ from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan, plan_from_wire
 from protos.plan.prior_plan import PriorPlan
 from site_agent.desk.results.joined_model import JoinedModel, joined_model_of
+from site_agent.hospital import Hospital
 from site_agent.state_folders import FEDERATED_FILE, require_run_name, saved_runs
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.dataset import input_columns
@@ -164,3 +165,16 @@ def versions() -> dict[str, str]:
 
     kind = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
     return {name: version(name) for name in PACKAGES} | {"python": platform.python_version(), "processor": kind}
+
+
+def run_facts(hospital: Hospital, plan: Plan, run: str) -> dict[str, Json]:
+    """Return what the report of every run begins with: site, run, plan, sites and versions."""
+    return {
+        "site": hospital.site,
+        "run": run,
+        "plan_digest": plan.digest.hex(),
+        "method": plan.method_name,
+        "question": None if plan.question is None else plan.question.model_dump(mode="json"),
+        "sites": list(plan.site_names),
+        "versions": dict[str, Json](versions()),
+    }

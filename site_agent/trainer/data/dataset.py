@@ -16,7 +16,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +28,9 @@ from protos.plan.plan import Plan
 from site_agent.hospital import Split
 from site_agent.trainer.data.column_profile import Profile, profile_of
 from site_agent.trainer.data.columns import UNKNOWN
-from site_agent.trainer.data.contract import Contract, SqlFormat, Task
+from site_agent.trainer.data.contract import SqlFormat, Task
 from site_agent.trainer.data.preprocessing import Features, Preprocessing, Rows, Targets, fit
-from site_agent.trainer.data.tables import Table, read_table
+from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import array_digest
 
 
@@ -201,16 +200,6 @@ class Dataset:
         names = np.array(self.columns, dtype=np.str_)
         arrays = [(str(i), array) for i, part in enumerate(parts) for array in (part.features, part.targets)]
         return array_digest("global-layers dataset 1", [("columns", names), *arrays])
-
-
-def prepare(table_path: Path, contract: Contract, split: Split) -> tuple[Dataset, Preprocessing]:
-    """Read, check, split and encode a hospital's table.
-
-    Raises:
-        DataError: the table does not fit, or its training rows are all of one class.
-    """
-    table = read_table(table_path, contract)
-    return prepare_rows(table, split_rows(table, split))
 
 
 def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]:

@@ -30,15 +30,15 @@ from site_agent.trainer.data.tables import Table, read_table
 from site_agent.trainer.disk import array_digest, write_whole
 
 
-def table_for_run(hospital: Hospital) -> tuple[Table, SplitRows]:
-    """Return the hospital's table, and its training, validation and test rows.
+def table_for_run(hospital: Hospital) -> tuple[Table, SplitRows | None]:
+    """Return the hospital's table, and its training, validation and test rows. None if the site only counts.
 
     Raises:
         OperatorError: the contract is wrong, or the table cannot be read, does not fit, or was not checked.
     """
     contract = read_contract(Path(hospital.data.contract))
     table = read_table(Path(hospital.data.table), contract, scratch=hospital.scratch_path)
-    rows = split_rows(table, hospital.data.split)
+    rows = None if hospital.policy.tier == "statistics" else split_rows(table, hospital.data.split)
     if mistakes := [mistake.line for mistake in unusable_columns(table, rows)]:
         refuse(mistakes)
     check = find_check(hospital.state_path, check_digest(table, hospital.data.split))

@@ -505,7 +505,7 @@ class _Reading:
             self.mistakes.add(ABSENT.words, column=name)
         target = columns.pop(self.contract.target.name, None)
         follow_up = columns.pop(self.contract.follow_up.name, None) if self.contract.follow_up else None
-        self._check(rows, target)
+        self._check(rows)
         features = {feature.name: columns.pop(feature.name) for feature in self.contract.features}
         return Table(
             contract=self.contract,
@@ -523,12 +523,12 @@ class _Reading:
             scratch=self.scratch,
         )
 
-    def _check(self, rows: npt.NDArray[np.int64], target: Numbers | None) -> None:
+    def _check(self, rows: npt.NDArray[np.int64]) -> None:
         if not self.for_prediction:
             self._check_patients(rows)
-            # Classes and rows are counted only if all cells are correct. Otherwise the counts would mislead.
-            if not self.mistakes.found:
-                self._check_counts(target, len(rows))
+            # Rows are counted only if all cells are correct. Otherwise the count would mislead.
+            if not self.mistakes.found and len(rows) < FEWEST_ROWS:
+                self.mistakes.add(f"too few rows: at least {FEWEST_ROWS} are needed, {len(rows)} are there")
         elif not len(rows):
             self.mistakes.add("the file has no rows of patients")
 
@@ -582,14 +582,3 @@ class _Reading:
         ]
         if again:
             self.mistakes.add("a patient identifier that occurs more than once", again, column=patient.name)
-
-    def _check_counts(self, values: Numbers | None, rows: int) -> None:
-        target = self.contract.target
-        if rows < FEWEST_ROWS:
-            self.mistakes.add(f"too few rows: at least {FEWEST_ROWS} are needed, {rows} are there")
-        if values is None or not target.classes:
-            return
-        counts = np.bincount(values.astype(np.int64), minlength=len(target.classes))
-        for name, count in zip(target.classes, counts, strict=True):
-            if not count:
-                self.mistakes.add(f"no row is of the class {name}", column=target.name)

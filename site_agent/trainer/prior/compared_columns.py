@@ -66,17 +66,12 @@ def suspicions(
             continue
         mean, deviation = concept.low + width * others.means[place], width * others.deviations[place]
         outside = float(((values < concept.low) | (values > concept.high)).mean())
-        unit = concept.unit or "no unit"
-        if others.is_used[place] and deviation > 0.0 and _distance(values, mean, deviation) >= _FAR:
+        unit, own = concept.unit or "no unit", max(float(values.std()), 1e-12)
+        is_compared = others.is_used[place] and deviation > 0.0
+        if is_compared and abs(float(values.mean()) - mean) / deviation + abs(log(own / deviation)) >= _FAR:
             words = f"the mean is {values.mean():.4g} here and {mean:.4g} at the other sites together ({unit})"
             yield Suspicion(concept=concept.name, feature=one.feature, kind="mean", words=words)
         elif outside > _MOST_OUTSIDE:
             limits = f"{concept.low:g} to {concept.high:g} ({unit})"
             words = f"{outside:.0%} of its values are outside the plan's range {limits}"
             yield Suspicion(concept=concept.name, feature=one.feature, kind="range", words=words)
-
-
-def _distance(values: Float64, mean: float, deviation: float) -> float:
-    """Return how far this site's mean and deviation of a column differ from those of the other sites."""
-    own = max(float(values.std()), 1e-12)
-    return abs(float(values.mean()) - mean) / deviation + abs(log(own / deviation))

@@ -18,7 +18,7 @@ A contract names the concept of a column. The rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Self, TypeAlias
@@ -33,8 +33,8 @@ from protos.plan.concepts import CodedConcept, Concept, ConceptColumn, NumberCon
 from protos.plan.documents import Document
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.prior_sums import FEWEST_ROWS, Standard
-from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, Feature, NumericFeature
-from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, FollowUpColumn, NumericFeature
+from site_agent.trainer.data.contract import BinaryTarget, Contract, MultiClassTarget, RegressionTarget
 from site_agent.trainer.data.dataset import Dataset, Examples, SplitRows
 from site_agent.trainer.data.preprocessing import Rows
 from site_agent.trainer.data.tables import Table
@@ -82,6 +82,27 @@ class MappedCode(Document):
         return np.where(np.isin(own, self.known), np.isin(own, self.ones).astype(np.float64), np.nan)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """A column that records a concept. `codes` are None for a number."""
+
+    name: str
+    concept: str
+    codes: tuple[str, ...] | None = None
+    concept_codes: tuple[str | None, ...] | None = None
+    unit: str | None = None
+
+    def own(self, table: Table) -> Float64:
+        """Return the column as the table has it, float64 (rows,): a feature, the target or the time of follow-up."""
+        follow_up = table.contract.follow_up
+        if follow_up is not None and self.name == follow_up.name:
+            found = table.follow_up
+        else:
+            found = table.features.get(self.name, table.target)
+        assert found is not None
+        return found.astype(np.float64)
+
+
 Mapped: TypeAlias = MappedNumber | MappedCode | None  # None if the site does not record the concept
 
 
@@ -94,70 +115,91 @@ def mapped_columns(concepts: Sequence[Concept], contract: Contract, site: str | 
         ConfigurationError: a concept that this site records is not mapped, is mapped twice, has a unit without a
             conversion, or a column of another kind.
     """
-    own: dict[str, Feature] = {}
-    for feature in contract.features:
-        if feature.concept is not None and feature.concept in own:
-            raise wrong_mapping(
-                f"The contract maps {own[feature.concept].name} and {feature.name} to {feature.concept}."
-            )
-        if feature.concept is not None:
-            own[feature.concept] = feature
-    found: list[Mapped] = []
+    recorded, found = recorded_concepts(contract, features_only=True), list[Mapped]()
     for concept in concepts:
-        found += _mapped(concept, own.get(concept.name), site)
+        found += _mapped(concept, recording_column(concept, recorded, site))
     return tuple(found)
 
 
-def _mapped(concept: Concept, feature: Feature | None, site: str | None) -> Sequence[Mapped]:
-    width = 1 if isinstance(concept, NumberConcept) else len(concept.codes) - 1
+def recorded_concepts(contract: Contract, *, features_only: bool = False) -> dict[str, Recorded]:
+    """Return the columns that record a concept, by the concept's name. Raises ConfigurationError if two record one."""
+    found: dict[str, Recorded] = {}
+    for one in _columns(contract.features if features_only else contract.columns):
+        if one.concept in found:
+            raise wrong_mapping(f"The contract maps {found[one.concept].name} and {one.name} to {one.concept}.")
+        found[one.concept] = one
+    return found
+
+
+def recording_column(concept: Concept, recorded: Mapping[str, Recorded], site: str | None) -> Recorded | None:
+    """Return the column that records a concept at this site, or None. `site` is as in mapped_columns.
+
+    Raises:
+        ConfigurationError: there is none, or it is of another kind.
+    """
     is_left_out = site is not None and concept.recorded_by is not None and site not in concept.recorded_by
-    if is_left_out or (site is None and feature is None):
-        return [None] * width
+    one = recorded.get(concept.name)
+    if is_left_out or (site is None and one is None):
+        return None
     # Without `recorded_by` the plan counts every site for this concept. A site that lacks the concept must not be
     # counted. Otherwise a sum could be of fewer sites than the plan allows.
-    if feature is None:
+    if one is None:
         raise wrong_mapping(f"The plan says that this site records {concept.name}, and no column of the contract does.")
+    if isinstance(concept, NumberConcept) != (one.codes is None):
+        kinds = ("codes", "a number") if one.codes is None else ("a number", "codes")
+        raise wrong_mapping(f"{concept.name} has {kinds[0]}, and the column {one.name} has {kinds[1]}.")
+    return one
+
+
+def _mapped(concept: Concept, one: Recorded | None) -> Sequence[Mapped]:
+    if one is None:
+        return [None] * (1 if isinstance(concept, NumberConcept) else len(concept.codes) - 1)
     if isinstance(concept, NumberConcept):
-        if not isinstance(feature, NumericFeature | DateFeature):
-            raise wrong_mapping(f"{concept.name} is a number, and the column {feature.name} has codes.")
-        return [mapped_number(concept, feature.name, feature.unit)]
-    return _mapped_codes(concept, feature)
-
-
-def mapped_number(concept: NumberConcept, column: str, unit: str | None) -> MappedNumber:
-    """Return how a column in this unit becomes the concept's. Raises ConfigurationError: the plan has no conversion."""
-    known = {conversion.unit: (conversion.factor, conversion.offset) for conversion in concept.conversions}
-    known[concept.unit or ""] = 1.0, 0.0
-    if (unit or "") not in known:
-        raise wrong_mapping(
-            f"{column} is in {unit or 'no unit'}, {concept.name} in {concept.unit or 'no unit'}, and the plan declares "
-            "no conversion."
-        )
-    factor, offset = known[unit or ""]
-    return MappedNumber(feature=column, factor=factor, offset=offset, low=concept.low, high=concept.high)
-
-
-def _mapped_codes(concept: CodedConcept, feature: Feature) -> list[Mapped]:
-    if not isinstance(feature, CategoricalFeature):
-        raise wrong_mapping(f"{concept.name} has codes, and the column {feature.name} is a number.")
-    means = meanings_of(concept, feature.name, feature.codes, feature.concept_codes)
+        return [mapped_number(concept, one)]
+    means = meanings_of(concept, one)
     known = tuple(place for place, code in enumerate(means) if code is not None)
     return [
-        MappedCode(feature=feature.name, ones=tuple(p for p in known if means[p] in column.ones), known=known)
+        MappedCode(feature=one.name, ones=tuple(p for p in known if means[p] in column.ones), known=known)
         for column in columns_of((concept,))
     ]
 
 
-def meanings_of(
-    concept: CodedConcept, column: str, codes: Sequence[str], concept_codes: Sequence[str | None] | None
-) -> tuple[str | None, ...]:
+def mapped_number(concept: NumberConcept, one: Recorded) -> MappedNumber:
+    """Return how a column becomes the concept's numbers. Raises ConfigurationError: the plan has no conversion."""
+    known = {conversion.unit: (conversion.factor, conversion.offset) for conversion in concept.conversions}
+    known[concept.unit or ""] = 1.0, 0.0
+    if (one.unit or "") not in known:
+        raise wrong_mapping(
+            f"{one.name} is in {one.unit or 'no unit'}, {concept.name} in {concept.unit or 'no unit'}, and the plan "
+            "declares no conversion."
+        )
+    factor, offset = known[one.unit or ""]
+    return MappedNumber(feature=one.name, factor=factor, offset=offset, low=concept.low, high=concept.high)
+
+
+def meanings_of(concept: CodedConcept, one: Recorded) -> tuple[str | None, ...]:
     """Return the concept's code for each code of a column, or None. Raises ConfigurationError for another concept's."""
-    means = tuple(concept_codes or (code if code in concept.codes else None for code in codes))
+    means = tuple(one.concept_codes or (code if code in concept.codes else None for code in one.codes or ()))
     strangers = {code for code in means if code is not None and code not in concept.codes}
     if strangers or not any(means):
         what = ", ".join(sorted(strangers)) or "none of its codes"
-        raise wrong_mapping(f"The column {column} maps {what} to {concept.name}, which has {', '.join(concept.codes)}.")
+        raise wrong_mapping(
+            f"The column {one.name} maps {what} to {concept.name}, which has {', '.join(concept.codes)}."
+        )
     return means
+
+
+def _columns(columns: Iterable[object]) -> Iterator[Recorded]:
+    for one in columns:
+        match one:
+            case CategoricalFeature(concept=str(concept), codes=codes, concept_codes=means):
+                yield Recorded(name=one.name, concept=concept, codes=codes, concept_codes=means)
+            case BinaryTarget(concept=str(concept), classes=codes, concept_codes=means):
+                yield Recorded(name=one.name, concept=concept, codes=codes, concept_codes=means)
+            case MultiClassTarget(concept=str(concept), codes=codes):
+                yield Recorded(name=one.name, concept=concept, codes=codes)
+            case NumericFeature() | DateFeature() | RegressionTarget() | FollowUpColumn() if one.concept is not None:
+                yield Recorded(name=one.name, concept=one.concept, unit=one.unit)
 
 
 def without_rare(

@@ -172,7 +172,8 @@ class PriorStudy:
         path = _path(found, rounds)
         try:
             self._check_own(found, path)
-            self.suspicions = self._compared(found)
+            others = found.without(self._statistics())
+            self.suspicions = tuple(suspicions(self.prior.columns, self._recorded, self._features, others))
             return KnownByOthers(
                 standard=found.standard,
                 mapped=self.mapped,
@@ -278,10 +279,6 @@ class PriorStudy:
         if self.prior.is_number:
             return (*numbers, len(outcomes), _integer(outcomes[:, 0]), _integer(outcomes[:, 0] ** 2))
         return (*numbers, len(outcomes), *(int(column.sum()) for column in outcomes.T))
-
-    def _compared(self, found: AnnouncedSums) -> tuple[Suspicion, ...]:
-        others = found.without(self._statistics())
-        return tuple(suspicions(self.prior.columns, self._recorded, self._features, others))
 
     def _gain_of(self, found: AnnouncedSums, others: Float64) -> int:
         """Return how much the other sites' score lowers the loss of an intercept alone, encoded as an integer."""

@@ -10,8 +10,7 @@ of a split it is in. The rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
@@ -30,37 +29,16 @@ from protos.plan.analyses import (
 from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.trainer.answered_values import Values, codes_of, numbers_of
-from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, FollowUpColumn, NumericFeature
-from site_agent.trainer.data.contract import (
-    BinaryTarget,
-    Contract,
-    MultiClassTarget,
-    RegressionTarget,
-)
+from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.prior.concept_columns import mapped_number, meanings_of, wrong_mapping
+from site_agent.trainer.prior.concept_columns import (
+    Recorded,
+    mapped_number,
+    meanings_of,
+    recorded_concepts,
+    recording_column,
+)
 from site_agent.trainer.statistics.summed_rows import cells_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recorded:
-    """A column that records a concept. `codes` are None for a number."""
-
-    name: str
-    concept: str
-    codes: tuple[str, ...] | None = None
-    concept_codes: tuple[str | None, ...] | None = None
-    unit: str | None = None
-
-    def own(self, table: Table) -> Float64:
-        """Return the column as the table has it, float64 (rows,): a feature, the target or the time of follow-up."""
-        follow_up = table.contract.follow_up
-        if follow_up is not None and self.name == follow_up.name:
-            found = table.follow_up
-        else:
-            found = table.features.get(self.name, table.target)
-        assert found is not None
-        return found.astype(np.float64)
 
 
 def concept_frame(plan: StatisticsPlan, table: Table, site: str, smallest_cell: int) -> Frame:
@@ -101,31 +79,13 @@ def mapped_concepts(concepts: Sequence[Concept], contract: Contract, site: str) 
     """
     recorded, found = recorded_concepts(contract), []
     for concept in concepts:
-        if concept.recorded_by is not None and site not in concept.recorded_by:
+        if (one := recording_column(concept, recorded, site)) is None:
             continue
-        if concept.name not in recorded:
-            raise wrong_mapping(
-                f"The plan says that this site records {concept.name}, and no column of the contract does."
-            )
-        one = recorded[concept.name]
-        if isinstance(concept, NumberConcept) != (one.codes is None):
-            kinds = ("codes", "a number") if one.codes is None else ("a number", "codes")
-            raise wrong_mapping(f"{concept.name} has {kinds[0]}, and the column {one.name} has {kinds[1]}.")
         if isinstance(concept, NumberConcept):
-            mapped_number(concept, one.name, one.unit)
+            mapped_number(concept, one)
         else:
-            meanings_of(concept, one.name, one.codes or (), one.concept_codes)
+            meanings_of(concept, one)
         found.append((concept, one))
-    return found
-
-
-def recorded_concepts(contract: Contract) -> dict[str, Recorded]:
-    """Return the columns that record a concept, by the concept's name. Raises ConfigurationError if two record one."""
-    found: dict[str, Recorded] = {}
-    for one in _columns(contract):
-        if one.concept in found:
-            raise wrong_mapping(f"The contract maps {found[one.concept].name} and {one.name} to {one.concept}.")
-        found[one.concept] = one
     return found
 
 
@@ -143,7 +103,7 @@ def used_values(plan: StatisticsPlan, table: Table, frame: Frame) -> dict[str, V
         one, mapped = recorded[concept.name], frame.columns[concept.name]
         own = one.own(table)
         if isinstance(concept, NumberConcept):
-            number = mapped_number(concept, one.name, one.unit)
+            number = mapped_number(concept, one)
             found |= numbers_of(one.name, own, concept.low, concept.high, number.converted(own), concept.name)
         else:
             found |= codes_of(one.name, own, one.codes or ())
@@ -160,26 +120,13 @@ def used_values(plan: StatisticsPlan, table: Table, frame: Frame) -> dict[str, V
     return found | {"row": Values(values=np.ones(frame.rows + frame.left_out), is_code=True)}
 
 
-def _columns(contract: Contract) -> Iterator[Recorded]:
-    for one in (*contract.features, contract.target, contract.follow_up):
-        match one:
-            case CategoricalFeature(concept=str(concept), codes=codes, concept_codes=means):
-                yield Recorded(name=one.name, concept=concept, codes=codes, concept_codes=means)
-            case BinaryTarget(concept=str(concept), classes=codes, concept_codes=means):
-                yield Recorded(name=one.name, concept=concept, codes=codes, concept_codes=means)
-            case MultiClassTarget(concept=str(concept), codes=codes):
-                yield Recorded(name=one.name, concept=concept, codes=codes)
-            case NumericFeature() | DateFeature() | RegressionTarget() | FollowUpColumn() if one.concept is not None:
-                yield Recorded(name=one.name, concept=one.concept, unit=one.unit)
-
-
 def _values(concept: Concept, one: Recorded, own: Float64) -> Float64:
     """Return a concept's values, float64 (rows,), from the site's own numbers or positions of codes."""
     if isinstance(concept, NumberConcept):
-        number = mapped_number(concept, one.name, one.unit)
+        number = mapped_number(concept, one)
         return np.asarray(np.clip(number.converted(own), concept.low, concept.high))
     found = np.full(len(own), np.nan)
-    for place, code in enumerate(meanings_of(concept, one.name, one.codes or (), one.concept_codes)):
+    for place, code in enumerate(meanings_of(concept, one)):
         if code is not None:
             found[own == place] = concept.codes.index(code)
     return found

@@ -142,6 +142,7 @@ def running_console(folder: Path, *, commands: Callable[..., Any] = run_here) ->
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[opened])))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(console_app, "run_command", commands)
+        patched.setattr("site_agent.commands.approval_commands.give_up_network", lambda: True)
         thread.start()
         try:
             yield Running(session, host, clock)

@@ -169,7 +169,7 @@ def test_a_plan_of_statistics_says_what_each_result_is_and_how_many_hospitals_it
     assert [row[3:] for row in section.table.rows] == [(name, f"3 ({', '.join(three)})") for name in ("age", "sex")]
     larger = plan_with(**table_one_of(*columns), sites=listed(4), smallest_cell=12, largest_rows=99_999)
     assert [key for key, *_ in plan_differences(plan, larger)] == ["largest_rows"]
-    assert "nothing is trained" in page(plan)
+    assert not {"train", "predict"} & {word[:5] for word in page(plan).lower().split()}
 
 
 def test_private_statistics_say_what_one_patient_counts_and_that_noise_is_added() -> None:

@@ -20,9 +20,12 @@ from protos.plan.methods import METHOD_NAMES
 from protos.plan.plan import Plan, plan_from_json
 from site_agent.approving import approve
 from site_agent.desk.comparison.evaluation import measure, scores_of, targets_of
-from site_agent.hospital import Hospital, read_hospital
+from site_agent.hospital import Hospital, Split, read_hospital
 from site_agent.trainer.before_rounds import begin_study
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.dataset import Dataset, prepare_rows, split_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.requests import Asked
 from site_agent.trainer.study import Outcome, Study
 from site_agent.trainer.training.flat_network import Vector
@@ -139,6 +142,12 @@ def make_plan(**changes: Any) -> Any:  # a plan, of the kind that the changes na
         "masking": {"required": False},
     }
     return plan_from_json(json.dumps(changed(content, changes)))
+
+
+def prepared(path: Path, contract: Contract, split: Split) -> tuple[Dataset, Preprocessing]:
+    """A hospital's table after it was read, split and encoded."""
+    table = read_table(path, contract)
+    return prepare_rows(table, split_rows(table, split))
 
 
 def prepare(config: Path, plan: Plan) -> tuple[Hospital, Study, Preprocessing]:

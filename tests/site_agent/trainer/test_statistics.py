@@ -14,6 +14,8 @@ from protos.errors import ConfigurationError, DataError
 from protos.plan.analyses import SUM_SCALE
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.wire.messages import Stage
+from site_agent.desk.examination.examine import examined
+from site_agent.desk.sets_of_plans import compared_rows
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.answered_values import ReleasedBefore
 from site_agent.trainer.before_rounds import begin_statistics
@@ -36,16 +38,18 @@ CONTRACT: dict[str, Any] = {
 }
 
 
-def site(folder: Path, ages: list[float | None] = AGES, smallest_cell: int = 1, unaccepted: str = "tell") -> Hospital:
-    """A hospital with twelve patients, or with further ones."""
+def site(
+    folder: Path, ages: list[float | None] = AGES, smallest_cell: int = 1, unaccepted: str = "tell", **rules: Any
+) -> Hospital:
+    """A hospital with twelve patients, or with further ones. With `rules` of its policy none of them is ill."""
     rows = [
-        f"{'' if age is None else age},{sex},{place % 2}"
+        f"{'' if age is None else age},{sex},{0 if rules else place % 2}"
         for place, (age, sex) in enumerate(zip(ages, SEXES + ["F"] * (len(ages) - len(SEXES)), strict=True))
     ]
     folder.mkdir(exist_ok=True)
     (folder / "table.csv").write_text("\n".join(["age,sex,ill", *rows]) + "\n")
     (folder / "contract.yaml").write_text(yaml.safe_dump(CONTRACT))
-    policy = WITHOUT_MASKS | {"methods": ["local"], "smallest_sites": 1, "smallest_cell": smallest_cell}
+    policy = WITHOUT_MASKS | {"methods": ["local"], "smallest_sites": 1, "smallest_cell": smallest_cell, **rules}
     data = {"table": "table.csv", "contract": "contract.yaml", "split": {"seed": 0}, "unaccepted_warnings": unaccepted}
     (folder / "hospital.yaml").write_text(
         yaml.safe_dump({"site": "ahus", "state": "s", "policy": policy, "data": data})
@@ -132,6 +136,30 @@ def test_equal_values_answer_again(tmp_path: Path) -> None:
         own_numbers(changed, asking(SEX, AGE, smallest_cell=2, version=4), tmp_path)
     listed = table_one_of(SEX) | {"concepts": table_one_of(SEX, AGE)["concepts"]}  # no sum has the age
     own_numbers(changed, make_plan(**listed, smallest_cell=2, version=5), tmp_path)
+
+
+def test_a_review_counts_the_patients_in_whom_another_plan_differs(tmp_path: Path) -> None:
+    """The hospital reads before it approves that a second plan would be refused. A first plan differs from none."""
+    hospital, plan = site(tmp_path), asking(AGE, smallest_cell=2, version=2)
+    assert not [*compared_rows(hospital, plan)]
+    own_numbers(hospital, asking(AGE, smallest_cell=2), hospital.state_path)
+
+    found = [[*compared_rows(site(tmp_path, [*AGES[:9], *ages]), plan)] for ages in (AGES[9:], [9.0, 25.0, 35.0])]
+
+    assert [(f" {place} patient" in told, "refuse" in told) for place, (told,) in enumerate(found)] == [(1, 0), (1, 1)]
+    with pytest.raises(ReleasedBefore):
+        own_numbers(hospital, plan, hospital.state_path)
+
+
+def test_a_site_that_only_counts_needs_no_event_and_reads_of_no_training(tmp_path: Path) -> None:
+    """Its table is not split, and no finding is about predictions. A code without a declared meaning is named."""
+    counts, trains = (site(tmp_path / tier, tier=tier) for tier in ("statistics", "training"))
+
+    assert [one.key for one in examined(counts).findings] == ["concept-codes"]
+    assert {"error:ill", "few-of-class:positive"} < {one.key for one in examined(trains).findings}
+    begin_statistics(counts, asking(AGE), counts.state_path)
+    with pytest.raises(DataError):
+        begin_statistics(trains, asking(AGE), trains.state_path)
 
 
 def test_a_range_that_moves_one_value_is_a_change_of_one_row(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from site_agent.desk.results.joining_models import FOLDS, _patient_folds, fit_ow
 from site_agent.desk.results.simple_models import TITLES, best_simple_model, reads_simply, simple_scores
 from site_agent.hospital import read_hospital
 from site_agent.trainer.data.contract import Task, read_contract
-from site_agent.trainer.data.dataset import Dataset, Examples, prepare
+from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.data.preprocessing import Preprocessing, Scale
 from tests.for_each import for_each
-from tests.site_agent.trainer.sites import Table, make_site
+from tests.site_agent.trainer.sites import Table, make_site, prepared
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +37,7 @@ def _few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
 def site(folder: Path, table: Table) -> tuple[Dataset, Preprocessing]:
     """A hospital's rows, split and encoded."""
     hospital = read_hospital(make_site(folder, table=table, columns=slice(0, 10)))
-    return prepare(Path(hospital.data.table), read_contract(Path(hospital.data.contract)), hospital.data.split)
+    return prepared(Path(hospital.data.table), read_contract(Path(hospital.data.contract)), hospital.data.split)
 
 
 def test_two_classes_are_scikit_learns_models(tmp_path: Path) -> None:

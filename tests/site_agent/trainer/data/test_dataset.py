@@ -12,7 +12,8 @@ import pytest
 from protos.errors import ConfigurationError, DataError
 from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.dataset import align, prepare
+from site_agent.trainer.data.dataset import align
+from tests.site_agent.trainer.sites import prepared
 
 from .conftest import SMALL, SMALL_ROWS, contract_from
 
@@ -21,9 +22,9 @@ Write = Callable[..., Path]
 
 def test_a_dataset_is_the_same_every_time(breast_cancer: tuple[Path, Contract]) -> None:
     """Same table, contract and split: same digest; another seed or one changed number: another."""
-    one, fitted = prepare(*breast_cancer, Split(seed=5))
-    again, _ = prepare(*breast_cancer, Split(seed=5))
-    other, _ = prepare(*breast_cancer, Split(seed=6))
+    one, fitted = prepared(*breast_cancer, Split(seed=5))
+    again, _ = prepared(*breast_cancer, Split(seed=5))
+    other, _ = prepared(*breast_cancer, Split(seed=6))
     features = one.test.features.copy()
     features[0, 0] += 1
     touched = replace(one, test=replace(one.test, features=features))
@@ -39,8 +40,8 @@ def test_the_rows_of_a_patient_are_known_by_a_number(write: Write) -> None:
     declared = contract_from(SMALL.replace("{name: note, role: ignore}", "{name: note, role: patient}"))
     rows = [[*row[:4], f"P{number // 2}", row[5]] for number, row in enumerate(SMALL_ROWS)]
 
-    named, _ = prepare(write(rows), declared, Split(seed=0))
-    plain, _ = prepare(write(SMALL_ROWS), contract_from(SMALL), Split(seed=0))
+    named, _ = prepared(write(rows), declared, Split(seed=0))
+    plain, _ = prepared(write(SMALL_ROWS), contract_from(SMALL), Split(seed=0))
 
     for part, patients in ((named.training, named.training_patients), (named.test, named.test_patients)):
         assert patients is not None
@@ -51,7 +52,7 @@ def test_the_rows_of_a_patient_are_known_by_a_number(write: Write) -> None:
 
 def test_columns_find_their_places_by_name(breast_cancer: tuple[Path, Contract]) -> None:
     """Every own column is at its name's place, every other place is zero, targets are untouched."""
-    dataset, _ = prepare(*breast_cancer, Split(seed=5))
+    dataset, _ = prepared(*breast_cancer, Split(seed=5))
     agreed = ["absent first", *reversed(dataset.columns), "absent last"]
 
     aligned = align(dataset, agreed)
@@ -66,7 +67,7 @@ def test_columns_find_their_places_by_name(breast_cancer: tuple[Path, Contract])
 
 def test_a_column_without_a_place_is_an_error(breast_cancer: tuple[Path, Contract]) -> None:
     """It is named, and never dropped in silence."""
-    dataset, _ = prepare(*breast_cancer, Split(seed=5))
+    dataset, _ = prepared(*breast_cancer, Split(seed=5))
 
     with pytest.raises(
         ConfigurationError, match="columns of this site are not in the plan's list of columns: mean radius"
@@ -82,7 +83,7 @@ def test_training_rows_of_one_class_are_refused(write: Write, small_contract: Co
     refused = 0
     for seed in range(20):
         try:
-            prepare(table, small_contract, Split(seed=seed))
+            prepared(table, small_contract, Split(seed=seed))
         except DataError as error:
             assert "All training rows have the same outcome in sick" in error.what  # noqa: PT017
             refused += 1
@@ -92,7 +93,7 @@ def test_training_rows_of_one_class_are_refused(write: Write, small_contract: Co
 
 def test_a_dataset_prints_no_value(breast_cancer: tuple[Path, Contract]) -> None:
     """A traceback shows sizes and names only."""
-    dataset, _ = prepare(*breast_cancer, Split(seed=5))
+    dataset, _ = prepared(*breast_cancer, Split(seed=5))
 
     assert "array" not in repr(dataset)
     assert "Examples(rows=342)" in repr(dataset)

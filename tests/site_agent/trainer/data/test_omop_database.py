@@ -20,8 +20,8 @@ from protos.errors import DataError
 from site_agent.desk.examination.examine import examine
 from site_agent.hospital import Split
 from site_agent.trainer.data.contract import read_contract
-from site_agent.trainer.data.dataset import prepare
 from site_agent.trainer.data.tables import Table, read_table, survey_table
+from tests.site_agent.trainer.sites import prepared
 
 from .conftest import REPOSITORY, contract_from, needs_postgres
 
@@ -138,7 +138,7 @@ def test_a_query_to_omop_tables_reads_what_another_program_computes(eunomia: Eun
 
     survey = survey_table(sqlite, contract)
     examination = examine(survey, Split(seed=1))
-    dataset, _ = prepare(sqlite, contract, Split(seed=1))
+    dataset, _ = prepared(sqlite, contract, Split(seed=1))
 
     assert survey.mistakes == ()
     assert survey.table.rows == len(eunomia.expected) == 890
@@ -181,4 +181,4 @@ def test_the_example_contract_fits_the_public_database(
     assert survey.table.target.sum() == 0
     assert found.errors
     with pytest.raises(DataError):
-        prepare(sqlite, contract, Split(seed=1))
+        prepared(sqlite, contract, Split(seed=1))

@@ -21,12 +21,12 @@ from protos.errors import UnavailableError
 from site_agent.hospital import Split
 from site_agent.trainer.data import image_folder
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.dataset import prepare, prepare_rows, split_rows
+from site_agent.trainer.data.dataset import prepare_rows, split_rows
 from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Study
 from tests.for_each import for_each
-from tests.site_agent.trainer.sites import make_plan, run_rounds
+from tests.site_agent.trainer.sites import make_plan, prepared, run_rounds
 
 ROWS = 40
 SIZE = {"height": 8, "width": 8, "channels": 1}
@@ -60,7 +60,7 @@ def test_blocks_of_any_size_give_the_same_bits(tmp_path: Path, seed: int, monkey
     found = []
     for size in (1 << 24, 700):
         monkeypatch.setattr(image_folder, "_ROWS_BYTES", size)
-        dataset, preprocessing = prepare(tmp_path / "table.csv", declared(), SPLIT)
+        dataset, preprocessing = prepared(tmp_path / "table.csv", declared(), SPLIT)
         found.append((dataset, preprocessing.pixel_scales[0]))
 
     schedule = {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 4}
@@ -97,10 +97,10 @@ def test_little_memory_is_needed_whatever_the_number_of_images(tmp_path: Path, m
     large = {"resize": "stretch", "image": {"height": 64, "width": 64, "channels": 1}}
     put_table(tmp_path, range(600))
     contract = declared(**large)
-    prepare(tmp_path / "table.csv", contract, SPLIT)  # what is loaded for the first time is not counted
+    prepared(tmp_path / "table.csv", contract, SPLIT)  # what is loaded for the first time is not counted
 
     tracemalloc.start()
-    prepare(tmp_path / "table.csv", contract, SPLIT)
+    prepared(tmp_path / "table.csv", contract, SPLIT)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 

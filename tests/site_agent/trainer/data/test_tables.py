@@ -82,8 +82,6 @@ def test_a_german_export_is_read(tmp_path: Path) -> None:
             "not the expected 6 columns in row 6. Is the delimiter",
         ),
         (SMALL_ROWS[:9], "too few rows: at least 10 are needed, 9 are there"),
-        ([[*row[:5], "0"] for row in SMALL_ROWS], "column sick: no row is of the class positive"),
-        ([[*row[:5], "1"] for row in SMALL_ROWS], "column sick: no row is of the class negative"),
         ([], "too few rows"),
         (_changed(0, 4, "Zebra\0"), "line 2: it has a NUL byte"),
         (_changed(0, 4, "Zebra\n" * 40_000), "far too long"),
@@ -149,15 +147,6 @@ def test_the_size_of_a_block_changes_nothing(
     for name, values in whole.features.items():
         np.testing.assert_array_equal(values, rows.features[name])
     assert "column Age: text where a number is declared in rows 2, 3, 4, 5, 6 and 7 more" in what
-
-
-def test_an_empty_class_is_refused(write: Write) -> None:
-    """A declared class without rows is reported by its declared name."""
-    contract = contract_from(
-        SMALL.replace("task: binary, positive: [1, 2], negative: [0]", "task: multi-class, codes: [0, 1, 2, 7]")
-    )
-
-    assert "column sick: no row is of the class 7" in _refused(write(SMALL_ROWS), contract)
 
 
 def test_prediction_needs_features_only(write: Write, small_contract: Contract) -> None:
