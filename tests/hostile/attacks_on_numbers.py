@@ -18,7 +18,6 @@ import pytest
 import site_agent.trainer.fitting
 from protos.errors import ConfigurationError, OperatorError
 from protos.numbers.newton_sums import NewtonSums
-from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import manifest_of, slices_of
 from protos.plan.prior_plan import PriorPlan
@@ -26,12 +25,11 @@ from protos.plan.prior_sums import AnnouncedSums, place_sums
 from protos.wire.messages import Announcement, Join, Stage
 from site_agent.hospital import read_hospital
 from site_agent.trainer.before_rounds import begin_prior
-from site_agent.trainer.data.columns import Feature
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import SplitRows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior import concept_columns, prior_study
-from site_agent.trainer.prior.concept_columns import Mapped, values_of
+from site_agent.trainer.prior.concept_columns import values_of
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.requests import Asked
 from tests.federation import Site, of_kind, settle
@@ -97,14 +95,8 @@ def without_comparing_columns() -> AbstractContextManager[None]:
 @contextmanager
 def with_concepts_that_are_nowhere() -> Iterator[None]:
     """A site that lacks a concept answers as if it had no value of it, and is counted for it."""
-    honest = concept_columns._mapped
-
-    def lenient(concept: Concept, feature: Feature | None, site: str) -> Sequence[Mapped]:
-        width = 1 if isinstance(concept, NumberConcept) else len(concept.codes) - 1
-        return [None] * width if feature is None else honest(concept, feature, site)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(concept_columns, "_mapped", lenient)
+        patch.setattr(concept_columns, "recording_column", lambda concept, recorded, _: recorded.get(concept.name))
         yield
 
 
