@@ -170,7 +170,7 @@ class Design:
 
         With a common intercept, sums of products follow for columns that are moved by any number, so also by the value
         that most patients have. `columns` are those of the design, and an outcome: float64 (rows, columns). Products of
-        the outcome with a code are counts of events, and allowed.
+        two outcomes with a code are counts of events, and allowed.
         """
         found = np.zeros(columns.shape[1], np.bool_)
         is_number = np.array([len(np.unique(values)) > 2 for values in columns.T])
@@ -180,9 +180,9 @@ class Design:
                 moved, owners = columns[values != value], patients[values != value]
                 beside = np.array([_beside_commonest(other, owners) for other in moved.T])
                 is_few = (beside > 0) & (beside < self.size.smallest_part) & (2 * beside <= len(np.unique(owners)))
-                is_few[-1] &= is_number[place]
-                if place == len(self.columns):
-                    is_few &= is_number
+                if not is_number[-1]:
+                    is_few[-1] &= is_number[place]
+                    is_few &= is_number if place == len(self.columns) else True
                 found |= is_few
                 found[place] |= is_few.any()
         return [bool(one) for one in found[: len(self.columns)]]
