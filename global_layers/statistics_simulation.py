@@ -12,6 +12,7 @@ from global_layers.one_process import plan_among, run_rounds
 from protos.plan.analyses import Frame
 from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.statistics_plan import StatisticsPlan
+from site_agent.trainer.data.table_sources import shortest
 from site_agent.trainer.statistics.concept_frame import times_of
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
@@ -39,19 +40,30 @@ def simulate(
     studies = {}
     for name, table in sites.items():
         owners = np.arange(len(table)) if patient is None else pd.factorize(table[patient])[0]
+        if (owners < 0).any():
+            raise ValueError(f"the column {patient} of {name} has rows without a patient")
         recorded = (one for one in plan.concepts if name in (one.recorded_by or plan.site_names))
         columns = {one.name: _values(one, table, name) for one in recorded}
         if any((table[time] < 0).any() for time in times_of(plan) & {*columns}):
             raise ValueError(f"the frame of {name} has times below 0")
         frame = Frame(columns=columns, patients=owners.astype(np.int64), smallest_cell=plan.smallest_cell)
         studies[name] = StatisticsStudy(plan, frame, site=name, secret=b"simulated")
-    return run_rounds(plan, studies).run.analyses()
+    found = run_rounds(plan, studies).run.analyses()
+    for one in found:
+        if "refused" in one:  # here nobody's rows are secret
+            reasons = (f"{name}: {study.reasons[one['name']]}" for name, study in studies.items() if study.reasons)
+            one["refused"] = " ".join([one["refused"], *reasons])
+    return found
 
 
 def _values(concept: Concept, table: pd.DataFrame, site: str) -> Any:  # Any: float64 of shape (rows,)
     if concept.name not in table:
         raise ValueError(f"the frame of {site} has no column {concept.name}")
     own = table[concept.name]
+    if isinstance(own.dtype, pd.CategoricalDtype):
+        own = own.astype(object).infer_objects()
+    if str(own.dtype).lower().startswith(("float16", "float32")):
+        own = pd.Series(shortest(own.to_numpy(np.float32, na_value=np.nan)))
     if isinstance(concept, NumberConcept):
         try:  # as objects, because pandas converts dates to nanoseconds
             numbers = own.astype(object).to_numpy(np.float64, na_value=np.nan)
@@ -60,7 +72,7 @@ def _values(concept: Concept, table: pd.DataFrame, site: str) -> Any:  # Any: fl
             raise ValueError(f"the column {concept.name} of {site} has {told}") from None
         return numbers.clip(concept.low, concept.high)
     if pd.api.types.is_numeric_dtype(own):
-        own = own.map("{:g}".format, na_action="ignore")  # 1 is the code 1
+        own = own.map("{:.15g}".format, na_action="ignore")  # 1 is the code 1
     places = own.map({code: float(place) for place, code in enumerate(concept.codes)})
     if (places.isna() & own.notna()).any():
         raise ValueError(f"the column {concept.name} of {site} has values that are no codes of the concept")

@@ -29,12 +29,12 @@ def configuration_option(file: str) -> Callable[[Command], Command]:
 
 
 def person(by: str, option: str = "--by") -> str:
-    """Return the text that a person typed for an option, with single blanks. Raises UsageError: the text is empty."""
+    """Return the text that a person typed for an option, with single blanks. Raises UsageError: it is not one line."""
     if not by.strip() or not by.isprintable():
         raise UsageError(
-            what=f"{option} is empty.",
+            what=f"{option} is empty, or has a line break or another character that cannot be seen.",
             consequence="Nothing was changed. Nothing was sent.",
-            remedy="Enter it in a few words. The audit log records it.",
+            remedy="Enter it in a few words, in one line. The audit log records it.",
         )
     return " ".join(by.split())
 

@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from protos.plan.documents import READABLE, Document
 
 ConceptName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=f"^{READABLE}+$")]
 Definition: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=400, pattern=f"^{READABLE}+$")]
+# The micro sign and the Greek letter are one unit.
+Unit: TypeAlias = Annotated[Text, AfterValidator(lambda unit: unit.replace("\u00b5", "\u03bc"))]
 Answers: TypeAlias = Literal["same", "related", "other"]  # whether a site's outcome is that of the question
 
 
@@ -46,7 +48,7 @@ class Question(Document):
 class Conversion(Document):
     """Converts a value from another unit to the concept's: value = factor * other + offset."""
 
-    unit: Text
+    unit: Unit
     factor: float
     offset: float = 0.0
 
@@ -81,7 +83,7 @@ class NumberConcept(LowAndHigh):
     kind: Literal["number"]
     name: ConceptName
     definition: Definition
-    unit: Text | None = None
+    unit: Unit | None = None
     typical: float | None = None
     spread: float | None = Field(default=None, gt=0)
     conversions: tuple[Conversion, ...] = Field(default=(), max_length=20)

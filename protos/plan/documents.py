@@ -254,9 +254,10 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
     name = ".".join(path)
     match kind:
         case "extra_forbidden":
-            known = [each for record in _walk(schema, location[:-1])[1] for each in record.get("properties", {})]
-            kind = _other_kinds(schema, location)
-            texts = [f"{name}: {kind or f'unknown key; {did_you_mean(str(location[-1]), known)}'}"]
+            wrong, inner, outer = str(location[-1]), *(_keys(_walk(schema, location[:end])[1]) for end in (-1, -2))
+            is_union = {*inner} < {*outer}  # whose records have keys of their own: regression, cox
+            known = outer if is_union and nearest_name(wrong, inner) is None else inner
+            texts = [f"{name}: {_other_kinds(schema, location) or f'unknown key; {did_you_mean(wrong, known)}'}"]
         case "missing" | "union_tag_not_found":
             owner = f" in {name}" if name else ""
             texts = [f"{location[-1]}: this key is missing{owner}"]
@@ -348,6 +349,9 @@ def _walk(schema: Mapping[str, Any], location: Sequence[str | int]) -> tuple[lis
         choices = [entry["discriminator"]["mapping"] for entry in current if "discriminator" in entry]
         inner = [mapping[step] for mapping in choices if step in mapping]
         inner = inner or [entry for entry in current if step in _tags(entry)]
+        # In a union without such a word, the step is first the key that only one of the records has.
+        having = [entry for entry in current if step in entry.get("properties", ())]
+        inner = inner or (having if len(having) < sum("properties" in entry for entry in current) else [])
         if not inner:
             keys.append(step)
             inner = [entry["properties"][step] for entry in current if step in entry.get("properties", {})]
@@ -361,6 +365,10 @@ def _record(schema: Mapping[str, Any], reference: str) -> Mapping[str, Any]:
     """Return the record to which a reference of the schema, such as `#/$defs/NetworkPlan`, points."""
     found: Mapping[str, Any] = schema["$defs"][reference.rsplit("/", 1)[-1]]
     return found
+
+
+def _keys(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(key for record in records for key in record.get("properties", ())))
 
 
 def _tags(entry: Mapping[str, Any]) -> list[Any]:

@@ -27,6 +27,7 @@ from protos.statistics.model import Estimates, ModelArithmetic, ModelRows
 from protos.statistics.newton_walk import LikelihoodSums, Position, symmetric
 from protos.statistics.risk_sets import RiskSets, WeightedRiskSets
 
+ROUNDING: Final = float(np.finfo(np.float64).eps) ** 0.5  # of times, also those that others computed
 _LOG_UNIT: Final = 7.0  # so that the logarithm of a time is between -2 and 2; the test does not depend on it
 _LEAST_LEFT: Final = 1e-9  # of a variance, as a share: less is the rounding of a difference
 
@@ -143,9 +144,14 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
 
 
 def followed(frame: Frame, time: NumberConcept, event: str) -> tuple[Float64, Float64]:
-    """Return the times, and 1 for an event. At the upper limit of its range a patient is still under observation."""
+    """Return the times, and 1 for an event. At the upper limit of its range a patient is still under observation.
+
+    Times that differ only by rounding become the smallest of them, by the rule of R's survival (`timefix`).
+    """
     times = frame.columns[time.name]
-    return times, frame.columns[event] * (times < time.high)
+    known, places = np.unique(times, return_inverse=True)
+    is_first = ~(np.diff(known, prepend=-np.inf) <= ROUNDING * max(1.0, known.sum() / max(1, len(known))))
+    return known[is_first][np.cumsum(is_first) - 1][places], frame.columns[event] * (times < time.high)
 
 
 def require_survival(time: str, event: str, concepts: tuple[Concept, ...]) -> NumberConcept:

@@ -255,8 +255,10 @@ def _factors(concept: NumberConcept | CodedConcept, model: Model) -> tuple[_Fact
     name, knots = concept.name, tuple(model.splines.get(concept.name, ()))
     if isinstance(concept, CodedConcept):
         reference = model.references.get(name, concept.codes[0])
-        if reference not in concept.codes or knots:
-            raise ValueError(f"the reference {reference} is no code of {name}, or {name} has knots and codes")
+        if knots:
+            raise ValueError(f"{name} has codes, and only numbers have knots: remove it from splines")
+        if reference not in concept.codes:
+            raise ValueError(f"the reference {reference} is no code of {name}")
         codes, scale = enumerate(concept.codes), f"compared with {reference}"
         return tuple(_Factor(name, f"{name}={one}", k, None, 0.0, 1.0, scale) for k, one in codes if one != reference)
     if name in model.references:

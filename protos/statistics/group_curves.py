@@ -29,7 +29,7 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept
-from protos.statistics.cox import followed, require_survival
+from protos.statistics.cox import ROUNDING, followed, require_survival
 from protos.statistics.distributions import TWO_SIDED
 from protos.statistics.log_rank import log_rank_numbers, log_rank_test
 from protos.statistics.survival_curve import SurvivalCurve
@@ -139,7 +139,7 @@ class CurveArithmetic(OneRound):
 
     def _counts(self, times: Float64, died: Any) -> list[float]:
         """Return the events of each interval, the censored patients of each, and the patients followed beyond."""
-        places = np.searchsorted(self._grid, times, side="left")
+        places = np.searchsorted(self._grid + ROUNDING * self._grid[1], times, side="left")  # 3 * 0.3 is below 0.9
         inside = places < len(self._grid)
         counts = [np.bincount(places[inside & kind], minlength=len(self._grid)) for kind in (died, ~died)]
         return [*np.concatenate(counts).astype(np.float64).tolist(), float(np.count_nonzero(~inside))]

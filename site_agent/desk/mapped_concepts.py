@@ -6,16 +6,20 @@ The mapping is in the contract, so the table is not read.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
 
 from protos.errors import ConfigurationError
-from protos.plan.concepts import CodedConcept, Concept, Question
+from protos.plan.concepts import CodedConcept, Concept, NumberConcept, Question
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.desk.plan_review import Section, Table
 from site_agent.trainer.data.contract import Contract, require_answer
-from site_agent.trainer.prior.concept_columns import Recorded, mapped_columns, recorded_concepts
+from site_agent.trainer.prior.concept_columns import Recorded, mapped_columns, mapped_number, recorded_concepts
 from site_agent.trainer.statistics.concept_frame import mapped_concepts
+
+_SMALL_PART: Final = 0.05  # of the larger of two ranges is in both
 
 
 def concept_sections(plan: Plan, contract: Contract | None, site: str) -> Iterator[Section]:
@@ -69,8 +73,27 @@ def _concepts(plan: Plan, contract: Contract | None) -> Section:
     sentences = [f"This site records {count} of the {len(plan.concepts)} concepts of the plan."]
     if unused := sorted(set(own) - {one.name for one in plan.concepts}):
         sentences.append(f"The contract of this site names concepts that the plan does not have: {', '.join(unused)}.")
+    sentences += [
+        f"The contract's range of {own[one.name].name} becomes {low:g} to {high:g} {one.unit or ''}, and "
+        f"{one.name} has {one.low:g} to {one.high:g}: are unit and factor right?"
+        for one in plan.concepts
+        if isinstance(one, NumberConcept) and one.name in own
+        for low, high in _ranges(one, own[one.name], contract)
+        if min(high, one.high) - max(low, one.low) < _SMALL_PART * max(high - low, one.high - one.low)
+    ]
     rows = tuple(_row(one, own.get(one.name)) for one in plan.concepts)
     return Section(heading, tuple(sentences), Table(("concept", "definition", "unit or codes", "own column"), rows))
+
+
+def _ranges(concept: NumberConcept, feature: Recorded, contract: Contract) -> Iterator[tuple[float, float]]:
+    """Yield the range that the contract declares for a column, in the concept's unit, if it can be converted."""
+    column = next(one for one in contract.columns if one.name == feature.name)
+    declared = getattr(column, "range", None) or (0.0, getattr(column, "longest", None) or 0.0)
+    with suppress(ConfigurationError):
+        mapped = mapped_number(concept, feature)
+        low, high = sorted(mapped.factor * limit + mapped.offset for limit in declared)
+        if low < high:
+            yield low, high
 
 
 def _row(concept: Concept, feature: Recorded | None) -> tuple[str, str, str, str]:

@@ -96,12 +96,12 @@ class ConnectProxy:
             pass_on(connection, onwards)
 
 
-def passing_through(port: int) -> Serve:
-    """A load balancer that passes TCP on to a port of this computer."""
+def _answering(context: ssl.SSLContext) -> Serve:
+    context.set_alpn_protocols(["h2"])
 
     def serve(connection: socket.socket) -> None:
-        with socket.create_connection(("localhost", port), 5) as onwards:
-            pass_on(connection, onwards)
+        with context.wrap_socket(connection, server_side=True) as secure:
+            secure.recv(1)
 
     return serve
 
@@ -127,23 +127,11 @@ def intercepting(folder: Path) -> Serve:
     pair.write_bytes(private + certificate.public_bytes(encoding))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair)
-    context.set_alpn_protocols(["h2"])
-
-    def serve(connection: socket.socket) -> None:
-        with context.wrap_socket(connection, server_side=True) as secure:
-            secure.recv(1)
-
-    return serve
+    return _answering(context)
 
 
 def intercepting_as(office: Office) -> Serve:
     """A server that shows the coordinator's own certificate, and serves nothing."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(office.authority.coordinator_certificate_path, office.authority.coordinator_key_path)
-    context.set_alpn_protocols(["h2"])
-
-    def serve(connection: socket.socket) -> None:
-        with context.wrap_socket(connection, server_side=True) as secure:
-            secure.recv(1)
-
-    return serve
+    return _answering(context)

@@ -21,7 +21,7 @@ from site_agent.service.site_doctor import examine_agent
 from site_agent.state_folders import agent_folder
 from tests.coordinator.test_serve import started
 from tests.doctor.conftest import Scene, scene_in
-from tests.doctor.network import ConnectProxy, intercepting, listening, passing_through
+from tests.doctor.network import ConnectProxy, intercepting, listening
 from tests.rehearsal.federation import Office, serving
 from tests.rehearsal.study import plan_with
 
@@ -78,17 +78,6 @@ def test_the_environment_names_no_proxy(scene: Scene, monkeypatch: pytest.Monkey
         told = connection(scene)
 
     assert not proxy.asked
-    assert told.severity is Severity.FINE
-
-
-def test_behind_a_load_balancer(scene: Scene) -> None:
-    """A balancer that passes TCP through has no effect: the certificates prove both sides to each other."""
-    before = scene.hospital.read_text()
-    with listening(passing_through(scene.place.port)) as port:
-        scene.change(coordinator=f"localhost:{port}")
-        told = connection(scene)
-    scene.hospital.write_text(before)
-
     assert told.severity is Severity.FINE
 
 

@@ -82,12 +82,6 @@ def test_columns_of_parquet_that_no_contract_reads_are_not_called_empty(tmp_path
     assert "40 cells" in text
 
 
-def test_a_name_that_is_there_twice_is_no_patient(tmp_path: Path) -> None:
-    """A file whose header repeats a name would be drafted as one without names."""
-    with pytest.raises(DataError):
-        _drafted(tmp_path, "patient,crp,crp,outcome\n" + _rows("2.5"))
-
-
 @pytest.mark.parametrize("below", [",mg/l,years,", ",high,low,"])
 def test_a_second_row_of_names_is_told(tmp_path: Path, below: str) -> None:
     """Such as units, or the names below the name of a group."""

@@ -230,3 +230,23 @@ def test_a_text_that_people_read_shows_what_it_contains(kind: object) -> None:
                 text.validate_python(spoilt)
     for good in ("Größe (mm²)", "年齢", "العمر", "גיל", "ηλικία", "a\xa0b \u202f – “½” 🫀"):
         assert text.validate_python(good) == good
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("name: a\ncox: {time: t, evnt: e, terms: [x]}", "2:16: cox.evnt: unknown key; did you mean event?"),
+        ("name: a\nregresion: {}", "2:1: regresion: unknown key; did you mean regression?"),
+        (
+            "name: a\nweights: w\ncurve: {}",
+            "2:1: weights: unknown key; known are cox, curve, name, regression, table_one",
+        ),
+    ],
+)
+def test_an_unknown_key_of_an_analysis_names_the_keys_of_its_kind(text: str, told: str) -> None:
+    """Which keys an analysis has follows from the key that only its kind has."""
+    model = TypeAdapter[analyses.Analysis](analyses.Analysis)
+    with pytest.raises(ConfigurationError) as refusal:
+        parse_document(text.encode(), model, source="plan.yaml", consequence="Nothing.")
+
+    assert f"plan.yaml:{told}" in refusal.value.what

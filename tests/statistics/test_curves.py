@@ -117,6 +117,20 @@ def test_a_monthly_grid_rounds_times_up_to_the_ends_of_months() -> None:
     np.testing.assert_allclose(record["survival"], np.append(1.0, expected.surv_prob)[places], rtol=0, atol=_PRODUCT)
 
 
+@for_each("step", (0.1, 0.3, 0.7, 1 / 12))
+def test_a_time_on_a_border_is_in_the_interval_that_ends_there(step: float) -> None:
+    """Borders are products, and times are decimals or differences: 3 * 0.3 is below 0.9, and 0.1 + 0.2 above 0.3."""
+    places = np.repeat(np.arange(1, 41), 3)
+    times = np.where(np.arange(len(places)) % 2, np.round(places * step, 12), (places * step + 64.1) - 64.1)
+    rows = pd.DataFrame({"time": times, "event": 1, "site": np.arange(len(places)) % 3})
+    concepts = (number("time", 0, 100), codes("event", "0", "1"))
+    curve = CurveArithmetic(Curve(time="time", event="event", grid=step, to=41 * step), concepts, size(3))
+
+    (record,) = run(curve, frames_of(rows, "site", {"event": (0, 1)}))[0]["groups"]
+
+    assert record["interval_events"][:41] == [0, *[3] * 40]
+
+
 def _small(rows: pd.DataFrame, **of_size: int) -> dict[str, object]:
     concepts = (number("time", 0, 1000, "days"), codes("event", "0", "1"), codes("arm", "a", "b"))
     curve = Curve(time="time", event="event", by="arm", grid=10.0, to=100.0)

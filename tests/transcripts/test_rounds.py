@@ -110,29 +110,6 @@ def test_sums_do_not_add_up_three_times() -> None:
     """)
 
 
-def test_masked_rounds_agree_on_keys_first() -> None:
-    """Adverts, roster, acknowledgements, seal; the next round needs none, a void attempt does."""
-    masked("""
-        1     > a, b advertises 1
-              = agreeing on 1: a b advertised, - acknowledged until 50
-        2     > c advertises 1
-              < roster 1
-              = agreeing on 1: a b c advertised, - acknowledged until 50
-        3     > a, b, c acknowledges 1
-              < seal 1
-              < offer 0.0 to a b c
-              = collecting 0.0 complete - until 53
-        4     > a, b, c completes
-              < close 0
-              < offer 1.0 to a b c
-              = collecting 1.0 complete - until 54
-        5     > sums do not add up
-              < void 1.0 missing -
-              < open key session 2
-              = agreeing on 2: - advertised, - acknowledged until 55
-    """)
-
-
 def test_a_site_that_never_answers_about_keys_interrupts() -> None:
     """Who is silent is disconnected, and all agree again."""
     masked("""

@@ -20,7 +20,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StrictFloat, StrictInt, StringConstraints, model_validator
 
 from protos.plan.architecture import ImageSize
-from protos.plan.concepts import ConceptName
+from protos.plan.concepts import ConceptName, Unit
 from protos.plan.documents import Document
 from site_agent.trainer.data.cell_rules import TermsRule, canonical_code, folded
 
@@ -324,7 +324,7 @@ class NumericFeature(MeasuredFeature):
     """A column with a measured number. `detection_limit` is what <5 and >90 become; `half` is for the lower limit."""
 
     type: Literal["numeric"]
-    unit: Words | None = None
+    unit: Unit | None = None
     detection_limit: Literal["at-limit", "half", "missing"] | None = None
 
     @model_validator(mode="after")
@@ -465,7 +465,7 @@ class FollowUpColumn(TableColumn):
     """
 
     role: Literal["follow-up"]
-    unit: Words
+    unit: Unit
     longest: float | None = Field(default=None, gt=0)
     zero: Literal["refuse", "keep"] = "refuse"
     missing: Literal["refuse", "allow"] = "refuse"

@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from protos.errors import ConfigurationError, UnavailableError
-from protos.plan.concepts import Answers, ConceptName
+from protos.plan.concepts import Answers, ConceptName, Unit
 from protos.plan.documents import Document, read_document
 from protos.plan.plan import Plan
 from site_agent.trainer.data.columns import (
@@ -209,7 +209,7 @@ class RegressionTarget(_Target):
 
     task: Literal["regression"]
     classes: ClassVar[tuple[str, ...]] = ()
-    unit: str | None = None
+    unit: Unit | None = None
     range: Range | None = None
     detection_limit: Literal["at-limit", "half"] | None = None
 

@@ -28,7 +28,7 @@ from protos.plan.plan import Plan
 from site_agent.hospital import Split
 from site_agent.trainer.data.column_profile import Profile, profile_of
 from site_agent.trainer.data.columns import UNKNOWN
-from site_agent.trainer.data.contract import SqlFormat, Task
+from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.preprocessing import Features, Preprocessing, Rows, Targets, fit
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import array_digest
@@ -49,20 +49,18 @@ def split_rows(table: Table, split: Split) -> SplitRows:
     Raises:
         DataError: a part would be empty.
     """
-    order = _order(table)
-    outcomes = _outcomes(table)[order]
+    outcomes = np.zeros(table.rows) if table.target is None else table.target
     if table.patients is None:
-        dealt = _deal(table.rows, split, "rows", outcomes)
-        return SplitRows(training=order[dealt.training], validation=order[dealt.validation], test=order[dealt.test])
+        return _deal(table.rows, split, "rows", outcomes)
     # The identifiers are sorted, so that the result does not depend on the order of the file's rows.
     numbers = {patient: number for number, patient in enumerate(sorted(set(table.patients)))}
-    owner = np.array([numbers[patient] for patient in table.patients], dtype=np.int64)[order]
+    owner = np.array([numbers[patient] for patient in table.patients], dtype=np.int64)
     # The outcome of a patient with several rows is their mean.
     outcomes = np.bincount(owner, weights=outcomes) / np.bincount(owner)
     dealt = _deal(len(numbers), split, "patients", outcomes)
 
     def rows_of(part: Rows) -> Rows:
-        return order[np.isin(owner, part)]
+        return np.flatnonzero(np.isin(owner, part)).astype(np.int64)
 
     return SplitRows(training=rows_of(dealt.training), validation=rows_of(dealt.validation), test=rows_of(dealt.test))
 
@@ -91,21 +89,6 @@ def steady_split(table: Table, split: Split) -> SplitRows:
     if min(len(test), len(validation), len(training)) < 1:
         raise _too_few(table.rows, "rows")
     return SplitRows(training=training, validation=validation, test=test)
-
-
-def _order(table: Table) -> Rows:
-    """Return the rows in the order of the file, or by their values: a database promises no order."""
-    if not isinstance(table.contract.format, SqlFormat):
-        return np.arange(table.rows, dtype=np.int64)
-    columns = [*table.features.values(), *table.group_positions.values(), _outcomes(table)]
-    for counts in table.terms.values():
-        columns.append(np.array([hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in counts]))
-    columns += [] if table.patients is None else [np.array(table.patients)]
-    return np.lexsort(columns).astype(np.int64)
-
-
-def _outcomes(table: Table) -> npt.NDArray[np.float64]:
-    return np.zeros(table.rows) if table.target is None else table.target
 
 
 def _deal(count: int, split: Split, unit: str, outcomes: npt.NDArray[np.float64]) -> SplitRows:

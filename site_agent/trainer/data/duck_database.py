@@ -6,14 +6,17 @@ texts. The rules:
 
 * DuckDB reads these files and no others, and writes nowhere, not even temporary files;
 * its own types that Python cannot hold, such as a day without end, are read as the text that DuckDB writes;
-* a line that is no JSON is an error. No word of DuckDB is shown; the kind of its error selects a sentence of ours.
+* a line that is no JSON object, or a Bundle, is an error that names its file and number;
+* no word of DuckDB is shown; the kind of its error selects a sentence of ours.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -41,7 +44,7 @@ _CLOSED: Final[dict[str, str | bool | int | float | list[str]]] = {
     "temp_directory": "",
     "memory_limit": _MOST_MEMORY,
 }
-_EXACT: Final = re.compile(r"BOOLEAN|U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL\(\d+,\d+\)|VARCHAR")
+_EXACT: Final = re.compile(r"BOOLEAN|U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DOUBLE|DECIMAL\(\d+,\d+\)|VARCHAR")
 _BY_HAND: Final = "Run the contract's query by hand, and correct the query or the file."
 _COPY: Final = "Copy the file again, or write it with the version of DuckDB that is installed here."
 _FAILURES: Final = {
@@ -77,14 +80,18 @@ def duck_records(path: Path, form: SqlFormat, start: bytes) -> Generator[Row, No
     except ImportError as cause:
         raise not_installed("duckdb", "site,databases") from cause
     is_file = start[8:12] == _MARK
+    tables = {} if is_file else _tables(path.parent)
+    lines = [file for view, files in tables.items() if _READERS[".ndjson"] in view for file in files]
+    _require_objects(lines, 1)
     failure: OperatorError
     try:
         with duckdb.connect(str(path) if is_file else ":memory:", read_only=is_file, config=_CLOSED) as connection:
-            _close(connection, {} if is_file else _tables(path.parent))
+            _close(connection, tables)
             yield from _rows(connection, form.query.strip().removesuffix(";"))
         return
     except duckdb.Error as error:  # its text can quote a value
         failure = _failure_of(type(error).__name__, is_file=is_file)
+    _require_objects(lines, None)
     raise failure
 
 
@@ -96,6 +103,23 @@ def _tables(folder: Path) -> dict[str, list[str]]:
         if suffix in _READERS and _NAME.fullmatch(name) and file.is_file() and not file.is_symlink():
             found[f'CREATE VIEW "{name}" AS {_READERS[suffix]}'].append(str(file.resolve()))
     return found
+
+
+def _require_objects(files: Iterable[str], most: int | None) -> None:
+    """Raise DataError if one of the first lines of these files, at most so many, is no JSON object, or is a Bundle."""
+    for path in map(Path, files):
+        with path.open("rb") as file:
+            for number, line in enumerate(islice(file, most), start=1):
+                try:
+                    found = json.loads(line) if line.strip() else {}
+                except ValueError:
+                    found = None
+                if not isinstance(found, dict) or found.get("resourceType") == "Bundle":
+                    raise unusable(
+                        what=f"{path.name} has in line {number} no complete JSON object, or a Bundle of resources.",
+                        remedy="Each resource is one whole line. Copy a file again that ends too early, and rewrite a "
+                        "Bundle with: jq -c '.entry[].resource' BUNDLE.",
+                    )
 
 
 def _close(connection: DuckDBPyConnection, tables: dict[str, list[str]]) -> None:
@@ -117,15 +141,19 @@ def _rows(connection: DuckDBPyConnection, query: str) -> Generator[Row, None, No
     described = connection.execute(f"DESCRIBE {query}").fetchall()
     names = [str(one[0]) for one in described]
     yield 1, names
-    kept = ", ".join(
-        f"#{place}" if _EXACT.fullmatch(str(one[1])) else f"regexp_replace(CAST(#{place} AS VARCHAR), ' 00:00:00$', '')"
-        for place, one in enumerate(described, start=1)
-    )
+    kept = ", ".join(_exact(f"#{place}", str(one[1])) for place, one in enumerate(described, start=1))
     result = connection.execute(f"SELECT {kept} FROM ({query}\n)")  # noqa: S608  # the contract's own query
     first = 2
     while some := result.fetchmany(_ROWS_AT_ONCE):
         yield from enumerate(some, start=first)
         first += len(some)
+
+
+def _exact(column: str, kind: str) -> str:
+    if _EXACT.fullmatch(kind):
+        return column
+    text = f"CAST({column} AS VARCHAR)"  # of 99.9 as a FLOAT "99.9"
+    return f"CAST({text} AS DOUBLE)" if kind == "FLOAT" else f"regexp_replace({text}, ' 00:00:00$', '')"
 
 
 def _failure_of(kind: str, *, is_file: bool) -> OperatorError:

@@ -446,6 +446,8 @@ def scale_of(content: bytes) -> str:
         if modality == "PT":
             units = str(tags.get("Units"))
             return f"the unit {units}" if units in _UNITS else "no usual unit"
+        if modality == "CT" and (slope is None or intercept is None):
+            return "no RescaleSlope or RescaleIntercept"
         if modality == "CT":
             return "Hounsfield units" if tags.get("RescaleType", "HU") == "HU" else "another unit than Hounsfield's"
         return f"slope {float(1 if slope is None else slope):g}, intercept {float(intercept or 0):g}"

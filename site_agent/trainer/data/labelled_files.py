@@ -28,7 +28,7 @@ import pyarrow.compute as compute
 
 from site_agent.trainer.data.contract import LabelledFormat
 from site_agent.trainer.data.mistakes import not_installed, refuse, unusable
-from site_agent.trainer.data.table_sources import Block, Cells, Doubt, Row, Unreadable, cell_of
+from site_agent.trainer.data.table_sources import Block, Cells, Doubt, Row, Unreadable, cell_of, shortest
 
 Kind: TypeAlias = Literal["sas7bdat", "xport", "sav", "por", "dta"]
 _Convert: TypeAlias = Callable[[float], object]
@@ -244,8 +244,13 @@ def _reader(name: str, kind: Kind, facts: Any, *, is_ascii: bool) -> Callable[[S
 
         return texts
     convert = _conversion(kind, str(facts.original_variable_types[name] or ""))
+    is_single = facts.readstat_variable_types[name] == "float"
 
     def numbers(values: Sequence[Any]) -> _Cells:
+        if is_single:
+            known = [value for value in {*values} if isinstance(value, float)]
+            short = dict(zip(known, shortest(np.array(known, np.float32)).tolist(), strict=True))
+            values = [short.get(value, value) for value in values]
         if convert is None:
             try:
                 found = arrow.array(values, arrow.float64(), from_pandas=True)

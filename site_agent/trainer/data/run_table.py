@@ -23,7 +23,7 @@ from protos.plan.documents import Document
 from site_agent.hospital import Hospital, Split
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.columns import CategoricalFeature, Feature
-from site_agent.trainer.data.contract import read_contract
+from site_agent.trainer.data.contract import SqlFormat, read_contract
 from site_agent.trainer.data.dataset import SplitRows, split_rows
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, refuse
 from site_agent.trainer.data.tables import Table, read_table
@@ -171,7 +171,8 @@ def table_digest(table: Table) -> str:
     if table.images is not None:
         arrays.append(("images", table.images))
     if table.put_aside:
-        arrays.append(("put aside", np.array(table.put_aside)))
+        is_query = isinstance(table.contract.format, SqlFormat)  # whose rows have new numbers each time
+        arrays.append(("put aside", np.array([len(table.put_aside)] if is_query else table.put_aside)))
     arrays += [(f"terms {name}", counts) for name, counts in table.terms.items()]
     patients = "\0".join(table.patients or ()).encode("utf-8", "surrogatepass")
     arrays.append(("patients", np.frombuffer(patients, dtype=np.uint8)))

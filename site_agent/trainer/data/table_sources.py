@@ -218,6 +218,10 @@ def _converted(block: Block, width: int, places: Sequence[int]) -> Block:
 
 
 def _converted_column(column: Cells) -> tuple[Cells, list[tuple[int, Unreadable]]]:
+    if arrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if arrow.types.is_float16(column.type) or arrow.types.is_float32(column.type):
+        column = arrow.array(shortest(column.to_numpy(zero_copy_only=False)), mask=np.asarray(column.is_null()))
     kind = column.type
     if arrow.types.is_float64(kind) or arrow.types.is_integer(kind):
         return column, []
@@ -230,6 +234,11 @@ def _converted_column(column: Cells) -> tuple[Cells, list[tuple[int, Unreadable]
         return _column(column.to_pylist())
     except (arrow.ArrowException, OverflowError, ValueError):  # such as a time after the year 9999
         return _column([_value(cell) for cell in column])
+
+
+def shortest(values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+    """Return the numbers with the fewest digits that these are, so that 99.9 of 32 bits equals the contract's 99.9."""
+    return values.astype(str).astype(np.float64)
 
 
 def _value(cell: arrow.Scalar) -> object:

@@ -18,7 +18,7 @@ import math
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
@@ -63,7 +63,7 @@ from site_agent.trainer.data.columns import (
     NumericFeature,
     written_name,
 )
-from site_agent.trainer.data.contract import Column, Contract, ExcelFormat, RegressionTarget, TableFormat
+from site_agent.trainer.data.contract import Column, Contract, ExcelFormat, RegressionTarget, SqlFormat, TableFormat
 from site_agent.trainer.data.follow_up import follow_up_parser, times_of
 from site_agent.trainer.data.image_folder import ImageFolder, Pixels, chosen_images, temporary_folder
 from site_agent.trainer.data.image_formats import difference
@@ -95,7 +95,7 @@ _DELIMITER: Final = "is the delimiter the declared one?"
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Table:
-    """A checked table, its rows in the order of the file. Every array is read-only.
+    """A checked table, its rows in the order of the file, or of a query by their values. Every array is read-only.
 
     Attributes:
         features: for each declared name one float64 array of shape (rows,). Numeric: the value, NaN if missing. Date:
@@ -493,8 +493,10 @@ class _Reading:
             self._find_anonymous(rows)
         images, terms = self._all_images(self.contract.image, len(rows)), self.terms.counts(len(rows))
         left_out = self._left_out(len(rows))
-        if len(left_out):
-            keep = np.flatnonzero(~np.isin(rows, left_out))
+        is_query = isinstance(self.contract.format, SqlFormat) and not self.for_prediction
+        keep = self._by_content(columns.values(), terms.values(), images) if is_query else np.arange(len(rows))
+        keep = keep[~np.isin(rows[keep], left_out)]
+        if not np.array_equal(keep, np.arange(len(rows))):
             columns = {name: values[keep] for name, values in columns.items()}
             terms = {name: counts[keep] for name, counts in terms.items()}
             self.patients = [self.patients[place] for place in keep] if is_identified else []
@@ -522,6 +524,14 @@ class _Reading:
             terms=MappingProxyType(terms),
             scratch=self.scratch,
         )
+
+    def _by_content(
+        self, values: Iterable[Numbers], terms: Iterable[Counts], images: Pixels | None
+    ) -> npt.NDArray[np.int64]:
+        """Return the places of the rows in the order of their values, because a database promises no order."""
+        marks = [*map(_marks, terms), *([] if images is None else [_marks(images)])]
+        patients = [np.array(self.patients)] if self.patients else []
+        return np.lexsort([*values, *marks, *patients]).astype(np.int64)
 
     def _check(self, rows: npt.NDArray[np.int64]) -> None:
         if not self.for_prediction:

@@ -24,7 +24,6 @@ from protos.plan.networks.dense_networks import ActivationName
 Activation: TypeAlias = Callable[[Tensor], Tensor]
 
 NORMALISATION_EPSILON = 1e-5
-NORMALISATION_FACTOR = 1.0 / math.sqrt(1.0 + NORMALISATION_EPSILON)
 
 # AlphaDropout replaces a dropped value by SELU's lowest result, -scale·alpha.
 _DROPPED_VALUE = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717

@@ -33,6 +33,7 @@ from protos.plan.concepts import CodedConcept, Concept, ConceptColumn, NumberCon
 from protos.plan.documents import Document
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.prior_sums import FEWEST_ROWS, Standard
+from site_agent.trainer.data.cell_rules import folded
 from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, FollowUpColumn, NumericFeature
 from site_agent.trainer.data.contract import BinaryTarget, Contract, MultiClassTarget, RegressionTarget
 from site_agent.trainer.data.dataset import Dataset, Examples, SplitRows
@@ -169,9 +170,11 @@ def mapped_number(concept: NumberConcept, one: Recorded) -> MappedNumber:
     known = {conversion.unit: (conversion.factor, conversion.offset) for conversion in concept.conversions}
     known[concept.unit or ""] = 1.0, 0.0
     if (one.unit or "") not in known:
+        alike = [unit for unit in known if folded(unit) == folded(one.unit or "")]
+        hint = f" If {alike[0]} is the same unit, write it so in the contract." if alike else ""
         raise wrong_mapping(
             f"{one.name} is in {one.unit or 'no unit'}, {concept.name} in {concept.unit or 'no unit'}, and the plan "
-            "declares no conversion."
+            f"declares no conversion.{hint}"
         )
     factor, offset = known[one.unit or ""]
     return MappedNumber(feature=one.name, factor=factor, offset=offset, low=concept.low, high=concept.high)

@@ -27,17 +27,19 @@ CONCEPTS: list[dict[str, Any]] = [
 QUESTION = {key: f"the {key}" for key in Question.model_fields}
 
 
-def _plan(**answers: str) -> Plan:
+def _plan(factor: float = 38.67, **answers: str) -> Plan:
     document = prior_plan("breast-cancer", concepts=CONCEPTS, fewest_sites=3).model_dump(mode="json") | {
         "question": QUESTION
     }
+    document["concepts"][0]["conversions"][0]["factor"] = factor
     document["sites"] = [one | {"answers": answers.get(one["name"], "same")} for one in document["sites"]]
     return plan_from_json(json.dumps(document))
 
 
 def _contract(unit: str = "mmol/l") -> Contract:
     columns = [
-        {"name": "chol", "role": "feature", "type": "numeric", "unit": unit, "concept": "total-cholesterol"},
+        {"name": "chol", "role": "feature", "type": "numeric", "unit": unit, "concept": "total-cholesterol",
+         "range": [1, 20]},
         {
             "name": "sex", "role": "feature", "type": "binary", "codes": ["0", "1"], "concept": "sex",
             "concept_codes": ["male", "female"],
@@ -64,6 +66,18 @@ def test_a_unit_without_a_factor_is_told_before_anything_runs() -> None:
     lines = "\n".join(as_lines(concept_sections(_plan(), _contract(unit="g/l"), "ahus")))
 
     assert "This site cannot take part now\n  chol is in g/l" in lines
+    assert "same unit" not in lines
+    other = "\n".join(as_lines(concept_sections(_plan(), _contract(unit="mg/dL"), "ahus")))
+    assert "If mg/dl is the same unit" in other
+    assert len({_contract(f"{sign}mol/l").digest for sign in "\u00b5\u03bc"}) == 1
+
+
+def test_a_factor_the_wrong_way_round_is_asked_about() -> None:
+    """The contract's range of 1 to 20 mmol/l would become less than 1 mg/dl, and every patient the lower limit."""
+    asked = "are unit and factor right?"
+
+    assert asked in "\n".join(as_lines(concept_sections(_plan(1 / 38.67), _contract(), "ahus")))
+    assert asked not in "\n".join(as_lines(concept_sections(_plan(), _contract(), "ahus")))
 
 
 def test_the_question_names_who_predicts_something_else() -> None:

@@ -12,7 +12,6 @@ from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, uci_tables
 from protos.plan.manifest import manifest_of, most_bytes
 from protos.plan.plan import Plan, plan_from_json
 from protos.plan.statistics_plan import StatisticsPlan
-from protos.wire.messages import Stage
 from site_agent.desk.analyses_in_words import analysis_section
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import OCCASIONS, Section, Table, as_lines, review_page, review_sections
@@ -81,64 +80,6 @@ def test_everything_that_may_leave_is_named(method: dict[str, Any], masking: str
     assert plan.digest.hex() in text
     for site in plan.sites:
         assert site.identity in text
-
-
-def test_a_page_reads_like_this() -> None:
-    """A whole page, word by word."""
-    plan = plan_of_method(
-        {"name": "player-fl"},
-        architecture={"name": "dense", "hidden": [2, 2]},
-        **ROWS | MEASURING,
-    )
-    manifest = manifest_of(plan)
-    width = max(len(site.name) for site in plan.sites)
-    sites = "\n".join(f"    {site.name.ljust(width)}  {site.identity}  training" for site in plan.sites)
-    text = page(plan)
-
-    assert text.startswith(
-        f"""\
-Study heart, version 1
-  Plan digest {plan.digest.hex()}
-  Digest of what is sent {manifest.digest.hex()}
-  Method player-fl, masking required
-Who takes part, and who sees what
-  The same sites take part in every round. If a site loses its connection, all others wait for that site.
-"""
-    )
-    assert f"takes part in\n{sites}\nWhen numbers are sent" in text
-    assert (
-        """\
-When numbers are sent
-  The run has 10 rounds:
-  1 probe round: the site trains one pass over its rows, measures the result and discards it. Only the numbers in the \
-tables below are sent.
-  8 rounds of training: this site sends updates of parameters.
-  1 round of validation: the site tests the last shared model. Only the numbers in the tables below are sent.
-Updates of parameters
-  In each round of training this site sends how much the values of 4 tensors (blocks of the model's numbers) \
-changed. In the probe round, each site measures how much the model's loss depends on each layer. After this \
-measurement, the update may contain only the first layers of the model.
-  Each value is limited to -8 to 8. If more than 0.10% of the values are outside, this site sends a void.
-    tensor               shape  type             bytes a round
-    input.layer1.weight  2x3    32-bit integers  24
-    input.layer1.bias    2      32-bit integers  8
-    body.layer2.weight   2x2    32-bit integers  16
-    body.layer2.bias     2      32-bit integers  8
-Other numbers
-"""
-        in text
-    )
-    assert text.endswith(
-        f"""\
-What else the plan decides
-  Every site sees the names of all columns that the network reads: age, chol, cp.
-  Every site keeps the model with the lowest validation loss, summed over sites (checkpoint: global).
-  A report shows how much this site gained by joining. The report is not sent and stays at this site.
-In all
-  In the whole run this site sends at most {most_bytes(plan, manifest)} bytes.
-  This site sends nothing else."""
-    )
-    assert f"{OCCASIONS[Stage.VALIDATION]} (2 times)" in text
 
 
 def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named() -> None:

@@ -27,6 +27,7 @@ from site_agent.trainer.study import Outcome, Study
 from tests.chaos.disks import small_disk
 from tests.for_each import for_each
 from tests.site_agent.desk.terminal import typed
+from tests.site_agent.trainer.after_a_run import site_after_run
 from tests.site_agent.trainer.sites import Table, conclude, make_plan, make_site, make_study, prepare, run_rounds
 
 Kind: TypeAlias = Literal["own-columns", "agreed-columns", "common-and-own", "own-module"]
@@ -253,6 +254,21 @@ def test_a_column_that_is_called_like_a_prediction_is_refused(tmp_path: Path) ->
         predict_table(trained.hospital, new, tmp_path / "out.csv", None)
 
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_row_that_is_foreign_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    """The answers of the others are as without it."""
+    hospital = site_after_run(tmp_path / "site", siloed_baseline=False)
+    lines = Path(hospital.data.table).read_text().splitlines()
+    cells = lines[5].split(",")
+    cells[lines[0].split(",").index("mean_area")] = "99999"
+    (tmp_path / "new.csv").write_text("\n".join([*lines[:5], ",".join(cells), *lines[6:]]))
+    predict_table(hospital, Path(hospital.data.table), tmp_path / "a.csv", None)
+    predict_table(hospital, tmp_path / "new.csv", tmp_path / "b.csv", None)
+
+    before, after = (_read(tmp_path / name)[1] for name in ("a.csv", "b.csv"))
+    assert after[4][1:] == ["", "column mean_area: outside of the training rows (99999)"]
+    assert [one[2] for one in before[5:]] == [one[2] for one in after[5:]]
 
 
 def test_the_command_counts_and_names_what_it_does_not_predict(

@@ -160,6 +160,14 @@ def test_special_missing_values_are_not_numbers(tmp_path: Path) -> None:
     assert [mistake.count for mistake in survey_table(path, plain).mistakes] == [10]
 
 
+def test_a_number_of_32_bits_is_its_shortest_decimal(tmp_path: Path) -> None:
+    """Stata's type float has 99.9000015, and the contract's marker 99.9 means it."""
+    path, ages = tmp_path / "table.dta", pd.Series([np.nan, *[99.9] * (ROWS - 1)], dtype="float32")
+    _frame().assign(AGE=ages, SEX=np.float32(16777216)).drop(columns="BORN").to_stata(path)
+
+    assert {(row[2], row[3]) for row in _rows(path)[0][1:]} == {("", "16777216"), ("99.9", "16777216")}
+
+
 def test_a_transport_file_with_two_tables_is_refused(tmp_path: Path) -> None:
     """The library would read the second one's headers as patients of the first."""
     one = _written("xpt", tmp_path)

@@ -305,14 +305,16 @@ def test_a_quaternion_of_six_digits_and_no_factor_are_read() -> None:
 
 
 def test_images_of_two_scales_are_asked_about_and_companions_named(tmp_path: Path) -> None:
-    """Units of PET and slopes of MR; CT has one unit whatever its slope is. A companion is no image."""
+    """Units of PET and slopes of MR; CT has one unit whatever its slope is, if it has one. A companion is no image."""
     (tmp_path / "scans").mkdir()
     contract = Contract.model_validate_json(
         json.dumps({"format": {"header": True}, "columns": [json.loads(column().model_dump_json()), ILL]})
     )
-    for modality, doubts in (("PT", 1), ("MR", 1), ("CT", 0)):
+    for modality, doubts in (("PT", 1), ("MR", 1), ("CT", 0), ("CT", 1)):
         for row in range(12):
             scale = {"Units": ("BQML", "CNTS")[row % 2], "RescaleSlope": 1 + row % 2, "RescaleIntercept": 0}
+            if modality == "CT" and doubts and row % 2:
+                scale = {}  # stored values without a scale
             (tmp_path / "scans" / f"{row}.dcm").write_bytes(dicom(drawn(row), Modality=modality, **scale))
         lines = ["scan,ill", *(f"{row}.dcm,{row % 2}" for row in range(12)), "._0.dcm,1", "Thumbs.db,0"]
         (tmp_path / "table.csv").write_text("\n".join(lines))

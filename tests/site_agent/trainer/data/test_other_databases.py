@@ -40,10 +40,10 @@ def test_types_of_duckdb_are_read_without_a_loss(tmp_path: Path) -> None:
         connection.execute(
             "CREATE TABLE visits AS SELECT date 'infinity' AS a, 1.50::DECIMAL(9, 2) AS b, 2::HUGEINT ** 100 AS c, "
             "timestamp '2020-02-29' AS d, NULL AS e, 0.1 AS f, true AS g, timestamptz '2020-01-01 00:00:00+01' AS h, "
-            "age(date '2005-02-28', date '2004-02-29') AS i, date '0044-03-15 (BC)' AS j"
+            "age(date '2005-02-28', date '2004-02-29') AS i, date '0044-03-15 (BC)' AS j, 99.9::FLOAT AS k"
         )
     wanted = ["infinity", "1.50", str(2.0**100), "2020-02-29", "", "0.1", "true", "2019-12-31 23:00:00+00"]
-    wanted += ["11 months 28 days", "0044-03-15 (BC)"]
+    wanted += ["11 months 28 days", "0044-03-15 (BC)", "99.9"]
 
     assert _texts(path, "WITH a AS (SELECT * FROM visits) SELECT * FROM a ORDER BY 1;") == [wanted]
     for query in ("SELECT * FROM nowhere", "SELECT nothing FROM visits", "SELECT FROM", "SELECT CAST('x' AS INT)"):
@@ -96,9 +96,11 @@ def test_fhir_resources_become_one_row_of_each_patient(tmp_path: Path) -> None:
     for flaw in (_result(1, "<5", "2020-02-01"), _result(1, "5", "2020-02-01", "mg/dL"), _result(1, "5", "2020")):
         (tmp_path / "Observation.002.ndjson").write_text(flaw)
         assert [one.count for one in survey_table(tmp_path / "Patient.ndjson", contract).mistakes] == [1]
-    (tmp_path / "Observation.002.ndjson").write_text("{broken\n")
-    with pytest.raises(DataError):
-        read_table(tmp_path / "Patient.ndjson", contract)
+    whole, bundle = _result(1, "5", "2020-02-01"), json.dumps({"resourceType": "Bundle", "entry": people})
+    for text, line in ((whole + whole[:-9], 2), (bundle, 1), (json.dumps(people), 1), ("{\n" + whole[1:], 1)):
+        (tmp_path / "Observation.002.ndjson").write_text(text)
+        with pytest.raises(DataError, match=rf"Observation\.002\.ndjson has in line {line} "):
+            read_table(tmp_path / "Patient.ndjson", contract)
 
 
 def test_a_query_reads_no_other_file(tmp_path: Path) -> None:
