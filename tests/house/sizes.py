@@ -82,7 +82,7 @@ CEILINGS: Final = {
     "protos.privacy": 236, "protos.numbers": 532, "protos": 156, "host": 2_450, "pki": 2_005,
     "coordinator.rounds": 2_185, "coordinator.storage": 710, "coordinator.network": 1_135,
     "coordinator.commands": 795, "coordinator": 10, "site_agent.agent": 620, "site_agent.gate": 3_355,
-    "site_agent.service": 665, "site_agent.trainer": 12_710, "site_agent.desk": 7_725, "site_agent.commands": 1_130,
+    "site_agent.service": 665, "site_agent.trainer": 12_705, "site_agent.desk": 7_725, "site_agent.commands": 1_130,
     "site_agent": 2_465, "global_layers": 425,
 }  # fmt: skip
 
