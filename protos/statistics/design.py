@@ -172,6 +172,10 @@ class Design:
         that most patients have. `columns` are those of the design, and an outcome: float64 (rows, columns). Products of
         two outcomes with a code are counts of events, and allowed.
         """
+        codes = [one.term for one in self.columns if len(one.factors) == 1 and one.factors[0].knots is None]
+        for name in dict.fromkeys(codes):  # the reference follows from the other codes
+            own = [place for place, one in enumerate(self.columns) if one.term == name]
+            columns = np.insert(columns, -1, 1.0 - columns[:, own].sum(axis=1), axis=1)
         found = np.zeros(columns.shape[1], np.bool_)
         is_number = np.array([len(np.unique(values)) > 2 for values in columns.T])
         for place, values in enumerate(columns.T):
@@ -182,7 +186,7 @@ class Design:
                 is_few = (beside > 0) & (beside < self.size.smallest_part) & (2 * beside <= len(np.unique(owners)))
                 if not is_number[-1]:
                     is_few[-1] &= is_number[place]
-                    is_few &= is_number if place == len(self.columns) else True
+                    is_few &= is_number if place == len(is_number) - 1 else True
                 found |= is_few
                 found[place] |= is_few.any()
         return [bool(one) for one in found[: len(self.columns)]]
