@@ -20,7 +20,6 @@ from benchmarks.experiments.single_vectors import (
 from protos.plan.architecture import Constant, Part, TensorSpec
 from protos.plan.manifest import Manifest
 
-# Two layers, of one number and of two.
 MANIFEST = Manifest(
     (
         TensorSpec("body.layer1.weight", (1,), Part.BODY, Constant(0.0)),

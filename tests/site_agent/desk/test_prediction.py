@@ -208,13 +208,14 @@ def test_nothing_is_overwritten(tmp_path: Path, output: str) -> None:
     assert not (tmp_path / "absent").exists()
 
 
-def test_a_table_that_does_not_fit_leaves_no_output(tmp_path: Path) -> None:
-    """Mistakes of the whole table are reported as in training, without a cell of it."""
+@pytest.mark.parametrize(("lacking", "told_of"), [(0, "not the expected 8 columns"), (1, "but the model requires")])
+def test_a_table_that_does_not_fit_leaves_no_output(tmp_path: Path, lacking: int, told_of: str) -> None:
+    """Mistakes of the whole table are reported as in training, without a cell of it. So is a missing column."""
     trained = _trained(tmp_path)
-    new = tmp_path / "new.csv"
-    new.write_text("\n".join([",".join(trained.header), "P1,Zebra"]))
+    new, kept = tmp_path / "new.csv", trained.header[: len(trained.header) - 4 * lacking]
+    new.write_text("\n".join([",".join(kept), "P1,Zebra" + lacking * "," * (len(kept) - 2)]))
 
-    with pytest.raises(DataError, match="not the expected 8 columns") as told:
+    with pytest.raises(DataError, match=told_of) as told:
         predict_table(trained.hospital, new, tmp_path / "out.csv", None)
 
     assert "Zebra" not in str(told.value)
