@@ -209,9 +209,8 @@ def pair_of_numbers(weakened: bool) -> bool:
     return bool(abs(shown - (OLDEST - 50.0) / 120.0 * 27.0 / 30.0) < 1e-6)
 
 
-def _newton(model: Arithmetic, frames: Sequence[Frame], first: Any) -> list[float]:
-    found = sum(model.newton_values(frame, AnnouncedPart(first=first)) for frame in frames)
-    return [float(one) for one in np.asarray(found)]
+def _newton(model: Arithmetic, frames: Sequence[Frame], first: Any) -> Any:
+    return np.asarray(sum(model.newton_values(frame, AnnouncedPart(first=first)) for frame in frames)).tolist()
 
 
 def _moments(model: Arithmetic, first: Any) -> list[list[float]]:

@@ -21,7 +21,7 @@ from protos.plan.concepts import NumberConcept
 from protos.plan.plan import Plan, plan_from_json
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.prior.concept_columns import mapped_number
+from site_agent.trainer.prior.concept_columns import mapped_number, recorded_concepts
 from tests.federation import hospital, identity_of
 from tests.protos.examples import FEDERATED_AVERAGING, GLOBAL_LAYERS, NETWORK
 
@@ -96,12 +96,13 @@ class House:
     def kinds(self, plan: Plan) -> list[Kind]:
         """Return the rows as a plan's sums treat them."""
         concepts, found = {one.name: one for one in getattr(plan, "concepts", ())}, []
+        recorded = recorded_concepts(self.contract)
         for values, patient in zip(self.rows.values(), self.patients, strict=True):
             inside = []
             for name, value in zip(NUMBERS, values, strict=False):
                 is_inside, concept = True, concepts.get(name)
                 if isinstance(concept, NumberConcept):
-                    number = mapped_number(concept, name, self.unit if name == NUMBERS[0] else None)
+                    number = mapped_number(concept, recorded[name])
                     is_inside = bool(number.low <= number.converted(np.array([value]))[0] <= number.high)
                 inside.append(None if np.isnan(value) else is_inside)
             found.append(Kind(patient, values, CODES.index((int(values[2]), int(values[3]))), (inside[0], inside[1])))
