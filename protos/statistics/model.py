@@ -47,7 +47,9 @@ from protos.statistics.splines import spline_column
 
 _MOST_ROUNDS_ALONE: Final = 25
 _DISTINCT_ROUNDS: Final = 6  # later rounds are so close to the estimates that their sums tell nothing new
-_NOT_ANSWERED: Final = "Few rows of a hospital would decide the sums: remove terms, join codes, or choose other knots."
+_NOT_ANSWERED: Final = (
+    "Few rows of a hospital, or for each unknown: remove terms, join codes, or lower rows_per_unknown."
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,7 +8,7 @@ The rules:
 * missing values are no cell: their number shows no value of a patient. But the rows of a group are one;
 * the rows of all groups together are a sum of the groups, so a void group makes the column of all void;
 * quartiles need the rows of each bin. A site first moves its extreme values, at most a quarter on each side, inward to
-  a value that `smallest_cell` rows reach. So no bin shows its extremes, and quartiles stay;
+  a value that `smallest_part` rows reach. So no bin shows its extremes, and quartiles stay nearly;
 * a cell whose squared distances from the mean are nearly all of one patient is small;
 * a group that is printed has values at `fewest_sites` sites or more.
 """
@@ -135,8 +135,8 @@ class TableOneArithmetic(OneRound):
 
         void = void_groups([len(part) for part in parts], is_small)
         nothing = [1.0, 1.0, *[VOID] * (self._length(concept) - 2)]
-        # A bin's extremes are of enough patients if they are of enough rows of each.
-        rows = [smallest * int(np.bincount(each, minlength=1).max()) for each in owners]
+        # A bin's extremes are of enough patients if they are of enough rows of each. More would move quartiles.
+        rows = [min(smallest, self._size.smallest_part) * int(np.bincount(each, minlength=1).max()) for each in owners]
         return [
             nothing if place in void else self._of_cells(concept, part, rows[place]) for place, part in enumerate(parts)
         ]
@@ -208,8 +208,8 @@ class TableOneArithmetic(OneRound):
     def _record(self, concept: NumberConcept | CodedConcept, numbers: Float64) -> dict[str, Any]:
         sites, small, *rest = numbers
         if small:
-            remedy = "join codes" if isinstance(concept, CodedConcept) else "narrow the range or leave out bins"
-            return {"void": f"few rows of a hospital, or one patient, would decide a cell of {concept.name}: {remedy}"}
+            remedy = "join codes" if isinstance(concept, CodedConcept) else "narrow the range, leave out bins"
+            return {"void": f"few rows or one patient of a hospital decide a cell of {concept.name}: {remedy} or `by`"}
         if sites < self._size.fewest_sites:
             return {"void": f"{sites:.0f} hospitals have {concept.name} here, and {self._size.fewest_sites} are needed"}
         *counts, missing = map(round, rest[: len(self._cells(concept))])

@@ -71,6 +71,7 @@ def prepared_here(rehearsal: Rehearsal) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quickstart.federation, "command", command)
+        patch.setattr("site_agent.commands.approval_commands.give_up_network", lambda: True)
         quickstart.federation.prepare(rehearsal)
 
 
@@ -100,11 +101,7 @@ def running(log: Path, *words: object, folder: Path | None = None) -> Iterator[s
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Check repeatedly until a condition is true.
-
-    Raises:
-        TimeoutError: it never became so.
-    """
+    """Check repeatedly until a condition is true. Raises TimeoutError: it never became so."""
     deadline = time.monotonic() + seconds
     while not is_so():
         if time.monotonic() > deadline:
