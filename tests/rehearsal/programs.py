@@ -51,7 +51,8 @@ def called(*words: object) -> subprocess.CompletedProcess[str]:
     program, *arguments = map(str, words)
     out, problems, umask = io.StringIO(), io.StringIO(), os.umask(0o077)
     try:
-        with redirect_stdout(out), redirect_stderr(problems):
+        with redirect_stdout(out), redirect_stderr(problems), pytest.MonkeyPatch.context() as patch:
+            patch.setattr("site_agent.commands.approval_commands.give_up_network", lambda: True)
             status = finish(program, COMMANDS[program], arguments)
     except SystemExit as end:
         status = int(end.code or 0)
@@ -71,7 +72,6 @@ def prepared_here(rehearsal: Rehearsal) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quickstart.federation, "command", command)
-        patch.setattr("site_agent.commands.approval_commands.give_up_network", lambda: True)
         quickstart.federation.prepare(rehearsal)
 
 

@@ -48,10 +48,7 @@ def cells_of(
 
 
 def nearly_equal(plan: StatisticsPlan, frame: Frame) -> frozenset[str]:
-    """Return the concepts of models and curves that differ from another one in fewer than `smallest_part` patients.
-
-    A difference of the sums of both would be of these patients. Each code that enough patients have is compared.
-    """
+    """Return the concepts of models and curves that differ from another one in fewer than `smallest_part` patients."""
     columns, found, part = list[tuple[str, bool, Float64]](), set[str](), plan.smallest_part
     used = (concepts_used(one)[0] for one in plan.analyses if not isinstance(one, TableOneAnalysis))
     for name in dict.fromkeys(name for names in used for name in names if name in frame.columns):

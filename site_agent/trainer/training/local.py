@@ -48,7 +48,7 @@ class LocalTraining:
     ) -> None:
         self._procedure, self._rows, self._batches = procedure, rows, batches
         self._device = procedure.evaluated().device
-        self._dropout = torch.Generator(self._device).manual_seed(dropout_seed).get_state()
+        self._dropout = self._first_draw(dropout_seed)
 
     def train_round(self, steps: int, received: Tensor, controls: Tensor | None = None) -> None:
         """Train for this many batches, starting where the previous round ended. An epoch can end within a round.
@@ -118,6 +118,9 @@ class LocalTraining:
             draws.set_rng_state(self._dropout)
             yield
             self._dropout = draws.get_rng_state()
+
+    def _first_draw(self, seed: int) -> Tensor:
+        return torch.Generator(self._device).manual_seed(seed).get_state()
 
 
 def rows_at_once(flat: FlatNetwork, features: Tensor) -> int:
