@@ -169,8 +169,8 @@ class Design:
         """Return for each column whether few patients of this site decide its product with another column.
 
         With a common intercept, sums of products follow for columns that are moved by any number, so also by the value
-        that most patients have. `columns` are those of the design, and an outcome: float64 (rows, columns). Products of
-        two outcomes with a code are counts of events, and allowed.
+        that most patients have. `columns` are those of the design, and an outcome: float64 (rows, columns). A code
+        times an outcome with two values is a count of events, which may be small.
         """
         codes = [one.term for one in self.columns if len(one.factors) == 1 and one.factors[0].knots is None]
         for name in dict.fromkeys(codes):  # the reference follows from the other codes
@@ -178,15 +178,15 @@ class Design:
             columns = np.insert(columns, -1, 1.0 - columns[:, own].sum(axis=1), axis=1)
         found = np.zeros(columns.shape[1], np.bool_)
         is_number = np.array([len(np.unique(values)) > 2 for values in columns.T])
+        is_count = np.zeros((len(found), len(found)), np.bool_)
+        is_count[-1] = is_count[:, -1] = ~is_number & ~is_number[-1]
         for place, values in enumerate(columns.T):
             kinds, counts = np.unique(values, return_counts=True)
             for value in kinds[4 * counts >= len(values)]:
                 moved, owners = columns[values != value], patients[values != value]
                 beside = np.array([_beside_commonest(other, owners) for other in moved.T])
                 is_few = (beside > 0) & (beside < self.size.smallest_part) & (2 * beside <= len(np.unique(owners)))
-                if not is_number[-1]:
-                    is_few[-1] &= is_number[place]
-                    is_few &= is_number if place == len(is_number) - 1 else True
+                is_few &= ~is_count[place]
                 found |= is_few
                 found[place] |= is_few.any()
         return [bool(one) for one in found[: len(self.columns)]]

@@ -103,8 +103,8 @@ def value_after_few_others(weakened: bool, before: list[float], after: list[floa
             with suppress(ReleasedBefore):
                 counts = own_numbers(hospital, plan, folder)
                 sums.append(low * counts[2] + (high - low) * counts[4] / SUM_SCALE)
-    known = sum(after[:-1]) - sum(before[: len(after) - 1]) - (before[-1] if len(before) == len(after) else 0.0)
-    return len(sums) == 2 and abs(sums[1] - sums[0] - known - OLDEST) < 0.01
+    others = sum(after[:-1]) - sum(before)
+    return len(sums) == 2 and abs(sums[1] - sums[0] - others - OLDEST) < 0.01
 
 
 ATTACKS = (

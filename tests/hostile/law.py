@@ -79,8 +79,8 @@ def is_admitted(house: House, plan: Plan, gates: Gates, answers: dict[str, Any])
             raise MaskingRefused(masking._why_not)
         answered_values.require_head(house.folder / "models", house.head)
         answers[house.name] = _answer(house, plan)
-    except (MaskingRefused, answered_values.MemoryLost, ReleasedBefore, KeyError):
-        return False  # KeyError: a weakened plan, with a model of columns that this site lacks
+    except (MaskingRefused, answered_values.MemoryLost, ReleasedBefore):
+        return False
     house.head = newest_head(house.folder / "models")
     masking._steps.add(0, 0, bytes(32), bytes(32))
     masking._transcript = bytes(32)  # of all sites' keys
