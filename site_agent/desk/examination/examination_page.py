@@ -71,15 +71,13 @@ def _findings(heading: str, examination: Examination, level: Level) -> Section:
 def _parts(examination: Examination) -> Section:
     if examination.parts is None:
         return Section(heading="Parts of the split", parts=[])
-    classes = examination.table.contract.target.classes
-    head = ("part", "rows", "patients", *(f"{name}" for name in classes), *(() if classes else ("mean",)))
+    head = ("part", "rows", "patients", *examination.table.contract.target.classes)
     lines = [
         (
             part.name,
             str(part.rows),
             "" if part.patients is None else str(part.patients),
             *(f"{count} ({count / max(part.rows, 1):.1%})" for count in part.by_class.values()),
-            *(() if classes else ("" if part.mean is None else f"{part.mean:.4g}",)),
         )
         for part in examination.parts
     ]

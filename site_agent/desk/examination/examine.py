@@ -137,11 +137,9 @@ def _reading_findings(survey: Survey) -> Iterator[Finding]:
         share = count / (count + table.rows)
         words = (
             f"{count} of {count + table.rows} rows ({share:.1%}) have no outcome and are not used, as the contract "
-            "declares"
+            "declares; do these patients differ from the others?"
         )
         level: Level = "warning" if share > _MOST_DROPPED else "note"
-        if level == "warning":
-            words += f" (more than {_MOST_DROPPED:.0%}: do these patients differ from the other patients?)"
         yield Finding(level=level, key="without-outcome", words=words, rows=table.dropped[:KEPT_ROWS], count=count)
     for place in survey.nameless:
         words = f"column number {place} has no name in the header and is not read"

@@ -24,7 +24,6 @@ from site_agent.trainer.data.tables import Table
 FEWEST_OF_CLASS: Final = 10
 _SUSPICIOUS_AUROC: Final = 0.8
 _SUSPICIOUS_CORRELATION: Final = 0.9
-_FEWEST: Final = 10
 _MOST_ROWS: Final = 20_000
 _MOST_BINS: Final = 32
 _ROWS_OF_A_BIN: Final = 12
@@ -36,18 +35,19 @@ FOLLOW_UP: Final = re.compile(
     r"|(time|os|pfs|dfs|rfs)[ ._-](days?|weeks?|months?|years?)|tte)",
     re.I,
 )
+# Names of a time at which a patient came under observation: start, tstart, entry_age, time at entry, left_truncation.
+_ENTRY: Final = re.compile(r"(t|(time|day|age)[ ._-]?(at)?)?.?(start|entry)(.?(time|day|age))?|(left.?)?trunc\w*", re.I)
 _CELLS_AT_ONCE: Final = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The size of one part of the split: rows, patients, and rows of each class, or the mean of a numeric outcome."""
+    """The size of one part of the split: rows, patients, and rows of each class."""
 
     name: str
     rows: int
     patients: int | None
     by_class: Mapping[str, int]
-    mean: float | None
 
 
 def parts_of(table: Table, parts: SplitRows) -> tuple[Part, ...]:
@@ -64,7 +64,6 @@ def parts_of(table: Table, parts: SplitRows) -> tuple[Part, ...]:
                 rows=len(rows),
                 patients=None if table.patients is None else len({table.patients[row] for row in rows}),
                 by_class=dict(zip(classes, counts, strict=True)),
-                mean=None if classes or not len(values) else float(values.mean()),
             )
         )
     return tuple(found)
@@ -95,11 +94,11 @@ def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
         rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_ROWS, replace=False))
     outcome, declared, found = target[rows], table.contract.target, dict[str, float]()
     is_number = isinstance(declared, RegressionTarget)
-    if len(rows) < 2 * _FEWEST:
+    if len(rows) < 2 * FEWEST_OF_CLASS:
         return {}
     places = range(1 if len(declared.classes) == 2 else 0, len(declared.classes))
     happened = [(outcome == place) for place in places]
-    happened = [one for one in happened if min(one.sum(), (~one).sum()) >= _FEWEST]
+    happened = [one for one in happened if min(one.sum(), (~one).sum()) >= FEWEST_OF_CLASS]
     wanted = [outcome] if is_number else [one.astype(np.float64) for one in happened]
     at_once = max(1, _CELLS_AT_ONCE // len(rows))
     features = table.contract.features if wanted else ()
@@ -173,7 +172,7 @@ def follow_up_findings(table: Table) -> Iterator[Finding]:
     contract, target = table.contract, table.contract.target
     if not isinstance(target, BinaryTarget):
         return
-    if contract.follow_up is None:
+    if contract.follow_up is None or table.follow_up is None:
         for feature in contract.features:
             if FOLLOW_UP.fullmatch(feature.name):
                 words = (
@@ -183,6 +182,13 @@ def follow_up_findings(table: Table) -> Iterator[Finding]:
                 yield Finding(level="warning", key=f"follow-up:{feature.name}", words=words)
         return
     name, competing = contract.follow_up.name, contract.follow_up.competing
+    for feature in contract.features:
+        if _ENTRY.fullmatch(feature.name) and not (table.features[feature.name] > table.follow_up).any():
+            words = (
+                f"column {feature.name}: its name is that of a time of entry, and no value is above {name}; delayed "
+                "entry is not offered: Cox models and curves count each patient from time 0, before they were observed"
+            )
+            yield Finding(level="warning", key=f"entry:{feature.name}", words=words)
     if table.patients is not None and (more := table.rows - len(set(table.patients))):
         words = f"column {name}: {more} rows are of a patient with another row, so Cox models and curves are void here"
         yield Finding(level="warning", key=f"rows:{name}", words=f"{words}; make one row for each patient")

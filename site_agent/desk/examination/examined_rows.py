@@ -149,9 +149,7 @@ def image_findings(table: Table) -> Iterator[Finding]:
     name = table.contract.image.name
     there = ~np.isnan(table.images[:, 0])
     blank = there & (table.images.min(axis=1) == table.images.max(axis=1))
-    is_one = blank.sum() == 1
-    words = f"column {name}: {counted(int(blank.sum()), 'image')} {'has' if is_one else 'have'} the same intensity"
-    words += f" in all pixels; {'is it' if is_one else 'are they'} empty?"
+    words = f"column {name}: {counted(int(blank.sum()), 'image')} without any difference between pixels, maybe empty"
     yield from row_warning(table, "blank-images", words, blank)
     whose = "row" if table.patients is None else "patient"
     owners = pd.Series(np.arange(table.rows) if table.patients is None else table.patients)

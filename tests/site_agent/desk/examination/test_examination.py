@@ -13,7 +13,6 @@ import pytest
 from protos.plan.documents import parse_document
 from site_agent.desk.examination.examine import Examination, examine
 from site_agent.hospital import Split
-from site_agent.trainer.data.columns import NumericFeature
 from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.tables import Survey, Table, survey_table
 from tests.for_each import for_each
@@ -37,7 +36,6 @@ ROWS = 240
 @pytest.fixture
 def table() -> Table:
     """An ordinary table: three features that say a little, two wards, as many ill as well."""
-    contract = parse_document(CONTRACT.encode(), Contract, source="contract.yaml", consequence="")
     generator = np.random.default_rng(7)
     ill = (np.arange(ROWS) % 2).astype(np.float64)
     features = {
@@ -46,13 +44,17 @@ def table() -> Table:
         "sex": generator.integers(0, 2, size=ROWS).astype(np.float64),
     }
     return Table(
-        contract=contract,
+        contract=_contract(CONTRACT),
         rows=ROWS,
         features=MappingProxyType(features),
         target=ill,
         patients=tuple(f"Zebra{row}" for row in range(ROWS)),
         group_positions=MappingProxyType({"ward": (np.arange(ROWS) // 2 % 2).astype(np.float64)}),
     )
+
+
+def _contract(text: str) -> Contract:
+    return parse_document(text.encode(), Contract, source="contract.yaml", consequence="")
 
 
 def _examined(table: Table) -> Examination:
@@ -166,22 +168,17 @@ def test_what_is_wrong_is_found(table: Table, name: str) -> None:
 @pytest.mark.parametrize("part", ["cell", "order", "contract", "split"])
 def test_whatever_changes_changes_the_digest(table: Table, part: str) -> None:
     """One cell, the order of rows, a note in the contract, or another seed: a person has to look again."""
-    before = _examined(table).digest
-    match part:
-        case "cell":
-            after = _examined(_changed(table, age=_first(table.features["age"], 1, 61.25)))
-        case "order":
-            after = _examined(_changed(table, age=table.features["age"][::-1]))
-        case "contract":
-            columns = [
-                column.model_copy(update={"note": "new"}) if isinstance(column, NumericFeature) else column
-                for column in table.contract.columns
-            ]
-            after = _examined(replace(table, contract=table.contract.model_copy(update={"columns": tuple(columns)})))
-        case _:
-            after = examine(Survey(table=table, mistakes=()), Split(seed=1))
+    before, ages = _examined(table).digest, table.features["age"]
+    changed = {
+        "cell": lambda: _examined(_changed(table, age=_first(ages, 1, 61.25))),
+        "order": lambda: _examined(_changed(table, age=ages[::-1])),
+        "contract": lambda: _examined(
+            replace(table, contract=_contract(CONTRACT.replace("name: age", "name: age, note: new")))
+        ),
+        "split": lambda: examine(Survey(table=table, mistakes=()), Split(seed=1)),
+    }
 
-    assert after.digest != before
+    assert changed[part]().digest != before
     assert _examined(table).digest == before
 
 
@@ -194,6 +191,15 @@ def test_the_leak_of_faisalabad_is_found(seed: int) -> None:
     examination = examine(survey_table(HEART / "faisalabad.csv", contract), Split(seed=seed))
 
     assert _keys(examination, "warning") == ["follow-up:time", "predicts-alone:time"]
+
+
+@pytest.mark.parametrize(("name", "is_entry"), [("tstart", True), ("age", False)])
+def test_a_time_of_entry_is_pointed_out(table: Table, name: str, is_entry: bool) -> None:
+    """Left truncation has no place in the Cox model here, and nobody would see that its rows count from time 0."""
+    text = CONTRACT.replace("age", name) + "  - {name: time, role: follow-up, unit: days}\n"
+    features = {**table.features, name: table.features["age"]}
+    timed = replace(table, contract=_contract(text), features=features, follow_up=np.full(ROWS, 200.0))
+    assert _keys(_examined(timed), "warning") == [f"entry:{name}"] * is_entry
 
 
 @needs_heart

@@ -51,7 +51,6 @@ def test_one_patient_under_two_spellings_is_asked_about(tmp_path: Path, other: s
     rows[0][0] = other
 
     found = survey_table(_file(tmp_path / "table.csv", rows), contract_from(_contract()))
-
     keys = {finding.key for finding in examine(found, Split(seed=0)).findings}
     assert ("identifiers-alike" in keys) == (other.strip() != "A-1")
 
@@ -118,10 +117,8 @@ def test_the_event_is_what_labels_say_or_asked(labels: str, event: str | None) -
 @pytest.mark.parametrize(("first", "step", "is_told"), [(2e7, 3, True), (4 * 10**15, 4, False), (10**17, 40, True)])
 def test_rounded_identifiers_are_told(tmp_path: Path, first: float, step: int, is_told: bool) -> None:
     """Stata's type float stores several patients under one number; of whole numbers a tenth or more ends in 0."""
-    names = [
-        first + step * row if isinstance(first, int) else int(np.float32(first + step * row)) for row in range(ROWS)
-    ]
-    rows = [[str(name), *cells] for name, (_, *cells) in zip(names, _lines(), strict=True)]
+    kind = int if isinstance(first, int) else np.float32
+    rows = [[str(int(kind(first + step * row))), *cells] for row, (_, *cells) in enumerate(_lines())]
     found = survey_table(_file(tmp_path / "table.csv", rows), contract_from(_contract()))
     assert ("identifiers-rounded" in {one.key for one in examine(found, Split(seed=0)).findings}) == is_told
 
