@@ -1,4 +1,4 @@
-"""Compare statistics from sums with one pooled table in statsmodels and, if it is installed, in R.
+"""Compare statistics from sums with one pooled table in statsmodels and, if they are installed, in lifelines and R.
 
 The tables are those of tests/statistics, the four heart clinics and tables of statsmodels; with R also tables of its
 packages survival and MASS. `--quick` leaves R out. Hospitals are institutions where a table has them, and rows are
@@ -7,6 +7,7 @@ dealt otherwise. The last line has the largest difference of each kind; medians 
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import time
@@ -26,7 +27,7 @@ from protos.statistics.regression import RegressionArithmetic
 from protos.statistics.table_one import TableOneArithmetic
 from tests.statistics.one_process import concepts_of, frames_of, run, size
 from tests.statistics.references import Printed, has_r, largest_difference, lines_of_r, of_r, of_statsmodels, of_sums
-from tests.statistics.survival_tables import TABLES, SurvivalTable
+from tests.statistics.survival_tables import TABLES, SurvivalTable, pooled
 
 KINDS = {
     "coefficient": ("coefficient",), "error": ("error",), "p": ("p", "proportional_p"),
@@ -149,6 +150,25 @@ def pooled_rows(table: ModelTable) -> tuple[pd.DataFrame, list[str]]:
     return found, names
 
 
+def of_lifelines(table: SurvivalTable) -> Printed:
+    """Return what lifelines computes from the pooled table, by kind and name. Its log-rank test has no strata."""
+    from lifelines import CoxPHFitter, KaplanMeierFitter
+
+    whole = pooled(table)
+    names = [name for name in whole.columns if name.split("=")[0] in table.terms]
+    complete = whole.dropna(subset=names)[[*names, "time", "event", "site"]]
+    # It stops when half the square of a step, in standard errors, is below `precision`.
+    fitted = CoxPHFitter().fit(complete, "time", "event", strata=["site"], fit_options={"precision": 1e-22}).summary
+    found = {kind: dict(fitted[key]) for kind, key in (("coefficient", "coef"), ("error", "se(coef)"), ("p",) * 2)}
+    rows = table.rows.dropna(subset=[table.by])
+    curves = {}
+    for group, code in zip("abcdef", table.coded[table.by], strict=False):
+        own = rows[rows[table.by] == code]
+        steps = KaplanMeierFitter().fit(own["time"], own["event"]).survival_function_["KM_estimate"]
+        curves |= {f"{group} {at:g}": steps[at] for at in sorted(set(own["time"][own["event"] == 1]))}
+    return {**found, "survival": curves}
+
+
 def from_statsmodels(table: ModelTable) -> Printed:
     """Return the same of the pooled table with an indicator of each site."""
     rows, names = pooled_rows(table)
@@ -197,6 +217,7 @@ def main() -> None:
             # Its Cox models divide by 0 on some tables of R.
             references = {"statsmodels": of_statsmodels(one)} if one in TABLES else {}
             references |= {"R": of_r(one, folder)} if uses_r else {}
+            references |= {"lifelines": of_lifelines(one)} if importlib.util.find_spec("lifelines") else {}
             compare(one.name, of_sums(one).printed, references)
             analyses += 2
         for other in models:
