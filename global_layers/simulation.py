@@ -42,7 +42,7 @@ class _Member:
         return float(roc_auc_score(self.dataset.test.targets, scores))
 
 
-def simulate_methods(
+def simulate(
     sites: Mapping[str, pd.DataFrame],
     outcome: str,
     *,

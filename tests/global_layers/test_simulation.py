@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from global_layers.simulation import simulate_methods
+from global_layers.simulation import simulate
 
 PAGE = Path(__file__).parents[2] / "docs" / "researcher.md"
 
@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "researcher.md"
 def test_the_documented_example_gives_a_table() -> None:
     """The example of the researcher's page has twelve lines at most and ends with a row of figures for each site."""
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    example = next(block for block in blocks if "import simulate_methods" in block)
+    example = next(block for block in blocks if "import simulate" in block)
     names: dict[str, Any] = {}
 
     exec(compile(example, str(PAGE), "exec"), names)  # the page is this repository's own
@@ -49,7 +49,7 @@ def _frames(seed: int, sites: int = 4) -> dict[str, pd.DataFrame]:
 @pytest.mark.slow
 def test_codes_gaps_and_missing_columns_are_read() -> None:
     """Texts are codes, gaps are missing values, a constant column is left out, and a site may lack a column."""
-    table = simulate_methods(_frames(0, sites=3), outcome="died", networks=(), seed=3)
+    table = simulate(_frames(0, sites=3), outcome="died", networks=(), seed=3)
 
     assert list(table.columns) == ["best local", "federated-prior", "others brought"]
     assert table["federated-prior"].min() > 0.6
@@ -60,6 +60,6 @@ def test_frames_of_no_federation_are_refused() -> None:
     """Fewer than three sites, or an outcome that has not two values, end with a sentence that states both figures."""
     frames = _frames(0)
     with pytest.raises(ValueError, match="needs 3 sites, and has 2"):
-        simulate_methods(dict(list(frames.items())[:2]), outcome="died")
+        simulate(dict(list(frames.items())[:2]), outcome="died")
     with pytest.raises(ValueError, match="has 3 values, and a simulation needs two"):
-        simulate_methods({name: frame for name, frame in frames.items() if name != "site-0"}, outcome="Pain")
+        simulate({name: frame for name, frame in frames.items() if name != "site-0"}, outcome="Pain")
