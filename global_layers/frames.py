@@ -16,9 +16,11 @@ from typing import Any, Final
 import pandas as pd
 
 from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.tables import Table, read_table
 
 FEWEST_SITES: Final = 3  # sites that record a concept
+CORRECT: Final = "Correct the data frames or the plan, and call the function again."
 _OUTCOME: Final = "outcome of the simulation"
 
 
@@ -33,12 +35,11 @@ def tables_of(sites: Mapping[str, pd.DataFrame], outcome: str) -> tuple[dict[str
         the tables, and the concepts that at least three sites record, as a plan lists them.
 
     Raises:
-        ValueError: the outcome has another number of values.
-        DataError: a table cannot be read.
+        DataError: the outcome has another number of values, or a table cannot be read.
     """
-    values = sorted({value for frame in sites.values() for value in frame[outcome].unique()})
+    values = sorted({value for frame in sites.values() for value in frame.get(outcome, pd.Series()).unique()})
     if len(values) != 2:
-        raise ValueError(f"the column {outcome} has {len(values)} values, and a simulation needs two")
+        refuse([f"the column {outcome} has {len(values)} values, and a simulation needs two"], CORRECT)
     pooled = pd.concat(list(sites.values()), ignore_index=True).drop(columns=outcome)
     columns = {name: column for name in pooled if (column := _column(str(name), pooled[name])) is not None}
     tables = {}

@@ -16,11 +16,13 @@ import numpy as np
 
 from coordinator.rounds.phases import Gathering
 from coordinator.rounds.run import Run, new_run, terms_of
+from global_layers.frames import CORRECT
 from protos.plan.exchange import stage_at
-from protos.plan.plan import Plan, plan_from_json
+from protos.plan.plan import Plan, plan_from_yaml
 from protos.wire.messages import Finish, Offer, Stage
 from site_agent.gate.door import Builder, Noise
 from site_agent.gate.privacy_ledger import with_noise
+from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.requests import Asked
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
@@ -108,11 +110,15 @@ def asked_by(message: Offer | Finish) -> Asked:
     )
 
 
-def plan_among(members: Mapping[str, object], **keys: Any) -> Plan:  # Any: keys of a plan, checked by it
-    """Return a plan with these keys among sites with made-up identities."""
+def plan_among(members: Mapping[str, object], keys: Mapping[Any, Any], /, **more: Any) -> Plan:
+    """Return a plan with these keys among sites with made-up identities. Raises ConfigurationError: it is no plan."""
     sites = [
         {"name": name, "identity": "-".join([f"aa{_LETTERS[place // 32]}{_LETTERS[place % 32]}"] * 8)}
         for place, name in enumerate(members)
     ]
-    content = {"study": "simulation", "version": 1, "sites": sites}
-    return plan_from_json(json.dumps(content | {"masking": {"required": False}} | keys))
+    content = {"study": "simulation", "version": 1, "sites": sites, "masking": {"required": False}, **keys, **more}
+    try:  # a value that neither Python's JSON nor numpy knows becomes a record that no plan has
+        raw = json.dumps(content, default=lambda one: getattr(one, "tolist", lambda: {str(type(one)): []})())
+    except (TypeError, ValueError, RecursionError) as cause:
+        refuse([f"the plan has a key or a value that no file can have: {cause}"], CORRECT)
+    return plan_from_yaml(raw.encode(), source="The plan", consequence="Nothing was computed.", has_lines=False)

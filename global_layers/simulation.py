@@ -12,7 +12,7 @@ from typing import Any, Final
 import pandas as pd
 from sklearn.metrics import roc_auc_score
 
-from global_layers.frames import FEWEST_SITES, tables_of
+from global_layers.frames import CORRECT, FEWEST_SITES, tables_of
 from global_layers.one_process import plan_among, run_rounds
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.prior_plan import PriorPlan
@@ -21,6 +21,7 @@ from site_agent.desk.results.prior_report import joined_with
 from site_agent.desk.results.simple_models import best_simple_model, simple_scores
 from site_agent.hospital import Split
 from site_agent.trainer.data.dataset import SplitRows, prepare_rows, split_rows
+from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.site_network import Seeds
@@ -67,11 +68,10 @@ def simulate(
         training rows. `others brought` is federated-prior minus the same model without the other sites.
 
     Raises:
-        ValueError: fewer than three sites, or the outcome has another number of values.
-        OperatorError: a table or a method does not fit; the message names it.
+        OperatorError: sites, outcome, a table or a method do not fit; the message names it.
     """
     if len(sites) < FEWEST_SITES:
-        raise ValueError(f"a simulation needs {FEWEST_SITES} sites, and has {len(sites)}")
+        refuse([f"a simulation needs {FEWEST_SITES} sites, and has {len(sites)}"], CORRECT)
     tables, concepts = tables_of(sites, outcome)
     members = {name: _Member(table, seed) for name, table in tables.items()}
     found = {name: {"best local": _best_local(member, name, seed)} for name, member in members.items()}
@@ -93,7 +93,7 @@ def _best_local(member: _Member, site: str, seed: int) -> float:
 def _of_prior(
     members: Mapping[str, _Member], concepts: Sequence[Mapping[str, Any]], seed: int
 ) -> dict[str, dict[str, float]]:
-    plan = plan_among(members, kind="prior", concepts=concepts, fewest_sites=FEWEST_SITES, rows_per_unknown=1.0)
+    plan = plan_among(members, {}, kind="prior", concepts=concepts, fewest_sites=FEWEST_SITES, rows_per_unknown=1.0)
     assert isinstance(plan, PriorPlan)
     studies = {
         name: PriorStudy(plan, one.dataset, one.table, one.rows, site=name, secret=bytes(32), fewest=0)
@@ -120,6 +120,7 @@ def _of_networks(members: Mapping[str, _Member], method: str, rounds: int, seed:
     ]
     plan = plan_among(
         members,
+        {},
         kind="network",
         start={"name": "equal", "seed": seed},
         method={"name": method},

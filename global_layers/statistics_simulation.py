@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from global_layers.frames import CORRECT
 from global_layers.one_process import plan_among, run_rounds
 from protos.plan.analyses import Frame
 from protos.plan.concepts import Concept, NumberConcept
+from protos.plan.documents import did_you_mean
 from protos.plan.statistics_plan import StatisticsPlan
+from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.table_sources import shortest
 from site_agent.trainer.statistics.concept_frame import times_of
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
@@ -29,36 +32,39 @@ def simulate(
         patient: the column that identifies patients; None if each row is one.
 
     Raises:
-        ValueError: the sites are not those of the plan, or a column is absent or has other values.
+        OperatorError: the plan has mistakes, or the frames do not fit it. The error lists all.
     """
-    if not isinstance(plan, StatisticsPlan):
-        made = plan_among(sites, **{"kind": "statistics", **plan})
-        assert isinstance(made, StatisticsPlan)
-        plan = made
-    if set(sites) != set(plan.site_names):
-        raise ValueError(f"the plan has the sites {', '.join(plan.site_names)}")
-    studies = {}
+    frames = [*sites.values()] if isinstance(sites, Mapping) else [None]
+    if not isinstance(plan, StatisticsPlan | Mapping) or not all(isinstance(one, pd.DataFrame) for one in frames):
+        refuse(["simulate needs the keys of a plan, and a dictionary of frames by the names of hospitals"], CORRECT)
+    made = plan if isinstance(plan, StatisticsPlan) else plan_among(sites, {"kind": "statistics", **plan})
+    if not isinstance(made, StatisticsPlan) or set(sites) != set(made.site_names):
+        refuse([f"the plan is of kind: {made.kind}, with the hospitals {', '.join(made.site_names)}"], CORRECT)
+    studies, wrong = {}, list[str]()
     for name, table in sites.items():
-        owners = np.arange(len(table)) if patient is None else pd.factorize(table[patient])[0]
-        if (owners < 0).any():
-            raise ValueError(f"the column {patient} of {name} has rows without a patient")
-        recorded = (one for one in plan.concepts if name in (one.recorded_by or plan.site_names))
-        columns = {one.name: _values(one, table, name) for one in recorded}
-        if any((table[time] < 0).any() for time in times_of(plan) & {*columns}):
-            raise ValueError(f"the frame of {name} has times below 0")
-        frame = Frame(columns=columns, patients=owners.astype(np.int64), smallest_cell=plan.smallest_cell)
-        studies[name] = StatisticsStudy(plan, frame, site=name, secret=b"simulated")
-    found = run_rounds(plan, studies).run.analyses()
+        recorded = [one for one in made.concepts if name in (one.recorded_by or made.site_names)]
+        columns = {one.name: _values(one, table, times_of(made)) for one in recorded}
+        own = pd.Series(range(len(table))) if patient is None else table.get(patient, pd.Series([None]))
+        owners = pd.factorize(own)[0].astype(np.int64)
+        told = [] if (owners >= 0).all() else [f"the column {patient} is absent, or has rows without a patient"]
+        wrong += [f"{name}: {one}" for one in (*columns.values(), *told) if isinstance(one, str)]
+        if not wrong:
+            frame = Frame(columns=columns, patients=owners, smallest_cell=made.smallest_cell)
+            studies[name] = StatisticsStudy(made, frame, site=name, secret=b"simulated")
+    if wrong:
+        refuse(wrong, CORRECT)
+    found = run_rounds(made, studies).run.analyses()
     for one in found:
         if "refused" in one:  # here nobody's rows are secret
-            reasons = (f"{name}: {study.reasons[one['name']]}" for name, study in studies.items() if study.reasons)
-            one["refused"] = " ".join([one["refused"], *reasons])
+            reasons = ((name, study.reasons.get(one["name"], one["refused"])) for name, study in studies.items())
+            one["refused"] += "".join(f" {name}: {why}" for name, why in reasons if why != one["refused"])
     return found
 
 
-def _values(concept: Concept, table: pd.DataFrame, site: str) -> Any:  # Any: float64 of shape (rows,)
-    if concept.name not in table:
-        raise ValueError(f"the frame of {site} has no column {concept.name}")
+def _values(concept: Concept, table: pd.DataFrame, times: Set[str]) -> Any:
+    """Return the values of a concept, float64 of shape (rows,), or why there are none, as one clause."""
+    if [*table].count(concept.name) != 1:
+        return f"there is no column {concept.name}, or several; {did_you_mean(concept.name, map(str, table))}"
     own = table[concept.name]
     if isinstance(own.dtype, pd.CategoricalDtype):
         own = own.astype(object).infer_objects()
@@ -68,12 +74,13 @@ def _values(concept: Concept, table: pd.DataFrame, site: str) -> Any:  # Any: fl
         try:  # as objects, because pandas converts dates to nanoseconds
             numbers = own.astype(object).to_numpy(np.float64, na_value=np.nan)
         except (TypeError, ValueError):
-            told = f"dates, durations or words: use a number in {concept.unit or 'its unit'}"
-            raise ValueError(f"the column {concept.name} of {site} has {told}") from None
+            return f"the column {concept.name} has dates or words: use a number in {concept.unit or 'its unit'}"
+        if concept.name in times and (numbers < 0).any():
+            return f"the column {concept.name} has times below 0"
         return numbers.clip(concept.low, concept.high)
     if pd.api.types.is_numeric_dtype(own):
         own = own.map("{:.15g}".format, na_action="ignore")  # 1 is the code 1
     places = own.map({code: float(place) for place, code in enumerate(concept.codes)})
     if (places.isna() & own.notna()).any():
-        raise ValueError(f"the column {concept.name} of {site} has values that are no codes of the concept")
+        return f"the column {concept.name} has values that are none of its codes {', '.join(concept.codes)}"
     return places.to_numpy(np.float64)

@@ -32,8 +32,6 @@ _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class _File(Document):
-    """The content of an invitation's file."""
-
     format: Literal[1] = 1
     federation: str
     site: str

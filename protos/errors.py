@@ -19,7 +19,7 @@ class OperatorError(Exception):
 
     def __init__(self, *, what: str, consequence: str, remedy: str, code: str | None = None) -> None:
         """Create the error. `code` is an identifier; the default is the class's own code."""
-        super().__init__(f"{what} {consequence} {remedy}")
+        super().__init__(("\n" if "\n" in what else " ").join((what, consequence, remedy)))
         self.what, self.consequence, self.remedy = what, consequence, remedy
         self.code = code or self.code
 

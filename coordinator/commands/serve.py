@@ -44,8 +44,6 @@ _STOPPING_SECONDS: Final = 3.0
 
 @dataclass(frozen=True)
 class _Parts:
-    """The parts of a running coordinator."""
-
     authority: Authority
     membership: Membership
     engine: Engine

@@ -365,7 +365,6 @@ def _address_of(peer: str) -> str:
 def _opened(
     server: grpc.aio.Server, handlers: dict[str, Any], listen: str, secrets: grpc.ServerCredentials
 ) -> grpc.aio.Server:
-    """Return the server with its handlers and its port."""
     for call, handler in handlers.items():
         service, method = call.strip("/").split("/")
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))

@@ -231,7 +231,6 @@ class RunStore:
             self.commit()
 
     def _is_due(self, number: int) -> bool:
-        """Return whether a snapshot is due after a round."""
         run, every = self._run, self._run.plan.timing
         following = stage_at(run.plan, number + 1, run.course.training_rounds)
         if number == 0 or following is not Stage.TRAINING:

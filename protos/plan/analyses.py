@@ -149,9 +149,10 @@ class CurveAnalysis(_Named):
     curve: Curve
 
 
-def _kind(value: Any) -> str:  # pydantic's input before any check
+def _kind(value: Any) -> str | None:  # pydantic's input before any check
     there = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    return next((kind for kind in ("regression", "cox", "curve") if kind in there), "table_one")
+    kinds = [kind for kind in ("table_one", "regression", "cox", "curve") if kind in there]
+    return kinds[0] if len(kinds) == 1 else None
 
 
 Analysis: TypeAlias = Annotated[
@@ -159,7 +160,7 @@ Analysis: TypeAlias = Annotated[
     | Annotated[RegressionAnalysis, Tag("regression")]
     | Annotated[CoxAnalysis, Tag("cox")]
     | Annotated[CurveAnalysis, Tag("curve")],
-    Discriminator(_kind),
+    Discriminator(_kind, "kind", "an analysis has a name and one of table_one, regression, cox and curve"),
 ]
 
 

@@ -18,9 +18,9 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from protos.plan.documents import READABLE, Document
+from protos.plan.documents import NAME, READABLE, Document
 
-ConceptName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
+ConceptName: TypeAlias = Annotated[str, StringConstraints(pattern=NAME)]
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=f"^{READABLE}+$")]
 Definition: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=400, pattern=f"^{READABLE}+$")]
 # The micro sign and the Greek letter are one unit.

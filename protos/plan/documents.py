@@ -59,6 +59,7 @@ READABLE: Final = r"[^\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u
 
 # Addresses and paths in configurations. Nothing checks that they exist.
 PathText: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=4000)]
+NAME: Final = r"^[a-z][a-z0-9-]{0,39}$"  # of a site, a concept, a study
 _ADDRESS: Final = r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"
 Address: TypeAlias = Annotated[
     str,
@@ -133,8 +134,10 @@ def read_document(path: Path, model: Model[Record], *, consequence: str) -> Reco
     return parse_document(raw, model, source=str(path), consequence=consequence)
 
 
-def parse_document(raw: bytes, model: Model[Record], *, source: str, consequence: str) -> Record:
-    """Return the record that these bytes of YAML describe. `source` replaces the file name in errors."""
+def parse_document(
+    raw: bytes, model: Model[Record], *, source: str, consequence: str, has_lines: bool = True
+) -> Record:
+    """Return the record that these bytes of YAML describe. Errors have `source`, and places if a person `has_lines`."""
     try:
         root = _compose(raw)
         data = _construct(root)
@@ -147,12 +150,15 @@ def parse_document(raw: bytes, model: Model[Record], *, source: str, consequence
         details = error.errors(include_url=False)
         found = [mistake for detail in details for mistake in _describe(dict(detail), root, schema)]
     found = sorted(set(found))
-    lines = "\n".join(f"    {source}:{line}:{column}: {text}" for line, column, text in found)
+    shown = [
+        f"{source}:{one[0]}:{one[1]}: {one[2]}" if has_lines else one[2].removeprefix("the file: ") for one in found
+    ]
+    lines = "\n".join(f"    {one}" for one in shown)
     count = "one mistake" if len(found) == 1 else f"{len(found)} mistakes"
     raise ConfigurationError(
         what=f"{source} has {count}:\n{lines}",
         consequence=consequence,
-        remedy="Correct the lines named above, then repeat the command or start the program again.",
+        remedy="Correct what is named above, then try again.",
         code="E010",
     )
 
@@ -254,10 +260,8 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
     name = ".".join(path)
     match kind:
         case "extra_forbidden":
-            wrong, inner, outer = str(location[-1]), *(_keys(_walk(schema, location[:end])[1]) for end in (-1, -2))
-            is_union = {*inner} < {*outer}  # whose records have keys of their own: regression, cox
-            known = outer if is_union and nearest_name(wrong, inner) is None else inner
-            texts = [f"{name}: {_other_kinds(schema, location) or f'unknown key; {did_you_mean(wrong, known)}'}"]
+            known = _keys(_walk(schema, location[:-1])[1])
+            texts = [f"{name}: unknown key; {did_you_mean(str(location[-1]), known)}"]
         case "missing" | "union_tag_not_found":
             owner = f" in {name}" if name else ""
             texts = [f"{location[-1]}: this key is missing{owner}"]
@@ -269,29 +273,20 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
             texts = [f"{name}: {json.dumps(detail['input'])} must be a text: put it in quotes"]
         case "string_pattern_mismatch" if "terms" in location:
             texts = [f"{name}: name concepts, or a product such as age:sex; for a curve list knots under `splines`"]
+        case "string_pattern_mismatch" if context["pattern"] == NAME:
+            texts = [f"{name}: write 1 to 40 small letters, digits and hyphens, the first a letter"]
+        case "tuple_type" if isinstance(detail["input"], str | int | float):
+            texts = [f"{name}: write a list, such as [{str(detail['input'])[:_LONGEST_NAME_SHOWN]}]"]
         case "string_pattern_mismatch" if context["pattern"] == _ADDRESS:
             texts = [f"{name}: write HOST:PORT without http://; a proxy's login goes into the file proxy-login"]
         case "too_short" if isinstance(node, SequenceNode) and len(node.value) > context["actual_length"]:
             texts = []  # items with mistakes are not counted, and each has its own text
         case _:
             reasons = context.get("error")
-            said = reasons.found if isinstance(reasons, Reasons) else [detail["msg"].removeprefix("Value error, ")]
+            words = detail["msg"].removeprefix("Value error, ").replace("Tuple", "a list").replace("array", "list")
+            said = reasons.found if isinstance(reasons, Reasons) else [words]
             texts = [f"{name or 'the file'}: {each[:1].lower()}{each[1:]}" for each in said]
     return [(place.start_mark.line + 1, place.start_mark.column + 1, text) for text in texts]
-
-
-def _other_kinds(schema: Mapping[str, Any], location: Sequence[str | int]) -> str | None:
-    """Return the message for a key that only other records of a union have, such as other kinds of plan, or None."""
-    if len(location) < 2:
-        return None
-    *outer, own, key = location
-    for union in _walk(schema, outer)[1]:
-        tags = union.get("discriminator", {}).get("mapping", {})
-        others = [tag for tag, entry in tags.items() if key in _record(schema, entry).get("properties", {})]
-        if own in tags and others:
-            word = union["discriminator"]["propertyName"]
-            return f"unknown key for {word}: {own}; {word}: {' or '.join(others)} has it"
-    return None
 
 
 def _unknown(word: str, known: str) -> str:
@@ -348,7 +343,7 @@ def _walk(schema: Mapping[str, Any], location: Sequence[str | int]) -> tuple[lis
         # A union may contain a union: a feature of the type codes. The key of that record may be `codes` too.
         choices = [entry["discriminator"]["mapping"] for entry in current if "discriminator" in entry]
         inner = [mapping[step] for mapping in choices if step in mapping]
-        inner = inner or [entry for entry in current if step in _tags(entry)]
+        inner = inner or [entry for entry in current if len(current) > 1 and step in _tags(entry)]
         # In a union without such a word, the step is first the key that only one of the records has.
         having = [entry for entry in current if step in entry.get("properties", ())]
         inner = inner or (having if len(having) < sum("properties" in entry for entry in current) else [])

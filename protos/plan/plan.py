@@ -28,9 +28,9 @@ def plan_from_json(raw: str | bytes) -> Plan:
     return _PLANS.validate_json(raw)
 
 
-def plan_from_yaml(raw: bytes, *, source: str, consequence: str) -> Plan:
+def plan_from_yaml(raw: bytes, *, source: str, consequence: str, has_lines: bool = True) -> Plan:
     """Return the plan of this YAML document. Raises ConfigurationError, with every mistake."""
-    return parse_document(raw, _PLANS, source=source, consequence=consequence)
+    return parse_document(raw, _PLANS, source=source, consequence=consequence, has_lines=has_lines)
 
 
 def read_plan(path: Path, *, consequence: str) -> Plan:

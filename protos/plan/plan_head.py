@@ -19,7 +19,7 @@ from protos.numbers.fixed_point import is_power_of_two
 from protos.numbers.short_integers import largest_integer
 from protos.plan.canonical import digest
 from protos.plan.concepts import Answers, Concept, Question
-from protos.plan.documents import Document, refuse_for
+from protos.plan.documents import NAME, Document, refuse_for
 from protos.plan.ingredients import Method, Nothing
 from protos.plan.patient_privacy import Privacy
 from protos.plan.private_training import PrivateTraining
@@ -32,7 +32,7 @@ MOST_SITES: Final = 100
 FITTING: Final = (Stage.TRAINING, Stage.NEWTON)  # the stages that can end early
 FEWEST_SITES: Final = 3  # with two, each site computes the other's contribution from the sum
 
-Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
+Name: TypeAlias = Annotated[str, StringConstraints(pattern=NAME)]
 Fingerprint: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z2-7]{4}(-[a-z2-7]{4}){7}$")]
 Stages: TypeAlias = tuple[tuple[Stage, int], ...]
 Tier: TypeAlias = Literal["receiving", "statistics", "evaluation", "training"]

@@ -16,9 +16,9 @@ rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise, product
+from itertools import combinations, compress, pairwise, product
 from math import prod
 
 import numpy as np
@@ -39,6 +39,7 @@ from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from protos.statistics.binned_values import is_of_one_patient
 from protos.statistics.splines import spline_column
 
+_SHOWN = 8  # names of columns in a sentence
 _NARROWEST = 1e-4  # the standard deviation of a column, as a part of its possible range
 
 
@@ -215,27 +216,21 @@ class Design:
         sites, few, sums, squares = first.reshape(-1, 4).T
         means = sums / max(rows, 1.0)
         deviations = np.sqrt(np.maximum(squares / max(rows, 1.0) - means * means, 0.0))
-        for place, column in enumerate(self.columns):
-            if few[place]:
-                raise Unanswerable(
-                    f"Fewer than {self.size.smallest_part} patients of a hospital would decide {column.term}: remove "
-                    "the term, join codes, choose other knots, or declare a narrower range."
-                )
-            if sites[place] < self.size.fewest_sites:
-                raise Unanswerable(
-                    f"{column.name} varies at {sites[place]:.0f} hospitals, and {self.size.fewest_sites} are needed: "
-                    "remove the term, or join codes."
-                )
-            if deviations[place] < _NARROWEST:
-                raise Unanswerable(
-                    f"{column.name} hardly varies within its declared range: remove the term, or declare a narrower "
-                    "range."
-                )
+        is_few, is_rare = few > 0, sites < self.size.fewest_sites
+        names = [column.term if one else column.name for column, one in zip(self.columns, is_few, strict=True)]
+        told = {
+            f"Fewer than {self.size.smallest_part} patients of a hospital would decide": is_few,
+            f"Fewer than {self.size.fewest_sites} hospitals have different values of": is_rare & ~is_few,
+            "Within the declared range hardly any values differ of": ~(is_few | is_rare) & (deviations < _NARROWEST),
+        }
+        if reasons := [f"{words} {in_words(compress(names, which))}. " for words, which in told.items() if which.any()]:
+            remedy = "Remove such a term, join codes, choose other knots, or declare a narrower range."
+            raise Unanswerable("".join(reasons) + remedy)
         widths = np.array([column.high - column.low for column in self.columns])
         return Standardised(means, deviations, 1.0 / (deviations * widths), rows)
 
     def collinear(self, hessian: Float64) -> str | None:
-        """Return the name of a column that follows from the others, by a Hessian of standardised columns, or None.
+        """Return the columns that follow from each other, by a Hessian of standardised columns, or None.
 
         Args:
             hessian: float64 of shape (columns, columns), whose first entries are those of the design.
@@ -244,8 +239,14 @@ class Design:
         values, vectors = np.linalg.eigh(hessian / np.outer(scale, scale))
         if values[0] > 1e-9:
             return None
-        worst = int(np.argmax(np.abs(vectors[: len(self.columns), 0])))
-        return self.columns[worst].name
+        shares = np.abs(vectors[: len(self.columns), values <= 1e-9]).max(axis=1)
+        return in_words(compress((one.name for one in self.columns), shares > 0.1))
+
+
+def in_words(names: Iterable[str]) -> str:
+    """Return columns for a sentence: the first ones by name, and how many more."""
+    own = list(dict.fromkeys(names))
+    return ", ".join([*own[:_SHOWN], *([f"{len(own) - _SHOWN} more"] if len(own) > _SHOWN else [])])
 
 
 def _columns(term: str, factors: Mapping[str, tuple[_Factor, ...]]) -> Iterator[DesignColumn]:

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import compress, groupby
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
@@ -40,7 +40,7 @@ from protos.statistics.between_sites import (
     between_sites,
     random_effects,
 )
-from protos.statistics.design import Design, Standardised
+from protos.statistics.design import Design, Standardised, in_words
 from protos.statistics.distributions import TWO_SIDED, chi_squared_test, limit_of_t, p_of_chi_squared, p_of_f, ratio_of
 from protos.statistics.newton_walk import LikelihoodSums, Position, Walk, own_walk, require_estimate
 from protos.statistics.splines import spline_column
@@ -367,9 +367,9 @@ class ModelArithmetic(ABC, Generic[Rows]):
         self._standard(sums)
         if sums.newton:
             first = LikelihoodSums.unpacked(sums.newton[0][: self._fit], self._unknowns).information
-            column = self._design.collinear(first + np.diag(self._walk_of(sums).ridges))
-            if column is not None:
-                raise Unanswerable(f"{column} follows from the other columns of the model: remove it from the terms.")
+            columns = self._design.collinear(first + np.diag(self._walk_of(sums).ridges))
+            if columns is not None:
+                raise Unanswerable(f"Of {columns}, one follows from the others or the hospital: remove it.")
 
     @property
     def _rows_needed(self) -> float:
@@ -382,7 +382,7 @@ class ModelArithmetic(ABC, Generic[Rows]):
         """Return the standardised design. Raises Unanswerable: the other sites have too few rows, or this one."""
         self._require(sums)
         if any(rows.few):  # whatever is announced
-            raise Unanswerable("Few patients of this hospital would decide a column.")
+            raise Unanswerable(f"Few patients of this hospital decide {in_words(compress(self._names, rows.few))}.")
         standard = self._standard(sums)
         if standard.rows - len(rows.values) < self._rows_needed:
             raise Unanswerable("The other hospitals have too few rows.")

@@ -24,11 +24,13 @@ from typing import Final
 import numpy as np
 
 from protos.plan.analyses import Float64, Unanswerable
+from protos.statistics.design import in_words
 
 CONVERGED: Final = 1e-9  # standard errors; sums are rounded to 2**-37, so steps of a few 1e-11 are rounding
 _ROUNDING: Final = 1e-9  # of a likelihood, as a part of it: it is a sum of numbers rounded to 2**-30 or finer
 _SINGULAR: Final = 1e-13  # eigenvalues of a correlation matrix that are 0 to rounding
 _LEAST_LEFT: Final = 1e-4  # of the information at the start: an odds ratio of 10,000 between ordinary patients
+_NEARLY: Final = 10.0  # times as much is left in a second direction, which grows too
 LARGEST_STEP: Final = 2.0
 _REACH: Final = 4.0  # of the linear predictor: a weight grows by a factor of 55
 _LEAST_STEP: Final = 0.05
@@ -129,14 +131,15 @@ class Position:
 
     @property
     def separated(self) -> Float64 | None:
-        """Return the direction, float64 (columns,), in which hardly any information is left, or None."""
+        """Return by column the part in directions with hardly any information left, float64 (columns,), or None."""
         scale = np.sqrt(np.maximum(np.diagonal(self.first), np.finfo(np.float64).tiny))
         values, vectors = np.linalg.eigh(self.first / np.outer(scale, scale))
         if values[0] <= _SINGULAR:
             return None  # a column follows from others, which is another matter
         back = vectors / np.sqrt(values) / scale[:, None]
         left, directions = np.linalg.eigh(back.T @ self.sums.information @ back)
-        return np.asarray(back @ directions[:, 0]) if left[0] < _LEAST_LEFT else None
+        grown = np.abs(back @ directions[:, left < _NEARLY * _LEAST_LEFT])
+        return np.asarray((grown / grown.max(axis=0)).max(axis=1)) if left[0] < _LEAST_LEFT else None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -183,21 +186,16 @@ def require_estimate(position: Position, names: Sequence[str], remedy: str | Non
     `names` are those of the first coefficients. Others, such as an intercept, are never named. `remedy` is what the
     model can have against separation; None if it has that already.
     """
-    direction = position.separated
-    if position.has_converged and direction is None:
+    parts = position.separated
+    if position.has_converged and parts is None:
         return
-    moves = np.abs(position.following - position.best if direction is None else direction)[: len(names)]
+    moves = np.abs(position.following - position.best if parts is None else parts)[: len(names)]
     growing = [name for name, one in zip(names, moves, strict=True) if one >= _STILL_MOVING * moves.max()]
-    words = "keeps growing. These"
-    if direction is None:
-        words = f"did not settle. Plan newton_rounds of 30, narrow the range of {growing[0]}, or remove it."
-        words += " If it grows, these" if remedy is not None else ""
-    if remedy is not None:
-        words += (
-            f" columns separate the patients with the event from the others, or nearly do: join codes of {growing[0]}, "
-            f"remove the term, or plan {remedy}."
-        )
-    raise Unanswerable(f"The coefficient of {' and '.join(growing)} {words}")
+    plan = " or ".join(filter(None, (remedy, "newton_rounds: 30" if parts is None else None)))
+    raise Unanswerable(
+        f"The coefficient of {in_words(growing)} {'did not settle' if parts is None else 'keeps growing'}. Such "
+        f"columns separate the outcomes, or nearly do: join codes, narrow the range, remove the term, or plan {plan}."
+    )
 
 
 def own_walk(sums_at: Callable[[Float64], LikelihoodSums], design: Float64, most: int = 25) -> Position | None:

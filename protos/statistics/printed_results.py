@@ -77,17 +77,17 @@ def named(term: Mapping[str, Any]) -> str:
 def _model(result: Mapping[str, Any]) -> Iterator[str]:
     yield f"  {result['rows']} rows, {result['sites']} hospitals, {result['rounds']} Newton rounds"
     # The ratio of a column of a spline, which has no scale, says nothing.
-    rows = [(named(one), one, bool(one.get("scale"))) for one in result["terms"]]
+    rows = [(named(one), one, result["ratio"] if one.get("scale") else None) for one in result["terms"]]
     for spline in result["splines"]:
-        rows += [
-            (f"{spline['concept']} {at['value']:g} against {spline['reference']:g}", at, True) for at in spline["at"]
-        ]
-    for name, one, is_whole in rows:
-        ends = "(no interval under a penalty)" if one["low"] is None else f"[{one['low']:.5g}, {one['high']:.5g}]"
+        named_at = [(f"{spline['concept']} {at['value']:g} against {spline['reference']:g}", at) for at in spline["at"]]
+        rows += [(name, at, result["ratio"]) for name, at in named_at]
+    yield f"  {'':<28}{(result['ratio'] or 'coefficient') + ' [95% interval]':>37}"
+    for name, one, ratio in rows:
+        numbers = [one[key] for key in ("estimate", "low", "high") if one[key] is not None]
+        value, *ends = map(ratio_of, numbers) if ratio else numbers
+        interval = f"[{ends[0]:.4g}, {ends[1]:.4g}]" if ends else "(no interval under a penalty)"
         p = "" if one.get("p") is None else f"   p {one['p']:.3g}"
-        has_ratio = is_whole and result["ratio"]
-        ratio = f"   {result['ratio']} {ratio_of(one['estimate']):.4g}" if has_ratio else ""
-        yield f"  {name:<28}{one['estimate']:>12.5g} {ends:>24}{p}{ratio}"
+        yield f"  {name:<28}{value:>12.4g} {interval:>24}{p}{'' if ratio == result['ratio'] else '   coefficient'}"
     for test in result["tests"]:
         yield f"  {test['term']:<28}joint test   p {test['p']:.3g}"
     if result.get("proportional") is not None:

@@ -83,7 +83,6 @@ def _event(name: str, concepts: tuple[Concept, ...]) -> str:
 
 
 def _columns(model: Model) -> str:
-    """Return the choices about the columns of a model."""
     found = [f"{name} compared with {code}" for name, code in model.references.items()]
     found += [f"spline of {name} with knots {', '.join(f'{k:g}' for k in ks)}" for name, ks in model.splines.items()]
     found += [f"ridge {model.ridge:g}, so without intervals"] if model.ridge else []

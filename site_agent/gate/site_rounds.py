@@ -360,7 +360,6 @@ class Rounds:
         return sites == self.plan.site_names
 
     def _contribute(self, bind: Bind) -> None:
-        """Send the contribution if the trainer has made it."""
         if self._contribution is not None and self._offer is not None:
             self._stop_upload()
             work = self._send_chunks(self._contribution, bind, self._offer.scales)

@@ -8,7 +8,6 @@ disk.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 import random
@@ -35,7 +34,7 @@ from site_agent.trainer import before_rounds
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.disk import RECORDS
 from site_agent.trainer.site_network import Seeds
-from site_agent.trainer.study import Outcome, Study
+from site_agent.trainer.study import Study
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Check, GateEnd, TrainerEnd, TrainerGone
 from site_agent.trainer_socket import Message as TrainerMessage
@@ -43,6 +42,7 @@ from tests.coordinator.in_memory import coordinator_log
 from tests.federation import Federation, Line, Site, StreamEnd, identity_key, identity_of
 from tests.laws.catalogue import COLUMNS, plan_of_a_table
 from tests.rehearsal.made_up_time import play
+from tests.site_agent.trainer.sites import fingerprint
 
 SITES = ("ahus", "berlin", "cluj")
 
@@ -326,20 +326,11 @@ class Results:
             return Study(plan, rows_at(hospital.site), seeds=seeds), fitted
 
         def report(hospital: Hospital, study: Study, preprocessing: Any, run: str) -> None:
-            self.of[hospital.site] = bits_of(study.conclude())
+            self.of[hospital.site] = fingerprint(study.conclude())
 
         patch.setattr(before_rounds, "begin_study", begin)
         patch.setattr(after_rounds, "make_report", report)
         patch.setattr(after_rounds, "watch", lambda *_: lambda *_: None)
-
-
-def bits_of(outcome: Outcome) -> str:
-    """A digest over a chosen model, its evidence and its predictions."""
-    digest = hashlib.sha256(json.dumps(outcome.choice, sort_keys=True).encode())
-    for name, array in sorted(outcome.values.items()):
-        digest.update(name.encode() + array.tobytes())
-    digest.update(outcome.validation_outputs.tobytes() + outcome.test_outputs.tobytes())
-    return digest.hexdigest()
 
 
 def to_the_end(

@@ -10,7 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from global_layers import statistics_simulation
 from global_layers.simulation import simulate
+from protos.errors import OperatorError
+from tests.statistics.federations import CONCEPTS, patients
 
 PAGE = Path(__file__).parents[2] / "docs" / "researcher.md"
 
@@ -57,9 +60,45 @@ def test_codes_gaps_and_missing_columns_are_read() -> None:
 
 
 def test_frames_of_no_federation_are_refused() -> None:
-    """Fewer than three sites, or an outcome that has not two values, end with a sentence that states both figures."""
-    frames = _frames(0)
-    with pytest.raises(ValueError, match="needs 3 sites, and has 2"):
-        simulate(dict(list(frames.items())[:2]), outcome="died")
-    with pytest.raises(ValueError, match="has 3 values, and a simulation needs two"):
-        simulate({name: frame for name, frame in frames.items() if name != "site-0"}, outcome="Pain")
+    """Fewer than three sites, and an outcome that is absent or has not two values."""
+    two, three = (dict(list(_frames(0).items())[-number:]) for number in (2, 3))
+    for sites, outcome in ((two, "died"), (three, "Pain"), (three, "dead")):
+        with pytest.raises(OperatorError):
+            simulate(sites, outcome=outcome)
+
+
+def test_a_mistake_in_a_notebook_has_its_place_and_no_traceback() -> None:
+    """Whatever is wrong in the plan, the frames or their types: an error for operators, which names the place."""
+    cox: dict[str, Any] = {"time": "days", "event": "died", "terms": ["age"]}
+    plan: dict[Any, Any] = {
+        "concepts": CONCEPTS,
+        "analyses": [{"name": "y", "cox": cox}],
+        "smallest_cell": np.int64(10),
+    }
+    sites = {f"site-{number}": own for number, own in patients(0).groupby("site")}
+    analyses = {
+        "analyses.0: ": {"logistic": {}},
+        "analyses.0: an ": {"cox": cox, "table_one": {"columns": ["age"]}},
+        "x names ": {"cox": cox | {"terms": ["agee"]}},
+        "analyses.0.cox.ridge: ": {"cox": cox | {"ridge": pd.Timedelta(1)}},
+    }
+    ages = pd.Timestamp(1990, 5, 4), pd.Timedelta(days=9), pd.Period("2024-05"), "fifty"
+    wrong: list[tuple[str, Any, Any]] = [
+        *((place, plan | {"analyses": [{"name": "x", **one}]}, sites) for place, one in analyses.items()),
+        ("smalest_cell: ", plan | {"smalest_cell": 3}, sites),
+        ("concepts.0.codes.1: ", plan | {"concepts": [{**CONCEPTS[4], "codes": [0, 1]}]}, sites),
+        ("keys", plan | {("age",): 1}, sites), ("plan", "plan.yaml", sites), ("owner", plan, sites),
+        ("column sex", plan, {name: own.assign(sex="unknown") for name, own in sites.items()}),
+        ("column days", plan, {name: own.assign(days=-1.0) for name, own in sites.items()}),
+        *(("number in years", plan, sites | {"site-2": sites["site-2"].assign(age=age)}) for age in ages),
+        ("site-1: ", plan, sites | {"site-1": sites["site-1"][["age", "age"]]}),
+        *(("dictionary", plan, frames) for frames in ([*sites.values()], sites["site-0"], {"site-0": {"age": [1.0]}})),
+    ]  # fmt: skip
+    for place, keys, frames in wrong:
+        with pytest.raises(OperatorError) as refusal:
+            statistics_simulation.simulate(keys, frames, patient="owner" if place == "owner" else None)
+        assert place in refusal.value.what
+    two = [{"name": "x", "cox": cox | {"terms": ["sex"]}}, *plan["analyses"]]
+    alike = {name: own.assign(sex="female") for name, own in sites.items()}
+    found = statistics_simulation.simulate(plan | {"analyses": two, "newton_rounds": 1}, alike)
+    assert all("refused" in one for one in found)  # of the second one no hospital has a reason

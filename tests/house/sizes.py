@@ -78,12 +78,12 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 CEILINGS: Final = {
     "package_lines": 49_500, "audited_lines": 6_060, "beside_a_round_lines": 19_690, "test_lines": 55_070,
     "benchmark_lines": 6_690, "doc_words": 29_225, "plan_keys": 20,
-    "protos.plan": 5_605, "protos.statistics": 3_060, "protos.wire": 1_005, "protos.masking": 557,
+    "protos.plan": 5_600, "protos.statistics": 3_060, "protos.wire": 1_005, "protos.masking": 557,
     "protos.privacy": 236, "protos.numbers": 532, "protos": 156, "host": 2_450, "pki": 2_005,
-    "coordinator.rounds": 2_185, "coordinator.storage": 710, "coordinator.network": 1_135,
+    "coordinator.rounds": 2_185, "coordinator.storage": 710, "coordinator.network": 1_130,
     "coordinator.commands": 795, "coordinator": 10, "site_agent.agent": 620, "site_agent.gate": 3_355,
-    "site_agent.service": 665, "site_agent.trainer": 12_705, "site_agent.desk": 7_725, "site_agent.commands": 1_130,
-    "site_agent": 2_465, "global_layers": 425,
+    "site_agent.service": 665, "site_agent.trainer": 12_705, "site_agent.desk": 7_720, "site_agent.commands": 1_130,
+    "site_agent": 2_465, "global_layers": 440,
 }  # fmt: skip
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

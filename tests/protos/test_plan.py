@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from itertools import permutations
 from typing import Any
 
 import pytest
@@ -12,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from protos.errors import ConfigurationError, ProtocolError
+from protos.errors import ProtocolError
 from protos.plan.canonical import digest
 from protos.plan.manifest import manifest_of
 from protos.plan.network_plan import NetworkPlan
-from protos.plan.plan import plan_from_json, plan_from_wire, plan_from_yaml
+from protos.plan.plan import plan_from_json, plan_from_wire
 from protos.plan.plan_head import LARGEST_PLAN_BYTES
 from protos.plan.prior_plan import MOST_SUMS, PriorPlan
 from protos.plan.statistics_plan import StatisticsPlan
@@ -131,25 +130,6 @@ def test_each_field_is_part_of_the_digest(kind: str, field: str) -> None:
     assert differing == {field}
     assert before.digest != after.digest
     assert before.run_name != after.run_name
-
-
-@pytest.mark.parametrize(
-    ("kind", "other", "key"),
-    [
-        (kind, other, key)
-        for kind, other in permutations(KINDS, 2)
-        for key in sorted(KINDS[other][1].keys() - RECORDS[kind].model_fields.keys())
-    ],
-)
-def test_a_key_of_another_kind_is_refused_with_an_error_that_names_the_kind(kind: str, other: str, key: str) -> None:
-    """A reader learns which kind of plan has the key."""
-    document = plan_document(**KINDS[kind][0]) | {key: KINDS[other][1][key]}
-
-    with pytest.raises(ConfigurationError) as refused:
-        plan_from_yaml(json.dumps(document).encode(), source="plan.yaml", consequence="Nothing began.")
-
-    assert f" {key}: unknown key for kind: {kind}; " in refused.value.what
-    assert other in refused.value.what.rpartition("; kind: ")[2]
 
 
 def test_defaults_are_written_out_before_they_are_agreed() -> None:

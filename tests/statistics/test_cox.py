@@ -160,15 +160,17 @@ def test_a_penalty_has_no_interval_and_no_p_value() -> None:
 
 
 def _separated(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.assign(drug=1.0 - rows["event"], time=rows["event"].map({1.0: 5.0, 0.0: 50.0}))
+    lives = 1.0 - rows["event"]
+    return rows.assign(drug=lives, dose=lives * (rows.index % 2), time=5.0 + 45.0 * lives)
 
 
 @pytest.mark.parametrize(
     ("terms", "change", "column"),
     [
         pytest.param(("age", "drug"), _separated, "drug", id="separation"),
-        pytest.param(("dose", "double"), lambda rows: rows.assign(double=2 * rows["dose"] + 1), "d", id="collinear"),
-        pytest.param(("age", "drug"), lambda rows: rows.assign(drug=0.0), "drug", id="one value"),
+        pytest.param(("dose", "double"), lambda rows: rows.assign(double=2 * rows["dose"]), "dose, d", id="collinear"),
+        pytest.param(("age", "drug"), lambda rows: rows.assign(drug=0.0, age=1.0), "age, drug", id="one value"),
+        pytest.param(("drug", "dose"), _separated, "drug.*dose", id="two separations"),
         pytest.param(("age",), lambda rows: rows.assign(event=0.0), "event", id="all censored"),
         pytest.param(
             ("age",), lambda rows: rows.assign(event=rows["event"].where(rows["site"] > 0, 0.0)), "event",
@@ -180,7 +182,7 @@ def _separated(rows: pd.DataFrame) -> pd.DataFrame:
 def test_what_has_no_estimate_names_its_column(
     terms: tuple[str, ...], change: Callable[[pd.DataFrame], pd.DataFrame], column: str
 ) -> None:
-    """There is no coefficient of 20 with an interval of 4,000: a sentence names the column."""
+    """There is no coefficient of 20 with an interval of 4,000: a sentence names all columns that are the cause."""
     with pytest.raises(Unanswerable, match=column):
         _on(change(_made(300, 5)), terms)
 

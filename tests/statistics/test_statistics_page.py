@@ -88,7 +88,7 @@ def test_every_estimate_is_on_the_page(table: SurvivalTable) -> None:
 
 
 def test_the_csv_is_tidy_and_a_median_has_its_unit() -> None:
-    """Each column has one kind, and each estimate one row with its interval. The terminal names the unit of time."""
+    """Each column has one kind, and each estimate one row with its interval. The terminal names units and ratios."""
     hazards, survival, *others = _results(LUNG)[0]["analyses"]
     table = pd.read_csv(io.StringIO(results_as_csv([hazards, survival, *others])))
 
@@ -99,6 +99,10 @@ def test_the_csv_is_tidy_and_a_median_has_its_unit() -> None:
     )
     for term in hazards["terms"]:
         assert all(terms.loc[term["term"], key] == term[key] for key in ("estimate", "error", "low", "high", "p"))
+    header, *lines = [*results_as_lines([hazards])][2:]
+    assert hazards["ratio"] in header
+    for term, line in zip(hazards["terms"], lines, strict=False):
+        assert f"[{np.exp(term['low']):.4g}, {np.exp(term['high']):.4g}]" in line
     for group, line in zip(survival["groups"], [*results_as_lines([survival | {"unit": "weeks"}])][1:], strict=False):
         assert groups.loc[group["group"], "estimate"] == group["median"]["value"]
         assert f"median in weeks {group['median']['value']} [{group['median']['low']}, " in line

@@ -124,7 +124,7 @@ def _mapped(line: Line, concepts: Sequence[Concept]) -> Line:
     own = re.sub(r"[^a-z0-9]+", "-", json.loads(keys["name"]).lower() if '"' in keys["name"] else keys["name"].lower())
     concept = next((one for one in concepts if one.name == own), None)
     is_number = keys.get("type") == "numeric" or keys["role"] == "follow-up" or keys.get("task") == "regression"
-    if concept is None or isinstance(concept, NumberConcept) != is_number or not ({"type", "task"} & keys.keys()):
+    if concept is None or isinstance(concept, NumberConcept) != is_number or keys["role"] in ("ignore", "patient"):
         return line
     told = f"the concept {concept.name}: {concept.definition}"
     if isinstance(concept, NumberConcept):

@@ -104,7 +104,6 @@ def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> di
 
 
 def _scores(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, model: JoinedModel) -> Scores:
-    """Return a joined model's scores of the test rows."""
     rows = study.own.test
     design = known.design(study.part("test"), len(rows)).astype(np.float32)
     return scores_of(preprocessing, model.outputs(rows.features, design))

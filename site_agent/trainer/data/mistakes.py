@@ -104,14 +104,13 @@ def not_installed(package: str, extra: str) -> ConfigurationError:
     )
 
 
-def refuse(lines: Sequence[str]) -> NoReturn:
+def refuse(lines: Sequence[str], remedy: str = CORRECT_TABLE) -> NoReturn:
     """Raise a DataError that lists the first mistakes, one in each line, and the number of further mistakes."""
     shown = list(lines[:_SHOWN_MISTAKES])
     if len(lines) > len(shown):
         shown.append(f"and {len(lines) - len(shown)} other kinds of mistakes, also in other columns")
     raise unusable(
-        what="The table does not satisfy its contract:\n" + "\n".join(f"    {line}" for line in shown),
-        remedy=CORRECT_TABLE,
+        what="The table does not satisfy its contract:\n" + "\n".join(f"    {line}" for line in shown), remedy=remedy
     )
 
 

@@ -14,7 +14,6 @@ from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
-from protos.plan.private_training import PrivateTraining
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.wire.messages import Stage
 from site_agent.gate.door import Builder
@@ -22,12 +21,7 @@ from site_agent.gate.privacy_ledger import with_noise
 from site_agent.trainer.training.private_gradient import PrivateRows, private_sums
 from tests.for_each import for_each
 from tests.protos.privacy.private_plans import local_plan, private_network_plan, private_plan
-
-
-def training_of(plan: Plan) -> PrivateTraining:
-    """The private training of the plan."""
-    assert plan.private_training is not None
-    return plan.private_training
+from tests.protos.privacy.test_private_training import training_of
 
 
 def exchange_of(plan: Plan) -> Exchange:

@@ -9,6 +9,7 @@ import pytest
 from openpyxl import Workbook
 
 from protos.errors import DataError
+from protos.plan.concepts import NumberConcept
 from protos.plan.documents import parse_document
 from site_agent.desk.drafting.column_draft import rounded_range
 from site_agent.desk.drafting.describe import describe
@@ -122,6 +123,8 @@ def test_every_heart_study_meets_its_own_draft(file: str) -> None:
         assert "name: column_1, role: feature, type: numeric, range: [20, 80]" in text
     if file == "faisalabad.csv":
         assert "{name: time, role: follow-up, unit: days}" in text
+        time = NumberConcept(kind="number", name="time", definition="Time.", low=0.0, high=900.0, unit="days")
+        assert "unit: days, concept: time}" in describe(HEART / file, concepts=[time]).text
 
 
 @pytest.mark.parametrize(
