@@ -109,9 +109,7 @@ def refuse(lines: Sequence[str], remedy: str = CORRECT_TABLE) -> NoReturn:
     shown = list(lines[:_SHOWN_MISTAKES])
     if len(lines) > len(shown):
         shown.append(f"and {len(lines) - len(shown)} other kinds of mistakes, also in other columns")
-    raise unusable(
-        what="The table does not satisfy its contract:\n" + "\n".join(f"    {line}" for line in shown), remedy=remedy
-    )
+    raise unusable(what="The table cannot be used:\n" + "\n".join(f"    {line}" for line in shown), remedy=remedy)
 
 
 def like_column(name: str, found: Sequence[str], declared: Container[str]) -> str:
