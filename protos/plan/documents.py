@@ -275,8 +275,6 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
             texts = [f"{name}: name concepts, or a product such as age:sex; for a curve list knots under `splines`"]
         case "string_pattern_mismatch" if context["pattern"] == NAME:
             texts = [f"{name}: write 1 to 40 small letters, digits and hyphens, the first a letter"]
-        case "tuple_type" if isinstance(detail["input"], str | int | float):
-            texts = [f"{name}: write a list, such as [{str(detail['input'])[:_LONGEST_NAME_SHOWN]}]"]
         case "string_pattern_mismatch" if context["pattern"] == _ADDRESS:
             texts = [f"{name}: write HOST:PORT without http://; a proxy's login goes into the file proxy-login"]
         case "too_short" if isinstance(node, SequenceNode) and len(node.value) > context["actual_length"]:
