@@ -260,8 +260,7 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
     name = ".".join(path)
     match kind:
         case "extra_forbidden":
-            known = _keys(_walk(schema, location[:-1])[1])
-            texts = [f"{name}: unknown key; {did_you_mean(str(location[-1]), known)}"]
+            texts = [f"{name}: unknown key; {did_you_mean(str(location[-1]), _keys(_walk(schema, location[:-1])[1]))}"]
         case "missing" | "union_tag_not_found":
             owner = f" in {name}" if name else ""
             texts = [f"{location[-1]}: this key is missing{owner}"]
@@ -281,8 +280,7 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
             texts = []  # items with mistakes are not counted, and each has its own text
         case _:
             reasons = context.get("error")
-            words = detail["msg"].removeprefix("Value error, ").replace("Tuple", "a list").replace("array", "list")
-            said = reasons.found if isinstance(reasons, Reasons) else [words]
+            said = reasons.found if isinstance(reasons, Reasons) else [detail["msg"].removeprefix("Value error, ")]
             texts = [f"{name or 'the file'}: {each[:1].lower()}{each[1:]}" for each in said]
     return [(place.start_mark.line + 1, place.start_mark.column + 1, text) for text in texts]
 
