@@ -132,8 +132,7 @@ def read_new_rows(path: Path, contract: Contract, profile: Profile | None) -> Ne
     """
     form = _with_format_of(path, contract)
     survey = survey_new_rows(path, form)
-    cells = [column.name for column in (contract.image, *contract.terms) if column is not None]
-    inputs = (*input_names(contract), *cells)
+    inputs = (*input_names(contract), *([] if contract.image is None else [contract.image.name]))
     unread = contract.dates.keys() - set(inputs)
     mistakes = [one for one in survey.mistakes if one.column not in unread]
     others = [one.line for one in mistakes if one.column not in inputs or not (one.rows or one.flaw == ABSENT.words)]
@@ -163,7 +162,7 @@ def _off_contract(survey: Survey, mistakes: Sequence[Mistake]) -> list[LeftOut]:
 def _empty(table: Table, known: Sequence[LeftOut]) -> list[LeftOut]:
     """Return the rows without any value that the model reads, such as a note below the table, and no other flaw."""
     features = table.contract.features
-    if len(features) <= 1 or table.contract.terms or table.images is not None:
+    if len(features) <= 1 or table.images is not None:
         return []
     is_empty = np.all([is_missing(one, table.features[one.name]) for one in features], axis=0)
     for one in known:

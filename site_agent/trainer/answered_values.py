@@ -134,7 +134,7 @@ def numbers_of(
 
 
 def features_of(table: Table, rows: Rows) -> dict[str, Values]:
-    """Return the features of some rows as the table has them. An image, a list or a note is one value."""
+    """Return the features of some rows as the table has them. An image is one value."""
     found: dict[str, Values] = {}
     for feature in table.contract.features:
         own = table.features[feature.name][rows]

@@ -68,7 +68,7 @@ def hospital_for(folder: Path, plan: Plan) -> Hospital:
             cells += [f"Mr {CANARY}{number % 7} has {CANARY}itis" for _ in notes]
             writer.writerow([f"{CANARY}-{number:04d}", *cells, f"{CANARY}-{'ill' if values[0] > 100 else 'well'}"])
     features: list[dict[str, Any]] = [{"name": name, "role": "feature", "type": "numeric"} for name in columns]
-    features += [{"name": name, "role": "feature", "type": "text", "buckets": 6} for name in notes]
+    features += [{"name": name, "role": "ignore"} for name in notes]
     target = {"name": f"{CANARY}-outcome", "role": "target", "task": "binary", "positive": [f"{CANARY}-ill"]}
     contract = {
         "format": {"header": True},

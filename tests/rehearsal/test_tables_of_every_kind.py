@@ -1,4 +1,4 @@
-"""Federations on notes, lists of codes and images, beside columns or alone.
+"""Federations on images, and on concepts of four clinics.
 
 Contracts, readers, networks, training, gates, masks of sums and the engine are those of production, in one process and
 in made-up time. Only the sockets between the processes are missing.
@@ -6,11 +6,8 @@ in made-up time. Only the sockets between the processes are missing.
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,11 +21,10 @@ from protos.plan.manifest import manifest_of
 from protos.plan.methods import NETWORK_METHODS
 from protos.plan.plan import Plan
 from quickstart.dirichlet_shares import CONCENTRATION, FEWEST_OF_CLASS, deal
-from quickstart.hospitals import CONTRACTS, UCI_HEART, UCI_HOSPITALS, HospitalData, uci_hospitals
+from quickstart.hospitals import HospitalData, uci_hospitals
 from quickstart.image_hospitals import SIZE, digit_hospitals
 from quickstart.plans import plan_of, studies_of
 from site_agent.hospital import read_hospital
-from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.run_table import table_for_run
@@ -39,34 +35,11 @@ from tests.for_each import for_each
 from tests.hostile.real_trainers import RealTrainer
 from tests.laws.masked_runs import decisions, unmasked
 from tests.rehearsal.made_up_time import play
-from tests.site_agent.trainer.sites import LOOSE_POLICY, NAMES, fingerprint, make_plan, make_site, put_hospital
+from tests.site_agent.trainer.sites import LOOSE_POLICY, NAMES, fingerprint, make_plan, make_site
 
 Columns = list[dict[str, Any]]
 DENSE = {"name": "dense", "hidden": [16]}
 ADAMW = {"name": "adamw", "learning_rate": 0.01}
-
-
-# Codes: four real heart clinics, whose coded columns become one list for each patient, and the kind of pain a note.
-CODED = {"sex": 1, "cp": 2, "fbs": 5, "ecg": 6, "exang": 8, "slope": 10, "thal": 12}  # places in the processed files
-PAIN = {"1": "typical angina", "2": "atypical angina", "3": "pain, not angina", "4": "no pain"}
-OF_CLINICS: Columns = [
-    {"name": "age", "role": "feature", "type": "numeric", "range": [0, 120]},
-    {"name": "findings", "role": "feature", "type": "codes", "separator": "|", "buckets": 32},
-    {"name": "note", "role": "feature", "type": "text", "buckets": 16, "missing": "empty"},
-    {"name": "ill", "role": "target", "task": "binary", "positive": [1, 2, 3, 4], "negative": [0]},
-]
-
-
-def put_clinic(folder: Path, clinic: str) -> Path:
-    """A clinic's hospital.yaml with its real patients."""
-    folder.mkdir(parents=True)
-    with (folder / "table.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["age", "findings", "note", "ill"])
-        for row in csv.reader((CONTRACTS / UCI_HEART / f"{clinic}.data").read_text().splitlines()):
-            codes = [f"{name} {float(row[place]):g}" for name, place in CODED.items() if row[place] != "?"]
-            writer.writerow([row[0], "|".join(codes), PAIN.get(f"{float(row[2]):g}", ""), f"{float(row[13]):g}"])
-    return put_hospital(folder, clinic, OF_CLINICS)
 
 
 # Images: scikit-learn's digits.
@@ -118,26 +91,13 @@ class Kind:
         return make_plan(**(around | self.keys | changes))
 
 
-@cache
-def columns_of_clinics() -> tuple[str, ...]:
-    """The encoded columns, which are the same at each clinic."""
-    content = json.dumps({"format": {"header": True}, "columns": OF_CLINICS})
-    return Contract.model_validate_json(content).encoded_columns
-
-
 def of_images(**keys: Any) -> Kind:
     """Digits."""
     return Kind(lambda folder, site, images: put_images(folder, images[site]), IMAGE_NAMES, keys)
 
 
 DIGITS = of_images(architecture=CONVOLUTIONAL, outputs=10)
-CLINICS = Kind(
-    lambda folder, site, _: put_clinic(folder, site),
-    tuple(UCI_HOSPITALS),
-    {"architecture": DENSE, "outputs": 1, "columns": list(columns_of_clinics())},
-)
 KINDS = {
-    "codes and notes": CLINICS,
     "images": DIGITS,
     "images, some layers private": of_images(
         architecture=CONVOLUTIONAL, outputs=10, method={"name": "player-fl"}
@@ -195,19 +155,6 @@ def test_concepts_of_four_clinics_are_trained_on_and_masks_change_no_bit(tmp_pat
     assert recorded["total-cholesterol"] == ("cleveland", "hungarian", "va")
 
     play(masks_change_no_bit(tmp_path / "runs", kind, plan, {}))
-
-
-async def test_nothing_that_a_coordinator_receives_has_a_code_or_a_word(tmp_path: Path) -> None:
-    """The plan, the sums and the journal have no code of a patient and no word of a note."""
-    plan = CLINICS.plan()
-
-    network, _ = await trained(tmp_path / "masked", CLINICS, plan, {})
-    kept = json.dumps([plan.canonical.decode(), [repr(one) for one in network.engine.outcomes]])
-    folders = [path for path in (tmp_path / "masked").iterdir() if path.name != "files"]
-    files = [path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()]
-    content = kept.encode() + b"".join(files) + network.vector().tobytes()
-    assert not any(word in content for word in (b"angina", b"thal 7", b"exang 1"))
-    assert files
 
 
 # Plans that do not fit a table

@@ -149,5 +149,4 @@ def _reading_findings(survey: Survey) -> Iterator[Finding]:
 def _missing(table: Table) -> dict[str, float]:
     if not table.rows:
         return {}
-    found = {one.name: float(is_missing(one, table.features[one.name]).mean()) for one in table.contract.features}
-    return found | {name: float((~counts.any(axis=1)).mean()) for name, counts in table.terms.items()}
+    return {one.name: float(is_missing(one, table.features[one.name]).mean()) for one in table.contract.features}

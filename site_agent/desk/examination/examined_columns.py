@@ -57,8 +57,9 @@ def column_findings(table: Table, unread: Container[str | None]) -> Iterator[Fin
             continue  # `unusable_columns` reports it
         if there.min() == there.max():
             yield Finding(level="warning", key=f"constant:{name}", words=f"column {name}: all values are equal")
-        if name not in unread:
-            yield from _mostly_missing(name, 1 - len(there) / len(values), "value")
+        if name not in unread and (share := 1 - len(there) / len(values)) > _MOSTLY:
+            words = f"column {name}: {share:.0%} of the rows have no value"
+            yield Finding(level="warning", key=f"mostly-missing:{name}", words=words)
         if isinstance(feature, CategoricalFeature):
             yield from _spellings(table, name, feature.codes, values)
         else:
@@ -71,22 +72,12 @@ def column_findings(table: Table, unread: Container[str | None]) -> Iterator[Fin
             "[female, male], in the order of codes"
         )
         yield Finding(level="note", key="concept-codes", words=words)
-    for column in table.contract.terms:
-        counts = table.terms[column.name]
-        if column.name not in unread and counts.any():
-            yield from _mostly_missing(column.name, float((~counts.any(axis=1)).mean()), "code or word")
     target = table.contract.target
     if isinstance(target, MultiClassTarget) and table.target is not None:
         yield from _spellings(table, target.name, target.classes, table.target)
     for group in table.contract.groups:
         if group.name in table.group_positions:
             yield from _spellings(table, group.name, group.codes, table.group_positions[group.name])
-
-
-def _mostly_missing(name: str, share: float, what: str) -> Iterator[Finding]:
-    if share > _MOSTLY:
-        words = f"column {name}: {share:.0%} of the rows have no {what}"
-        yield Finding(level="warning", key=f"mostly-missing:{name}", words=words)
 
 
 def _spellings(table: Table, name: str, codes: Sequence[str], values: Numbers) -> Iterator[Finding]:

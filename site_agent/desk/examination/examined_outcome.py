@@ -83,8 +83,7 @@ def part_findings(parts: tuple[Part, ...]) -> Iterator[Finding]:
 def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
     """Return by column name how well each column alone predicts the outcome.
 
-    The measure is an area under the ROC curve, or a rank correlation if the outcome is a number. A list or a note has
-    the area of its best single term. If the outcome is a number, lists and notes are skipped.
+    The measure is an area under the ROC curve, or a rank correlation if the outcome is a number.
     """
     target = table.target
     if target is None:
@@ -109,12 +108,6 @@ def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
             values[place, is_missing(one, values[place])] = -1e12  # a value of its own
         shares = np.max([_shares(values, one, is_number=is_number) for one in wanted], axis=0)
         found |= {one.name: float(share) for one, share in zip(some, shares, strict=True)}
-    for name, counts in table.terms.items() if happened else ():
-        has_term = counts[rows] > 0
-        # A column of two values has one corner in its ROC curve.
-        found[name] = max(
-            float(0.5 + np.abs(has_term[one].mean(axis=0) - has_term[~one].mean(axis=0)).max() / 2) for one in happened
-        )
     return found
 
 

@@ -122,7 +122,6 @@ def _twins(table: Table, compared: pd.DataFrame, equal: _Numbers, patients: _Num
 def _kinds(table: Table, patients: _Numbers | None) -> Iterator[Finding]:
     """Yield a warning for rows without any value, and if rows of one patient are of several kinds, such as visits."""
     features = [~is_missing(one, table.features[one.name]) for one in table.contract.features]
-    features += [np.asarray(counts.any(axis=1)) for counts in table.terms.values()]
     if not features or table.images is not None:
         return
     there = np.stack(features, axis=1)

@@ -31,9 +31,6 @@ def _inputs(model: SavedModel) -> Iterator[dict[str, Json]]:
         yield {"name": feature.name, **_kind(feature), "limits": limits.get(feature.name)}
     for day in other_days(contract):
         yield {"name": day.name, "kind": "days since 1970-01-01"}
-    for column in contract.terms:
-        for name in column.encoded_columns:
-            yield {"name": name, "kind": "count"}
     if (image := contract.image) is not None:
         size = {"channels": image.image.channels, "height": image.image.height, "width": image.image.width}
         yield {"name": image.name, "kind": "intensities: channel by channel, row by row", **size}

@@ -28,7 +28,7 @@ from torch import nn
 from protos.errors import ConfigurationError, OperatorError, UsageError, to_install
 from site_agent.desk.applied import AppliedModel
 from site_agent.desk.export.described_model import description_of
-from site_agent.desk.export.export_inputs import features_of, made_up_values, terms_of
+from site_agent.desk.export.export_inputs import features_of, made_up_values
 from site_agent.desk.export.scoring_module import ScoringModule
 from site_agent.desk.result_files import write_result
 from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
@@ -187,7 +187,6 @@ def encoded(model: SavedModel, values: npt.NDArray[np.float64]) -> npt.NDArray[n
         target=None,
         patients=None,
         images=images,
-        terms=terms_of(contract, values),
     )
     return model.encode(table)
 

@@ -1,9 +1,8 @@
-"""Defines the inputs of an exported model: features, other dates that features use, and terms.
+"""Defines the inputs of an exported model: features, and other dates that features use.
 
 A number is the table's, NaN if missing. A code is its position among the declared codes, -1 if unknown. A date is the
-days since 1970-01-01, NaN if missing. A list or a note is what `TermsRule` counts. The graph computes intervals from
-dates, as `site_agent.trainer.data.cells` does. The inputs of an image are its intensities, channel by channel, row by
-row.
+days since 1970-01-01, NaN if missing. The graph computes intervals from dates, as `site_agent.trainer.data.cells` does.
+The inputs of an image are its intensities, channel by channel, row by row.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.trainer.data.cells import Counts, Numbers, Parsed, interval_of, interval_rule
+from site_agent.trainer.data.cells import Numbers, Parsed, interval_of, interval_rule
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, DayColumn
 from site_agent.trainer.data.contract import Contract
@@ -61,16 +60,6 @@ def features_of(contract: Contract, values: Numbers) -> dict[str, Numbers]:
     }
 
 
-def terms_of(contract: Contract, values: Numbers) -> dict[str, Counts]:
-    """Return by name the counts for each list or note column, taken from an export's inputs, (rows, inputs)."""
-    place, found = len(input_names(contract)), dict[str, Counts]()
-    for column in contract.terms:
-        width = len(column.encoded_columns)
-        found[column.name] = values[:, place : place + width].astype(np.uint16)
-        place += width
-    return found
-
-
 def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed: int) -> npt.NDArray[np.float64]:
     """Return made-up rows (rows, inputs) whose values are within the limits of the training rows.
 
@@ -99,10 +88,7 @@ def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed:
         is_missing = (generator.random(rows) < 0.1) & (feature.missing != "refuse")
         is_missing[0] = feature.missing != "refuse"
         columns.append(np.where(is_missing, np.nan, drawn))
-    counts = [generator.poisson(0.3, (rows, len(listed.encoded_columns))) for listed in contract.terms]
-    for drawn_counts in counts:
-        drawn_counts[0] = 0
-    return np.concatenate([np.reshape([*columns, *days], (-1, rows)).T, *counts], axis=1, dtype=np.float64)
+    return np.ascontiguousarray(np.reshape([*columns, *days], (-1, rows)).T)
 
 
 def _dated(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from site_agent.desk.export.export_inputs import input_names, other_day
+from site_agent.desk.export.export_inputs import other_day
 from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.saved_model import SavedModel
 from site_agent.trainer.data.cells import interval_rule
@@ -26,7 +26,6 @@ from site_agent.trainer.data.preprocessing import (
     OneHotEncoding,
     OrdinalEncoding,
     Preprocessing,
-    TermWeights,
     encode,
 )
 from site_agent.trainer.fitted_models import DISTANCE, Forest, Lines
@@ -118,11 +117,6 @@ class _Encoding(nn.Module):
             nn.Sequential(_Value(contract, place), _feature(feature, encoding))
             for place, (feature, encoding) in enumerate(encoded)
         ]
-        place = len(input_names(contract))
-        for column, weights in zip(contract.terms, preprocessing.term_weights, strict=True):
-            end = place + len(column.encoded_columns)
-            parts.append(_Terms(place, end, weights))
-            place = end
         if contract.image is not None:
             parts.append(_Pixels(preprocessing))
         self.parts = nn.ModuleList(parts)
@@ -196,23 +190,6 @@ class _Measured(_Part):
         filled = torch.where(absent, self.fill, value) if self._has_fill else value
         columns = (filled - self.mean) / self.deviation
         return torch.cat([columns, absent.double()], dim=1) if self._has_flag else columns
-
-
-class _Terms(_Part):
-    """`preprocessing.weighted` for counts of terms."""
-
-    rarity: Tensor
-    largest: Tensor
-
-    def __init__(self, start: int, end: int, weights: TermWeights) -> None:
-        super().__init__()
-        self._start, self._end = start, end
-        self.constant("rarity", weights.rarity)
-        self.constant("largest", weights.largest)
-
-    def forward(self, values: Tensor) -> Tensor:
-        rare = values[:, self._start : self._end] * self.rarity
-        return rare / (rare * rare).sum(1, keepdim=True).sqrt().clamp(min=1.0) / self.largest
 
 
 class _Pixels(_Part):

@@ -6,11 +6,9 @@ exception would quote the cell.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -63,14 +61,6 @@ SHORT_YEAR: Final = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2}", re.ASCII)
 NO_CENTURY: Final = Flaw("a date with a year of two digits, whose century is not guessed; export years of four digits")
 IN_THE_FUTURE: Final = Flaw("a date in the future")
 ABSENT: Final = Flaw("it is missing")
-LONGEST_CELL: Final = 100_000  # below the 131,072 characters that Python's reader of text files accepts
-TOO_LONG: Final = Flaw(f"more than {LONGEST_CELL:,} characters")
-# The largest number of accents on one letter, as in Unicode's stream-safe text format (UAX 15, section 13).
-MOST_ACCENTS: Final = 30
-TOO_MANY_ACCENTS: Final = Flaw(f"a letter with more than {MOST_ACCENTS} accents")
-_WORD: Final = re.compile(r"\w\w+")
-_REMEMBERED_TERMS: Final = 1 << 16
-_LONGEST_REMEMBERED: Final = 40  # characters; without a limit, very long words would fill the memory
 
 
 def canonical_code(text: str, decimal: str = ".") -> str:
@@ -230,73 +220,6 @@ class IntervalRule:
     def is_outside(self, length: Any) -> Any:
         """Return whether the time between two dates is outside the declared limits. A missing time is not outside."""
         return (length < self.low) | (length > self.high)
-
-
-class TermsRule:
-    """The rule for a cell with several terms, which are counted: the codes of a list, or the words of a note.
-
-    Each declared code has a place, and one place is for all others. Without declared codes a term's BLAKE2b hash gives
-    its place, so two sites need no common list: Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask
-    Learning", section 2, without the sign. scikit-learn's hash would require that library in every export.
-    """
-
-    def __init__(
-        self,
-        markers: Iterable[str],
-        *,
-        refuses_missing: bool,
-        separator: str | None,
-        codes: Sequence[str] | None,
-        buckets: int | None,
-    ) -> None:
-        """Store the rule. Without `separator`, cells are read as words. Terms are `codes`, or `buckets` of hashes."""
-        self.markers = frozenset(markers)
-        self.missing: Counter[int] | Flaw = MISSING if refuses_missing else Counter()
-        self.separator, self.codes, self.buckets = separator, codes, buckets
-        self._declared = None if codes is None else {folded(code): place for place, code in enumerate(codes)}
-        self._places: dict[str, int] = {}
-
-    @property
-    def width(self) -> int:
-        """The number of counts of terms for each cell of this column."""
-        return (self.buckets or 0) if self.codes is None else len(self.codes) + 1
-
-    def read(self, cell: str) -> Counter[int] | Flaw:
-        """Count how often each term occurs in a cell. Return a flaw (the reason) if the cell is not allowed."""
-        if len(cell) > LONGEST_CELL:
-            return TOO_LONG
-        if cell.strip() in self.markers:
-            return self.missing
-        if cell.strip() in ERROR_CODES:
-            return FAILED_FORMULA
-        if _has_endless_accents(cell):
-            return TOO_MANY_ACCENTS
-        text = folded(cell)
-        if len(text) > LONGEST_CELL:  # some letters become three
-            return TOO_LONG
-        terms = _WORD.findall(text) if self.separator is None else map(str.strip, text.split(self.separator))
-        return Counter(self._place(term) for term in terms if term)
-
-    def _place(self, term: str) -> int:
-        if self._declared is not None:
-            return self._declared.get(term, len(self._declared))
-        place = self._places.get(term)
-        if place is None:
-            digest = hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-            place = int.from_bytes(digest, "little") % self.width
-            if len(term) <= _LONGEST_REMEMBERED and len(self._places) < _REMEMBERED_TERMS:
-                self._places[term] = place
-        return place
-
-
-def _has_endless_accents(text: str) -> bool:
-    """Return whether a letter has more accents than any language uses. Sorting n accents takes a time of n squared."""
-    count = 0
-    for one in "" if text.isascii() else text:
-        count = count + 1 if unicodedata.combining(one) else 0
-        if count > MOST_ACCENTS:
-            return True
-    return False
 
 
 def folded(text: str) -> str:

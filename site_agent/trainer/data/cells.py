@@ -1,7 +1,7 @@
 """Converts the text cells of a column to numbers, as the contract declares for this column.
 
 cell_rules.py decides the meaning of a cell. A cell that does not fit becomes a `Flaw`, whose words have no part of the
-cell. No function here raises, except for lists that need too much memory.
+cell. No function here raises.
 """
 
 from __future__ import annotations
@@ -38,11 +38,9 @@ from site_agent.trainer.data.columns import (
     DayColumn,
     GroupColumn,
     NumericFeature,
-    TermsFeature,
     patterns_of,
 )
 from site_agent.trainer.data.contract import BinaryTarget, Contract, MultiClassTarget, RegressionTarget, Target
-from site_agent.trainer.data.mistakes import Mistakes, unusable
 from site_agent.trainer.data.table_sources import Cells, texts_of
 
 DAYS_PER_YEAR: Final = 365.25
@@ -261,52 +259,3 @@ def with_flaws(
             flaws[flaw.words] = found.tolist()
             known[found], values[found] = True, np.nan
     return Parsed(values=values, flaws=flaws)
-
-
-# The limit is the same as for images. After encoding, this number of values needs 1 GiB.
-LARGEST_TABLE_COUNTS: Final = 1 << 28
-
-
-Counts: TypeAlias = npt.NDArray[np.uint16]
-
-
-class TermsReader:
-    """Reads the lists and notes of a table, block by block."""
-
-    def __init__(self, columns: Sequence[TermsFeature], markers: tuple[str, ...]) -> None:
-        self._rules = {column.name: column.rule(markers) for column in columns}
-        self._width = sum(rule.width for rule in self._rules.values())
-        self._blocks: dict[str, list[Counts]] = {name: [] for name in self._rules}
-
-    def reserve(self, rows: int) -> None:
-        """Raise DataError if a table with so many rows needs more memory than this program reserves."""
-        if rows * self._width > LARGEST_TABLE_COUNTS:
-            raise unusable(
-                what=f"The lists and notes become {self._width} columns, and the table has at least {rows} rows. With "
-                f"this number of columns, this program reads at most {LARGEST_TABLE_COUNTS // self._width} rows.",
-                remedy="Declare fewer buckets or codes in the contract, or use fewer rows.",
-            )
-
-    def take(self, name: str, cells: Sequence[str], rows: npt.NDArray[np.int64], mistakes: Mistakes) -> None:
-        """Count the terms in cells of a column, and record mistakes. `rows` has the row number of each cell."""
-        rule = self._rules[name]
-        counts = np.zeros((len(cells), rule.width), dtype=np.uint16)  # a cell has fewer terms than uint16 can count
-        flaws: dict[str, list[int]] = {}
-        for place, cell in enumerate(cells):
-            found = rule.read(cell)
-            if isinstance(found, Flaw):
-                flaws.setdefault(found.words, []).append(int(rows[place]))
-            else:
-                counts[place, list(found)] = list(found.values())
-        self._blocks[name].append(counts)
-        for words, numbers in flaws.items():
-            mistakes.add(words, numbers, column=name)
-
-    def counts(self, rows: int) -> dict[str, Counts]:
-        """Return the counts of each column, uint16 of shape (rows, columns). A missing column has zeros."""
-        found = {}
-        for name, blocks in self._blocks.items():
-            width = self._rules[name].width
-            found[name] = np.concatenate(blocks) if blocks else np.zeros((rows, width), dtype=np.uint16)
-            found[name].flags.writeable = False
-        return found

@@ -1,9 +1,7 @@
 """Defines the columns of a table other than the outcome, and the rules for their codes and names.
 
 A measured feature is a number, or a date that is counted from or to another date. A coded feature is one of several
-declared codes. A list of codes or a note has several terms in each cell, and an image is a path. The encoded columns of
-a feature follow only from its declaration, so no site's codes or words are in a name that leaves the site. No cell of a
-list or note is stored, shown or logged, because a note may name its patient.
+declared codes, and an image is a path. The encoded columns of a feature follow only from its declaration.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictFloat, Strict
 from protos.plan.architecture import ImageSize
 from protos.plan.concepts import ConceptName, Unit
 from protos.plan.documents import Document
-from site_agent.trainer.data.cell_rules import TermsRule, canonical_code, folded
+from site_agent.trainer.data.cell_rules import canonical_code
 
 UNKNOWN: Final = "unknown"
 
@@ -86,71 +84,6 @@ def check_distinct(names: Sequence[str], words: str) -> None:
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise ValueError(f"{words}: {', '.join(twice[:5])}")
-
-
-def _quoted(value: object) -> object:
-    # YAML reads 250.00 as a number. Then the spelling of the code in the table is lost.
-    if not isinstance(value, str):
-        raise ValueError("put this code in quotes, as it is in the table")
-    return value.strip()
-
-
-Term = Annotated[str, BeforeValidator(_quoted)]
-
-
-class TermsFeature(TableColumn):
-    """A column with a list of codes in each cell, or with a note.
-
-    Attributes:
-        type: `codes` is a list with a separator; `text` is read as words of two or more letters and digits.
-        separator: the character between two codes of a list.
-        codes: the declared codes of a list. Each has a column, and one column counts all others.
-        buckets: the number of columns of hashed terms. A list has either codes or buckets. A note has buckets.
-        missing: `empty` counts a missing value as a list without a code; `refuse` makes it an error.
-    """
-
-    role: Literal["feature"]
-    type: Literal["codes", "text"]
-    separator: Literal[";", "|", ",", " "] = ";"
-    codes: tuple[Term, ...] | None = None
-    buckets: int | None = Field(default=None, ge=2, le=2048)
-    missing: Literal["empty", "refuse"] = "refuse"
-    missing_markers: tuple[Code, ...] = ()
-
-    @model_validator(mode="after")
-    def _usable(self) -> TermsFeature:
-        if (self.codes is None) == (self.buckets is None):
-            raise ValueError("a list has either codes or buckets, and a note has buckets")
-        if self.type == "text" and (self.codes is not None or self.separator != ";"):
-            raise ValueError("a note has words: codes and separator are for a list, with type: codes")
-        if self.codes is not None:
-            check_codes(self.codes, fewest=1)
-            check_distinct([folded(code) for code in self.codes], "these codes differ only in capital letters")
-            if any(self.separator in code for code in self.codes):
-                raise ValueError("a code contains the separator")
-            if UNKNOWN in map(folded, self.codes):
-                raise ValueError(f'the code "{UNKNOWN}" is reserved; declare it as one of missing_markers instead')
-            if len(self.codes) >= 2048:
-                raise ValueError("at most 2,047 codes can be declared; use buckets")
-        return self
-
-    @property
-    def encoded_columns(self) -> tuple[str, ...]:
-        """The names of the columns into which this list or note is encoded for a network."""
-        name = self.name.lower()
-        if self.codes is not None:
-            return tuple(f"{name}={code}" for code in (*self.codes, UNKNOWN))
-        return tuple(f"{name} in bucket {place} of {self.buckets}" for place in range(1, (self.buckets or 0) + 1))
-
-    def rule(self, markers: tuple[str, ...]) -> TermsRule:
-        """Return the rule for reading a cell of this column. `markers` are texts that mean a missing value."""
-        return TermsRule(
-            {"", *markers, *self.missing_markers},
-            refuses_missing=self.missing == "refuse",
-            separator=self.separator if self.type == "codes" else None,
-            codes=self.codes,
-            buckets=self.buckets,
-        )
 
 
 LARGEST_INTENSITY: Final = 1 << 24  # float32 holds every whole number up to here
@@ -493,6 +426,5 @@ class IgnoredColumn(TableColumn):
     role: Literal["ignore"]
 
 
-# Columns with one value in each row. Lists and notes have several terms, which are counted separately.
 Feature = NumericFeature | DateFeature | CategoricalFeature
-FeatureChoice = Annotated[Feature | TermsFeature, Field(discriminator="type")]
+FeatureChoice = Annotated[Feature, Field(discriminator="type")]

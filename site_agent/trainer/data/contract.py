@@ -38,7 +38,6 @@ from site_agent.trainer.data.columns import (
     PatientColumn,
     Range,
     TableColumn,
-    TermsFeature,
     Words,
     check_codes,
     check_distinct,
@@ -248,10 +247,9 @@ class Contract(Document):
         for role in ("patient", "follow-up", "image"):
             if roles.count(role) > 1:
                 raise ValueError(f"at most one column has the role {role}")
-        has_features = bool(self.features or self.terms)
-        if not has_features and self.image is None:
+        if not self.features and self.image is None:
             raise ValueError("at least one column has the role feature or image")
-        if has_features and self.image is not None:
+        if self.features and self.image is not None:
             raise ValueError("a model for images reads no other column; give the features the role group or ignore")
         if self.follow_up is not None:
             self._check_follow_up(self.follow_up)
@@ -293,11 +291,6 @@ class Contract(Document):
         )
 
     @property
-    def terms(self) -> tuple[TermsFeature, ...]:
-        """The columns with lists or notes, in the order of the contract."""
-        return tuple(column for column in self.columns if isinstance(column, TermsFeature))
-
-    @property
     def target(self) -> Target:
         """The column of the outcome (the target). A contract has exactly one such column."""
         return next(column for column in self.columns if isinstance(column, Target))
@@ -335,7 +328,7 @@ class Contract(Document):
     def encoded_columns(self) -> tuple[str, ...]:
         """The names of the columns that a model reads, after encoding. They depend only on the contract."""
         images = () if self.image is None else self.image.encoded_columns
-        return (*(name for column in (*self.features, *self.terms) for name in column.encoded_columns), *images)
+        return (*(name for column in self.features for name in column.encoded_columns), *images)
 
     @property
     def digest(self) -> str:

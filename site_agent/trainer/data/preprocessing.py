@@ -3,9 +3,7 @@
 The same code encodes for training, testing and prediction. It is saved as JSON together with its contract, so a
 prediction needs no second file that could have changed. The text keeps every float exactly. Numbers and ordinal
 positions are z-scored with the population deviation (scikit-learn's StandardScaler); a column that is constant in
-training is only centred. Columns of one-hot and of missing flags stay 0 and 1. Weights of terms are TF-IDF, then
-MaxAbs, as in FENDA-FL's GEMINI tasks (Tavakoli et al. 2024, appendix E), with the formulas of scikit-learn's
-TfidfTransformer and MaxAbsScaler.
+training is only centred. Columns of one-hot and of missing flags stay 0 and 1.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from pydantic import Field, ValidationError
 from protos.errors import ConfigurationError, DataError
 from protos.plan.documents import Document
 from site_agent.trainer.data.cell_rules import UNKNOWN_POSITION
-from site_agent.trainer.data.cells import Counts, Numbers
+from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.columns import (
     CategoricalFeature,
     Feature,
@@ -133,39 +131,6 @@ def _coded(feature: Feature, encoding: OrdinalEncoding | OneHotEncoding, values:
             assert_never(encoding)
 
 
-class TermWeights(Document):
-    """The rarity of each term in the training rows: ln((1 + rows) / (1 + rows with the term)) + 1, for each column.
-
-    `largest` is the largest weight of a training row in each column, 1 if no training row has the term.
-    """
-
-    rarity: tuple[Annotated[float, Field(ge=1)], ...]
-    largest: tuple[Annotated[float, Field(gt=0)], ...]
-
-
-def fit_terms(counts: Counts) -> TermWeights:
-    """Compute the weights of terms from `counts` of at least one training row: uint16 of shape (rows, columns)."""
-    rows, has_term = len(counts), np.count_nonzero(counts, axis=0)
-    rarity = np.log((1 + rows) / (1 + has_term)) + 1
-    ones = np.ones(counts.shape[1])
-    largest = weighted(counts, TermWeights(rarity=tuple(rarity.tolist()), largest=tuple(ones.tolist()))).max(axis=0)
-    largest = np.where(largest > 0, largest, ones)
-    return TermWeights(rarity=tuple(rarity.tolist()), largest=tuple(largest.astype(np.float64).tolist()))
-
-
-def weighted(counts: Counts, weights: TermWeights) -> npt.NDArray[np.float32]:
-    """Return the weights of counted terms, TF-IDF and then MaxAbs: float32 of the counts' shape.
-
-    A weight is count times rarity, scaled so that each row has length one, then divided by the column's largest weight.
-    """
-    found = counts.astype(np.float32)
-    found *= np.array(weights.rarity, dtype=np.float32)
-    # Every rarity is at least 1. So only an empty row has a length below 1, and this row stays zero.
-    found /= np.maximum(np.sqrt(np.einsum("ij,ij->i", found, found)), np.float32(1))[:, None]
-    found /= np.array(weights.largest, dtype=np.float32)
-    return found
-
-
 Rows: TypeAlias = npt.NDArray[np.int64]
 Features: TypeAlias = npt.NDArray[np.float32]
 Targets: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.int64] | npt.NDArray[np.float64]
@@ -179,7 +144,6 @@ class Preprocessing(Document):
     encodings: tuple[Annotated[Encoding, Field(discriminator="kind")], ...]
     target_scale: Scale | None
     pixel_scales: tuple[Scale, ...] = ()  # for images, one for each channel
-    term_weights: tuple[TermWeights, ...] = ()  # for lists and notes, in declared order
 
     def __repr_args__(self) -> list[tuple[str | None, object]]:
         """Return what `repr` shows: only fields without means and medians, because a traceback can contain the text."""
@@ -212,10 +176,6 @@ class Preprocessing(Document):
             if not np.isfinite(encoded[:, place : place + width]).all():
                 too_far.append(feature.name)
             place += width
-        for column, weights in zip(self.contract.terms, self.term_weights, strict=True):
-            counts = table.terms[column.name] if rows is None else table.terms[column.name][rows]
-            encoded[:, place : place + counts.shape[1]] = weighted(counts, weights)
-            place += counts.shape[1]
         if table.images is not None:
             self._encode_images(table.images, np.arange(count) if rows is None else rows, encoded[:, place:])
         if too_far:
@@ -308,7 +268,6 @@ def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
         encodings=tuple(encodings),
         target_scale=fit_scale(table.target[training_rows]) if has_scale and table.target is not None else None,
         pixel_scales=_pixel_scales(contract, table, training_rows),
-        term_weights=tuple(fit_terms(table.terms[column.name][training_rows]) for column in contract.terms),
     )
 
 
@@ -339,10 +298,8 @@ def _channel_scale(images: Features, rows: Rows, columns: slice) -> Scale:
 def _layout(contract: Contract) -> list[tuple[str, tuple[str, ...]]]:
     """Return the parts of a contract that must be equal in training and prediction. Units and ranges can differ."""
     images = [] if contract.image is None else [(contract.image.name, (str(contract.image.image),))]
-    terms = [(item.name, (item.type, item.separator, *item.encoded_columns)) for item in contract.terms]
     return [
         *images,
-        *terms,
         *(
             (item.name, item.codes if isinstance(item, CategoricalFeature) else (item.missing,))
             for item in contract.features
@@ -376,10 +333,4 @@ def _fits(loaded: Preprocessing) -> bool:
     features = loaded.contract.features
     kinds = [item.encoding if isinstance(item, CategoricalFeature) else "numeric" for item in features]
     regression = isinstance(loaded.contract.target, RegressionTarget)
-    terms = [len(item.encoded_columns) for item in loaded.contract.terms]
-    return (
-        terms == [len(item.rarity) for item in loaded.term_weights]
-        and terms == [len(item.largest) for item in loaded.term_weights]
-        and kinds == [item.kind for item in loaded.encodings]
-        and regression == (loaded.target_scale is not None)
-    )
+    return kinds == [item.kind for item in loaded.encodings] and regression == (loaded.target_scale is not None)

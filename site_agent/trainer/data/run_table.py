@@ -68,9 +68,6 @@ def unusable_columns(table: Table, rows: SplitRows | None) -> Iterator[Mistake]:
             yield Mistake(flaw=empty, column=feature.name)
         elif feature.same_for_patient and table.patients is not None:
             yield from _two_people(table, feature.name, values)
-    for name, counts in table.terms.items():
-        if not counts.any():
-            yield Mistake(flaw=empty, column=name)
     target = table.contract.target
     if rows is not None and table.target is not None:
         there = set(table.target[rows.training].tolist())
@@ -173,7 +170,6 @@ def table_digest(table: Table) -> str:
     if table.put_aside:
         is_query = isinstance(table.contract.format, SqlFormat)  # whose rows have new numbers each time
         arrays.append(("put aside", np.array([len(table.put_aside)] if is_query else table.put_aside)))
-    arrays += [(f"terms {name}", counts) for name, counts in table.terms.items()]
     patients = "\0".join(table.patients or ()).encode("utf-8", "surrogatepass")
     arrays.append(("patients", np.frombuffer(patients, dtype=np.uint8)))
     return array_digest(f"global-layers table 1 {table.contract.digest}", arrays)

@@ -41,10 +41,8 @@ from site_agent.trainer.data.cell_rules import (
 )
 from site_agent.trainer.data.cells import (
     BlockParser,
-    Counts,
     Numbers,
     Parsed,
-    TermsReader,
     date_parser,
     decimal_marks,
     feature_parser,
@@ -103,7 +101,6 @@ class Table:
         target: float64 of shape (rows,): 0 and 1, the index of the class, or the number; None in a table for
             prediction.
         images: float32 of shape (rows, numbers of an image), each in [0, 1]; None if the contract has no images.
-        terms: for each list or note, uint16 of shape (rows, columns): how often each term occurs.
         patients: one identifier per row, None if the table has no such column.
         follow_up: float64 of shape (rows,), the time to the event or to the end of follow-up, NaN if missing; None if
             the contract has no such column, and in a table for prediction.
@@ -125,7 +122,6 @@ class Table:
     dropped: tuple[int, ...] = ()
     put_aside: tuple[int, ...] = ()
     images: Pixels | None = None
-    terms: Mapping[str, Counts] = field(default_factory=lambda: MappingProxyType({}))
     scratch: Path | None = None
 
     def __repr__(self) -> str:
@@ -134,9 +130,8 @@ class Table:
 
     @cached_property
     def marks(self) -> tuple[Numbers, ...]:
-        """For each image, list or note of a row a number, float64. Equal images, lists or notes have equal numbers."""
-        images = () if self.images is None else (self.images,)
-        return tuple(map(_marks, (*images, *self.terms.values())))
+        """A number for the image of each row, float64; empty without images. Equal images have equal numbers."""
+        return () if self.images is None else (_marks(self.images),)
 
 
 def _marks(rows: npt.NDArray[np.generic]) -> Numbers:
@@ -254,7 +249,6 @@ class _Reading:
         self.drops = not for_prediction and contract.target.missing == "drop"
         self.dropped: list[int] = []
         self.folder: ImageFolder | None = None
-        self.terms = TermsReader(contract.terms, contract.missing_markers)
 
     def run(self, path: Path) -> Table:
         form, doubts = self.contract.format, list[Doubt]()
@@ -272,7 +266,7 @@ class _Reading:
             image = self.contract.image
             if image is not None and image.name in positions:
                 self.folder = ImageFolder(image, path, self.contract.missing_markers, self.scratch)
-            others = (self.contract.patient, image, *self.contract.terms)
+            others = (self.contract.patient, image)
             read = {*parsers, *(column.name for column in others if column and column.name in positions)}
             places = sorted({*(positions[name] for name in read), *self.other_places.values()})
             self.parsed = {name: array("d") for name in parsers if not isinstance(self.dates.get(name), DayColumn)}
@@ -437,7 +431,6 @@ class _Reading:
             self.patients += compute.utf8_trim_whitespace(cells.filter(arrow.array(is_used))).to_pylist()
         for name, place in self.other_places.items():
             self.others[name] += texts_of(block.columns[place])
-        self._take_terms(block, positions, is_used)
         self._take_images(block, positions, is_used)
 
     def _interval(self, name: str, own: Parsed, days: Mapping[str, Parsed]) -> Parsed:
@@ -457,14 +450,6 @@ class _Reading:
         for row, place, cell in block.unreadable:
             if place in columns:
                 self.mistakes.add(cell.words, [row], column=columns[place])
-
-    def _take_terms(self, block: Block, positions: Mapping[str, int], is_used: npt.NDArray[np.bool_]) -> None:
-        used = np.flatnonzero(is_used)
-        self.terms.reserve(sum(map(len, self.rows)))
-        for column in self.contract.terms:
-            if column.name in positions:
-                cells = texts_of(block.columns[positions[column.name]])
-                self.terms.take(column.name, [cells[place] for place in used], block.rows[used], self.mistakes)
 
     def _take_images(self, block: Block, positions: Mapping[str, int], is_used: npt.NDArray[np.bool_]) -> None:
         if self.folder is None or self.contract.image is None:
@@ -491,14 +476,13 @@ class _Reading:
         is_identified = self.contract.patient is not None and self.contract.patient.name in positions
         if not self.for_prediction and is_identified:
             self._find_anonymous(rows)
-        images, terms = self._all_images(self.contract.image, len(rows)), self.terms.counts(len(rows))
+        images = self._all_images(self.contract.image, len(rows))
         left_out = self._left_out(len(rows))
         is_query = isinstance(self.contract.format, SqlFormat) and not self.for_prediction
-        keep = self._by_content(columns.values(), terms.values(), images) if is_query else np.arange(len(rows))
+        keep = self._by_content(columns.values(), images) if is_query else np.arange(len(rows))
         keep = keep[~np.isin(rows[keep], left_out)]
         if not np.array_equal(keep, np.arange(len(rows))):
             columns = {name: values[keep] for name, values in columns.items()}
-            terms = {name: counts[keep] for name, counts in terms.items()}
             self.patients = [self.patients[place] for place in keep] if is_identified else []
             rows, images = rows[keep], None if images is None else chosen_images(images, keep, self.scratch)
         for values in (*columns.values(), rows):
@@ -521,15 +505,12 @@ class _Reading:
             dropped=tuple(self.dropped),
             put_aside=tuple(left_out.tolist()),
             images=images,
-            terms=MappingProxyType(terms),
             scratch=self.scratch,
         )
 
-    def _by_content(
-        self, values: Iterable[Numbers], terms: Iterable[Counts], images: Pixels | None
-    ) -> npt.NDArray[np.int64]:
+    def _by_content(self, values: Iterable[Numbers], images: Pixels | None) -> npt.NDArray[np.int64]:
         """Return the places of the rows in the order of their values, because a database promises no order."""
-        marks = [*map(_marks, terms), *([] if images is None else [_marks(images)])]
+        marks = [] if images is None else [_marks(images)]
         patients = [np.array(self.patients)] if self.patients else []
         return np.lexsort([*values, *marks, *patients]).astype(np.int64)
 

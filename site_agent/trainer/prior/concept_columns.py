@@ -395,5 +395,4 @@ def _own_places(plan: NetworkPlan, contract: Contract) -> list[int]:
         if feature.concept not in names:
             places += range(start, start + width)
         start += width
-    terms = sum(len(column.encoded_columns) for column in contract.terms)
-    return [*places, *range(start, start + terms)]
+    return places

@@ -24,7 +24,7 @@ from site_agent.desk.results.run_report import make_report
 from site_agent.desk.results.saved_model import load_model
 from site_agent.hospital import read_hospital
 from site_agent.trainer.before_rounds import begin_study
-from site_agent.trainer.data.columns import TermsFeature
+from site_agent.trainer.data.columns import NumericFeature
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
 from site_agent.trainer.prior.concept_columns import concept_inputs, read_columns, read_places
 from site_agent.trainer.requests import Asked
@@ -173,12 +173,12 @@ def test_a_run_ends_in_models_that_predict_and_are_exported(tmp_path: Path, meth
     assert "AUROC" in report_page(facts)
 
 
-def test_only_a_network_with_columns_of_a_site_s_own_reads_lists_beside_concepts() -> None:
-    """A list is no concept. A parallel network reads it behind the site's own features; a dense network does not."""
+def test_only_a_network_with_columns_of_a_site_s_own_reads_columns_beside_concepts() -> None:
+    """A parallel network reads a column without a concept behind the concepts; a dense network does not."""
     tables = uci_tables(CONCEPTS.parent)
     contract = tables["va"].contract
-    drugs = TermsFeature(name="drugs", role="feature", type="codes", buckets=3)
-    contract = contract.model_copy(update={"columns": (drugs, *contract.columns)})
+    weight = NumericFeature(name="weight", role="feature", type="numeric", missing="median-and-flag")
+    contract = contract.model_copy(update={"columns": (weight, *contract.columns)})
     like = plan_of_tables(tables, 3)
     plans = {
         "fedavg": network_plan(like, "fedavg", MLP),
@@ -187,7 +187,8 @@ def test_only_a_network_with_columns_of_a_site_s_own_reads_lists_beside_concepts
 
     dense, parallel = (read_columns(plan, contract) for plan in plans.values())
 
-    assert parallel[-3:] == ("drugs in bucket 1 of 3", "drugs in bucket 2 of 3", "drugs in bucket 3 of 3")
-    places = read_places(plans["fenda-fl"], contract)[-3:]
-    assert tuple(contract.encoded_columns[place] for place in places) == parallel[-3:]
-    assert not any("drugs" in name for name in dense)
+    shared = len(dense)
+    assert parallel[shared : shared + 2] == ("weight", "weight is missing")
+    places = read_places(plans["fenda-fl"], contract)
+    assert tuple(contract.encoded_columns[place] for place in places[shared:]) == parallel[shared:]
+    assert not any("weight" in name for name in dense)
