@@ -55,7 +55,7 @@ from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.privacy_in_words import price_in_words
-from protos.plan.server_rules import RuleState, apply_rule, begin_rule, spans
+from protos.plan.server_rules import RuleState, apply_rule, begin_rule
 from protos.plan.short_wire import first_exponents, next_exponents, sum_goes_down
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
@@ -267,7 +267,7 @@ class Run:
             return self.values[: sum(tensor.number_count for tensor in tensors)]
         if len(tensors) == len(self.manifest.tensors):
             return self.values if has_controls else self.values[:count]
-        places = [place for place, _ in spans(self.manifest, tensors)]
+        places = [self.manifest.places[tensor.name] for tensor in tensors]
         places += [slice(count + place.start, count + place.stop) for place in places if has_controls]
         return np.concatenate([self.values[place] for place in places] or [np.empty(0, np.float32)])
 

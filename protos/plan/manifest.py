@@ -83,6 +83,11 @@ class Manifest:
         return sum(tensor.number_count for tensor in self.tensors)
 
     @cached_property
+    def places(self) -> dict[str, slice]:
+        """Return the place of each tensor in the vector of all updates, by its name."""
+        return dict(zip((tensor.name for tensor in self.tensors), slices_of(self.tensors), strict=True))
+
+    @cached_property
     def layers(self) -> tuple[str, ...]:
         """Return the names of the layers to which these tensors belong, in the network's order."""
         return tuple(dict.fromkeys(tensor.layer for tensor in self.tensors))
@@ -112,10 +117,7 @@ class Manifest:
         Args:
             vector: float32 of shape (parameters,).
         """
-        return {
-            tensor.name: vector[part].reshape(tensor.shape)
-            for tensor, part in zip(self.tensors, slices_of(self.tensors), strict=True)
-        }
+        return {tensor.name: vector[self.places[tensor.name]].reshape(tensor.shape) for tensor in self.tensors}
 
     def initial_parameters(self, seed: int) -> Float32:
         """Return the shared parameters before round 0, which are the same at the coordinator and at every site.

@@ -7,45 +7,23 @@ stored in float64.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
 
 from protos.numbers.fixed_point import BLOCK, FixedPoint
 from protos.numbers.round_sums import Sums
-from protos.plan.architecture import TensorSpec
 from protos.plan.ingredients import Adaptive, Controlled, Mean, Moment, ServerRule
 from protos.plan.manifest import Manifest, slices_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.noisy_results import mean_change
 
-_FEWEST_FOR_THREADS: Final = 64  # number of blocks; with fewer, threads cost more than they save
-_MOST_THREADS: Final = 4
-
 Float32: TypeAlias = npt.NDArray[np.float32]
 Float64: TypeAlias = npt.NDArray[np.float64]
 RuleState: TypeAlias = dict[str, Float64]
-
-
-@dataclass(frozen=True)
-class _Stretch:
-    """A range of adjacent numbers in the sum. All of them are divided by the same number: scale times weight."""
-
-    place: slice  # in the parameters
-    part: slice  # in the sum
-    divisor: float
-
-    def blocks(self) -> Iterator[_Stretch]:
-        """Yield smaller parts of this range, each small enough for the cache of a processor core."""
-        for start in range(0, self.part.stop - self.part.start, BLOCK):
-            part = slice(self.part.start + start, min(self.part.start + start + BLOCK, self.part.stop))
-            first = self.place.start + start
-            yield _Stretch(slice(first, first + part.stop - part.start), part, self.divisor)
 
 
 @dataclass(frozen=True)
@@ -88,58 +66,27 @@ def apply_rule(plan: NetworkPlan, manifest: Manifest, sums: Sums, parameters: Fl
 
     # In float64 sums are exact, so adding 1 for n rounds gives n. In float32 short integers are.
     kind = np.float32 if isinstance(rule, Mean) and sums.exponents else np.float64
-
-    def move(blocks: list[_Stretch]) -> None:
-        for block in blocks:
-            mean = np.divide(sums.updates[block.part], block.divisor, dtype=kind)
-            step = _step(rule, mean, {name: array[block.place] for name, array in state.items()}, pace)
-            np.add(parameters[block.place], step, out=parameters[block.place], casting="same_kind")
-
-    blocks = [block for stretch in _stretches(plan, manifest, sums) for block in stretch.blocks()]
-    if len(blocks) < _FEWEST_FOR_THREADS:
-        move(blocks)
-    else:  # no block reads data that another writes, so the bits do not depend on the order
-        cores = min(os.cpu_count() or 1, _MOST_THREADS)
-        with ThreadPoolExecutor(cores) as threads:
-            for done in [threads.submit(move, blocks[core::cores]) for core in range(cores)]:
-                done.result()
+    for place, part, divisor in _blocks(plan, manifest, sums):
+        mean = np.divide(sums.updates[part], divisor, dtype=kind)
+        step = _step(rule, mean, {name: array[place] for name, array in state.items()}, pace)
+        np.add(parameters[place], step, out=parameters[place], casting="same_kind")
 
 
-def _stretches(plan: NetworkPlan, manifest: Manifest, sums: Sums) -> Iterator[_Stretch]:
-    weight = sums.weight(plan.weighting)
-    if not sums.exponents:
-        scale = FixedPoint(plan.masking.clipping_range, len(plan.sites)).scale
-        for place, part in spans(manifest, sums.exchange.up):
-            yield _Stretch(place, part, scale * weight)
-        return
-    starts = dict(zip((tensor.name for tensor in manifest.tensors), slices_of(manifest.tensors), strict=True))
+def _blocks(plan: NetworkPlan, manifest: Manifest, sums: Sums) -> Iterator[tuple[slice, slice, float]]:
+    """Yield for some adjacent numbers their place in the parameters and in the sum, and the divisor: scale * weight.
+
+    Blocks are small enough for the cache of a processor core.
+    """
+    weight, scale = sums.weight(plan.weighting), FixedPoint(plan.masking.clipping_range, len(plan.sites)).scale
     numbers = {layer: number for number, layer in enumerate(manifest.layers)}
     for tensor, part in zip(sums.exchange.up, slices_of(sums.exchange.up), strict=True):
-        scale = math.ldexp(1.0, sums.exponents[numbers[tensor.layer]])
-        yield _Stretch(starts[tensor.name], part, scale * weight)
-
-
-def spans(manifest: Manifest, tensors: tuple[TensorSpec, ...]) -> tuple[tuple[slice, slice], ...]:
-    """Return the positions of tensors in the manifest's vector, and in a vector with only these tensors.
-
-    Args:
-        manifest: every tensor that may be sent.
-        tensors: some of them, in the manifest's order.
-
-    Returns:
-        pairs of slices: a position in the manifest's vector, and the position of the same numbers in the smaller
-            vector.
-        Neighbouring tensors share one pair.
-    """
-    places = dict(zip((tensor.name for tensor in manifest.tensors), slices_of(manifest.tensors), strict=True))
-    found: list[tuple[slice, slice]] = []
-    for tensor, part in zip(tensors, slices_of(tensors), strict=True):
-        place = places[tensor.name]
-        if found and found[-1][0].stop == place.start:
-            before, earlier = found.pop()
-            place, part = slice(before.start, place.stop), slice(earlier.start, part.stop)
-        found.append((place, part))
-    return tuple(found)
+        place = manifest.places[tensor.name]
+        if sums.exponents:
+            scale = math.ldexp(1.0, sums.exponents[numbers[tensor.layer]])
+        for start in range(0, tensor.number_count, BLOCK):
+            end = min(start + BLOCK, tensor.number_count)
+            moved = slice(place.start + start, place.start + end)
+            yield moved, slice(part.start + start, part.start + end), scale * weight
 
 
 def _step(rule: ServerRule, mean: Float64, state: RuleState, pace: _Pace) -> Float64:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protos.plan.exchange import Exchange, Exchanges, is_measured, pack_layers, stage_at, unpack_layers
-from protos.plan.manifest import manifest_of, most_bytes, rounds_with, slices_of
+from protos.plan.manifest import manifest_of, most_bytes, rounds_with
 from protos.plan.plan import Plan
-from protos.plan.server_rules import spans
 from protos.wire.messages import MalformedMessage, Stage
-from tests.for_each import for_each
 from tests.protos.examples import METHODS, plan_of_method
 
 PROBE, TRAINING, VALIDATION = Stage.PROBE, Stage.TRAINING, Stage.VALIDATION
@@ -154,26 +150,6 @@ def test_what_the_plan_does_not_allow_is_no_round(plan: Plan, number: int, stage
     """Another stage, another number or another choice of layers is a MalformedMessage at whoever computes it."""
     with pytest.raises(MalformedMessage):
         exchanges_of(plan).of(number, stage, layers)
-
-
-@for_each("seed", range(30))
-def test_spans_carry_every_number_to_its_place(seed: int) -> None:
-    """Copying by spans is copying tensor by tensor; neighbours are copied at once."""
-    generator = np.random.default_rng(seed)
-    manifest = manifest_of(a_plan(**CHAIN))
-    tensors = tuple(tensor for tensor in manifest.tensors if generator.random() < 0.6)
-    vector = generator.normal(size=manifest.parameters).astype(np.float32)
-    views, found = manifest.views(vector), spans(manifest, tensors)
-
-    small = np.concatenate([np.empty(0, np.float32), *(vector[place] for place, _ in found)])
-
-    wanted = [views[tensor.name].ravel() for tensor in tensors]
-    np.testing.assert_array_equal(small, np.concatenate([np.empty(0, np.float32), *wanted]))
-    assert [part for _, part in found] == sorted((part for _, part in found), key=lambda part: part.start)
-    assert all(earlier[0].stop < later[0].start for earlier, later in pairwise(found))
-    assert sum(part.stop - part.start for _, part in found) == sum(
-        part.stop - part.start for part in slices_of(tensors)
-    )
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

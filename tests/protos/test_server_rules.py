@@ -11,7 +11,6 @@ import pytest
 
 from protos.numbers.fixed_point import BLOCK, FixedPoint
 from protos.numbers.round_sums import Sums
-from protos.plan import server_rules
 from protos.plan.ingredients import Moment
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
@@ -53,24 +52,6 @@ def test_the_mean_rule_adds_the_mean(size: int, seed: int) -> None:
 
     expected = received.astype(np.float64) + totals.astype(np.float64) / (scale * 2.5)
     np.testing.assert_array_equal(found, expected.astype(np.float32))
-
-
-@pytest.mark.parametrize("method", [MEAN, {"name": "fedadam"}])
-def test_several_threads_change_no_bit(method: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large model is updated by several threads at once: parameters and memory are those of one thread."""
-    generator, size = np.random.default_rng(5), 9 * BLOCK + 7
-    plan = plan_of(method, parameters=size, sites="abc")
-    received = generator.normal(size=size).astype(np.float32)
-    rounds = [sums_of(plan, generator.normal(size=size)) for _ in range(3)]
-    alone, together = begun(plan), begun(plan)
-
-    expected = after(plan, received, *rounds, state=alone)
-    monkeypatch.setattr(server_rules, "_FEWEST_FOR_THREADS", 2)
-    found = after(plan, received, *rounds, state=together)
-
-    np.testing.assert_array_equal(found, expected)
-    for name, array in alone.items():
-        np.testing.assert_array_equal(together[name], array)
 
 
 # Two rounds by hand from x = 1: the mean updates are 1/2 and -1/4, rate 0.1, first decay 0.9, offset 0.001.
