@@ -1,4 +1,4 @@
-"""Draws plots for an HTML page with matplotlib: lines, points and intervals, as SVG images inside the page.
+"""Draws plots for an HTML page with matplotlib: lines and points, as SVG images inside the page.
 
 Equal numbers give equal bytes. Nothing is loaded: no font, no script, no file. Lines also differ in their dashes, and
 every image has a description in words for people who use a screen reader.
@@ -24,7 +24,6 @@ PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#806600", "#7a3e9
 COLOURS: Final = len(PALETTE)
 DASHES: Final = ("-", "--", ":", "-.", (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
 GREY: Final = "#57606a"
-_LONGEST_LABEL: Final = 48  # characters
 INCHES: Final = 1 / 96
 
 
@@ -51,16 +50,6 @@ class Axis:
     high: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One row of an interval plot: a number and its interval. If `words` is set, it is shown in place of the limits."""
-
-    label: str
-    value: float | None
-    interval: Sequence[float] | None = None
-    words: str | None = None
-
-
 def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
     """Return a plot with lines and points as an HTML image. `about` describes it. The last series is on top."""
     figure = Figure(figsize=(460 * INCHES, 380 * INCHES), layout="constrained")
@@ -81,46 +70,11 @@ def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
     return image(about, figure)
 
 
-def intervals(about: str, label: str, rows: Sequence[Row], reference: float | None = None) -> str:
-    """Draw a row for each number, from top to bottom, with its interval, and a vertical line at `reference`."""
-    figure = Figure(figsize=(760 * INCHES, (70 + 24 * len(rows)) * INCHES), layout="constrained")
-    axes = figure.add_subplot(xlabel=label)
-    right = axes.secondary_yaxis("right")
-    if reference is not None:
-        axes.axvline(reference, color=GREY, linestyle=":", linewidth=1.2)
-    for place, row in enumerate(rows):
-        if row.interval is not None:
-            axes.plot(row.interval, [place, place], color=PALETTE[0], linewidth=2)
-        if row.value is not None:
-            axes.plot([row.value], [place], "o", color=PALETTE[0], markersize=5)
-    names = [row.label if len(row.label) <= _LONGEST_LABEL else f"{row.label[: _LONGEST_LABEL - 1]}…" for row in rows]
-    axes.set_yticks(range(len(rows)), names)
-    right.set_yticks(range(len(rows)), [_figures(row) for row in rows])
-    right.tick_params(length=0)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.grid(axis="x", color="#d0d7de", linewidth=0.5)
-    return image(about, figure)
-
-
 def axis_over(label: str, numbers: Sequence[float]) -> Axis:
     """Return an axis whose range includes all numbers, with a margin."""
     low, high = (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
     margin = 0.06 * (high - low) or 0.05 * abs(high) or 0.5
     return Axis(label=label, low=low - margin, high=high + margin)
-
-
-def _figures(row: Row) -> str:
-    if row.value is None:
-        return "not defined"
-    shown = _short(row.value)
-    if row.interval is None:
-        return shown
-    low, high = row.interval
-    return f"{shown} ({row.words or f'{_short(low)} to {_short(high)}'})"
-
-
-def _short(value: float) -> str:
-    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
 
 
 def image(about: str, figure: Figure) -> str:

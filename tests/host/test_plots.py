@@ -1,4 +1,4 @@
-"""Plots of a report: the same numbers give the same bytes, every model has a line or is named, and values are right."""
+"""Plots of a report: the same numbers give the same bytes, every model has a plot or is named, and values are right."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import re
 import numpy as np
 import pytest
 
-from host.plots import Axis, Row, Series, intervals, plot
+from host.plots import Axis, Series, plot
 from site_agent.desk.comparison.evaluation import HeldOutRows
-from site_agent.desk.findings.drawings import calibration_plots, ranking_plot, title_of
+from site_agent.desk.findings.drawings import calibration_plots, title_of
 from site_agent.desk.findings.subgroups import subgroups
 
 UNIT = Axis(label="<x>", low=0.0, high=1.0)
@@ -24,29 +24,24 @@ def captions(markup: str) -> list[str]:
 def test_equal_numbers_give_equal_bytes_that_load_nothing() -> None:
     """A drawing has no date, no random identifier and no address of another file, and its words are text."""
     lines = [Series(label="<b>", xs=[0.0, 1.0], ys=[0.5, 1.5], colour=colour) for colour in (-2, -1, 0, 9)]
-    rows = [Row(label="<b>", value=0.5, interval=(0.4, 0.6)), Row(label="none", value=None)]
-    drawn = [plot("<about>", UNIT, UNIT, lines), intervals("<about>", "<x>", rows, reference=0.5)]
+    markup = plot("<about>", UNIT, UNIT, lines)
 
-    assert drawn == [plot("<about>", UNIT, UNIT, lines), intervals("<about>", "<x>", rows, reference=0.5)]
-    for markup in drawn:
-        assert 'alt="&lt;about&gt;"' in markup
-        svg = base64.b64decode(markup.partition("base64,")[2].partition('"')[0]).decode()
-        assert re.findall(r'href="(?!#)|@import|<script|<image|url\((?!#)', svg) == []
+    assert markup == plot("<about>", UNIT, UNIT, lines)
+    assert 'alt="&lt;about&gt;"' in markup
+    svg = base64.b64decode(markup.partition("base64,")[2].partition('"')[0]).decode()
+    assert re.findall(r'href="(?!#)|@import|<script|<image|url\((?!#)', svg) == []
 
 
-def test_every_model_has_a_line_or_is_named() -> None:
+def test_every_model_has_a_plot_or_is_named() -> None:
     """Seven models and a guess: seven plots of calibration, and a sentence for the guess."""
     names = ["federated", "siloed", "placebo", "expert", "logistic_regression", "random_forest", "gradient_boosting"]
     line = {"xs": [0.0, 1.0], "ys": [0.0, 1.0]}
-    curves = {name: {"roc": line, "calibration": line} for name in [*names, "majority_guess"]}
+    curves = {name: {"calibration": line} for name in [*names, "majority_guess"]}
     facts = {"task": "binary", "curves": curves}
 
-    ranking, left_out = ranking_plot(facts)
     calibrated, others = calibration_plots(facts)
 
-    assert captions(ranking) == ["ROC curve"]
     assert captions(calibrated) == [f"Calibration, {title_of(name)}" for name in names]
-    assert "guess by prevalence" in left_out
     assert "guess by prevalence" in others
 
 

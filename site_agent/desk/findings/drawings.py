@@ -10,10 +10,7 @@ from host.plots import (
     OTHER_REFERENCE,
     REFERENCE,
     Axis,
-    Row,
     Series,
-    axis_over,
-    intervals,
     plot,
 )
 from host.printed_page import figure, figures, paragraph
@@ -32,7 +29,6 @@ _TITLES: Final = {
 }
 _SHARE: Final = {"low": 0.0, "high": 1.0}
 _KINDS: Final = {
-    "roc": ("ROC curve", "false positive rate (1 - specificity)", "sensitivity"),
     "calibration": ("Calibration", "predicted probability", "share that had the outcome"),
     "decision": ("Decision curve", "threshold probability", "net benefit per row"),
 }
@@ -42,20 +38,6 @@ _LAST_THRESHOLD: Final = 0.6
 def title_of(name: str) -> str:
     """Return the name of a model as the reader of a report sees it."""
     return _TITLES.get(name, name)
-
-
-def ranking_plot(facts: Facts) -> list[str]:
-    """Draw the ROC curve with a line for each model, if the outcome is yes or no. List the models without a line."""
-    if facts["task"] != "binary":
-        return []
-    title, across, up = _KINDS["roc"]
-    series = [Series(label="chance", xs=[0, 1], ys=[0, 1], colour=REFERENCE)]
-    chosen = _shown(facts)[:COLOURS]
-    for colour, name in enumerate(chosen):
-        if (found := facts["curves"][name]["roc"]) is not None:
-            series.append(Series(label=title_of(name), xs=found["xs"], ys=found["ys"], colour=colour))
-    drawn = plot(f"{title}: {up} against {across}", Axis(label=across, **_SHARE), Axis(label=up, **_SHARE), series)
-    return [figures(figure(title, drawn)), *_without(facts, chosen)]
 
 
 def decision_plot(facts: Facts) -> list[str]:
@@ -107,31 +89,3 @@ def _calibration(label: str, line: Facts) -> str:
         groups = "groups of about equal size"
         series.append(Series(label=groups, xs=found["xs"], ys=found["ys"], colour=0, kind="points"))
     return figure(f"{title}, {label}", plot(f"{title} of {label}: {up} against {across}", x, y, series))
-
-
-def predicted_and_observed(facts: Facts) -> list[str]:
-    """Draw a regression's predictions for the test rows against the observed values."""
-    points = facts.get("predicted_and_observed")
-    if points is None:
-        return []
-    unit = f", {facts['unit']}" if facts["unit"] else ""
-    both = axis_over("", [*points["xs"], *points["ys"]])
-    x = Axis(label=f"predicted{unit}", low=both.low, high=both.high)
-    y = Axis(label=f"observed{unit}", low=both.low, high=both.high)
-    ends = [both.low, both.high]
-    series = [
-        Series(label="equal", xs=ends, ys=ends, colour=REFERENCE),
-        Series(label="test rows", xs=points["xs"], ys=points["ys"], colour=0, kind="points"),
-    ]
-    return [
-        figures(figure("Predicted and observed", plot("Predicted against observed values of test rows", x, y, series)))
-    ]
-
-
-def subgroup_plot(found: Sequence[Facts], metric: str, label: str) -> str:
-    """Draw the main metric, such as AUROC, for each group of patients."""
-    rows = []
-    for one in found:
-        few = " (few)" if one["is_small"] else ""
-        rows.append(Row(label=f"{one['group']}: {one['value']}{few}", value=one[metric], interval=one["interval"]))
-    return figure(f"{label} by group", intervals(f"{label} in every subgroup", label, rows), is_wide=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final, assert_never, cast
 
@@ -18,10 +17,8 @@ from protos.errors import ConfigurationError
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.findings.curves import (
-    benefit_of_treating_all,
     calibration_curve,
     decision_curve,
-    receiver_operating_characteristic,
 )
 from site_agent.desk.findings.subgroups import subgroups
 from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds, prevalence_of
@@ -35,7 +32,6 @@ RECEIVING: Final = "receiving"  # the key that a report has only at a site that 
 FEWEST_FOR_CALIBRATION: Final = 100
 FEWEST_TO_CHOOSE: Final = 30
 _SEED: Final = 20_261_122
-_MOST_POINTS: Final = 300
 
 
 def drawn_facts(
@@ -54,7 +50,6 @@ def drawn_facts(
             *_warnings(facts, test, groups),
         ],
         **(_of_outcome(test, models) if test.task == "binary" else {}),
-        **(_of_number(test, models[FEDERATED]) if test.task == "regression" else {}),
     }
 
 
@@ -94,30 +89,21 @@ def prior_rounds(newton_rounds: int) -> int:
     return newton_rounds + 2 if newton_rounds else 1  # the others are for the statistics and for the guard
 
 
-def _of_number(test: HeldOutRows, said: Scores) -> dict[str, Json]:
-    few = np.unique(np.linspace(0, len(test) - 1, min(len(test), _MOST_POINTS)).round().astype(np.int64))
-    points: Json = {"xs": said[few].tolist(), "ys": test.targets[few].astype(float).tolist()}
-    return {"predicted_and_observed": points}
-
-
 def _of_outcome(test: HeldOutRows, models: Mapping[str, Scores]) -> dict[str, Json]:
     """Return each model's curves, and the results of treating patients from usual thresholds on."""
     happened = test.labels == 1
     curves: dict[str, Json] = {}
     for name, scores in models.items():
-        roc, calibrated = receiver_operating_characteristic(happened, scores), calibration_curve(happened, scores)
         curves[name] = {
-            "roc": asdict(roc) if roc else None,
-            "calibration": asdict(calibrated) if calibrated else None,
-            "decision": asdict(decision_curve(happened, scores)),
+            "calibration": calibration_curve(happened, scores),
+            "decision": decision_curve(happened, scores),
         }
     return {
         "curves": curves,
-        "treat_all": asdict(benefit_of_treating_all(happened)),
-        "prevalence": prevalence_of(happened, test.patients).to_json(),
+        "treat_all": decision_curve(happened, np.ones(len(happened))),
+        "prevalence": prevalence_of(happened, test.patients),
         "at_thresholds": {
-            name: [one.to_json() for one in at_thresholds(happened, scores, USUAL_THRESHOLDS, test.patients)]
-            for name, scores in models.items()
+            name: at_thresholds(happened, scores, USUAL_THRESHOLDS, test.patients) for name, scores in models.items()
         },
     }
 

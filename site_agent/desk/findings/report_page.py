@@ -10,18 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from host.plots import Row, intervals
-from host.printed_page import Section, figure, figures, page, paragraph, table
+from host.printed_page import Section, page, paragraph, table
 from site_agent.desk.comparison.evaluation import METRIC_NAMES, headline_metric
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED
 from site_agent.desk.findings.clinical_parts import at_threshold, calibration, compared, figure_with_interval, verdict
-from site_agent.desk.findings.drawings import (
-    Facts,
-    predicted_and_observed,
-    ranking_plot,
-    subgroup_plot,
-    title_of,
-)
+from site_agent.desk.findings.drawings import Facts, title_of
 from site_agent.desk.findings.facts import RECEIVING, prior_rounds
 
 _READING: Final = (
@@ -66,10 +59,8 @@ def report_page(facts: Facts) -> str:
         Section(heading="What was compared", parts=[compared(facts, tuple(models))]),
         Section(heading="How good the models are", parts=_quality(facts)),
         Section(heading="Federated minus every other model", parts=_differences(facts)),
-        Section(heading="Ranking", parts=ranking_plot(facts)),
         Section(heading="Calibration", parts=calibration(facts, models)),
         Section(heading="Use for a decision", parts=at_threshold(facts)),
-        Section(heading="Predicted and observed", parts=predicted_and_observed(facts)),
         Section(heading="Groups of patients", parts=_groups(facts)),
         Section(heading="Which model was kept", parts=[paragraph(kept_sentence(facts))]),
         Section(heading="How to read this", parts=[paragraph(text) for text in _READING]),
@@ -119,20 +110,13 @@ def checkpoint_sentence(checkpoint: Facts, validation_rows: int) -> str:
 
 
 def _quality(facts: Facts) -> list[str]:
-    metric, models = headline_metric(facts["task"]), models_of(facts)
-    label = METRIC_NAMES[metric] + (f", {facts['unit']}" if metric == "rmse" and facts["unit"] else "")
-    rows = [
-        Row(label=title_of(name), value=one["metrics"][metric], interval=one["intervals"][metric])
-        for name, one in models.items()
-    ]
-    drawing = intervals(f"{label} of every model with its 95% interval", label, rows)
+    models = models_of(facts)
     names = list(models[FEDERATED]["metrics"])
     lines = [
         [title_of(name), *(figure_with_interval(one["metrics"][key], one["intervals"][key]) for key in names)]
         for name, one in models.items()
     ]
     return [
-        figures(figure(f"{label} on the test rows", drawing, is_wide=True)),
         table("Every model", ["model", *(METRIC_NAMES[key] for key in names)], lines),
         *(
             paragraph(
@@ -151,21 +135,9 @@ def _differences(facts: Facts) -> list[str]:
     found = {name: one for name, one in facts["differences"].items() if one.get(metric) is not None}
     if not found:
         return []
-    rows = [
-        Row(label=title_of(name), value=one[metric]["difference"], interval=one[metric]["interval"])
-        for name, one in found.items()
-    ]
-    label = f"difference in {METRIC_NAMES[metric]} (federated minus the other)"
-    side = "Left" if metric == "rmse" else "Right"
-    drawing = intervals(f"{label}, with paired 95% intervals", label, rows, reference=0.0)
     names = list(next(iter(found.values())))
     lines = [[title_of(name), *(_difference(key, one[key]) for key in names)] for name, one in found.items()]
     return [
-        figures(
-            figure(
-                f"{side} of the dotted line, the federated model is better than the other model", drawing, is_wide=True
-            )
-        ),
         table("Differences", ["federated minus", *(METRIC_NAMES[key] for key in names)], lines),
     ]
 
@@ -200,7 +172,7 @@ def _groups(facts: Facts) -> list[str]:
         head[2:2] = ["with the outcome", "mean predicted"]
         for line, one in zip(lines, found, strict=True):
             line[2:2] = [one["positive"], None if one["predicted"] is None else f"{one['predicted']:.1%}"]
-    return [figures(subgroup_plot(found, metric, METRIC_NAMES[metric])), table("Groups", head, lines)]
+    return [table("Groups", head, lines)]
 
 
 def report_lines(facts: Facts) -> Iterator[str]:

@@ -8,7 +8,6 @@ of one patient count as one, because they are not independent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,51 +21,6 @@ Happened = npt.NDArray[np.generic]
 Patients = npt.NDArray[np.int64] | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Share:
-    """A fraction of the rows, with its 95% interval. Without rows the fraction is None."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain values for `json.dumps`."""
-        return {"value": self.value, "interval": None if self.low is None else [self.low, self.high]}
-
-
-@dataclass(frozen=True, kw_only=True)
-class AtThreshold:
-    """The results of treating every patient whose predicted probability reaches one threshold.
-
-    Attributes:
-        threshold: the probability from which a patient is treated.
-        treated: share of rows at or above it.
-        sensitivity, specificity: of rows with, and without, the outcome.
-        positive_predictive_value, negative_predictive_value: of rows treated, and not treated.
-        net_benefit: see `net_benefit`, in true positives per row.
-        without_model: the net benefit of treating all or nobody, whichever is better.
-    """
-
-    threshold: float
-    treated: Share
-    sensitivity: Share
-    specificity: Share
-    positive_predictive_value: Share
-    negative_predictive_value: Share
-    net_benefit: float
-    without_model: float
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain values for `json.dumps`."""
-        return {name: one.to_json() if isinstance(one, Share) else one for name, one in vars(self).items()}
-
-
-def prevalence_of(happened: Happened, patients: Patients) -> Share:
-    """Return the fraction of the rows that have the outcome."""
-    return _share(happened.astype(bool), np.ones(len(happened), dtype=bool), patients)
-
-
 def net_benefit(happened: Happened, treated: npt.NDArray[np.bool_], threshold: float) -> float:
     """Return the net benefit of treating some patients, in true positives per row. Treating nobody has the value 0.
 
@@ -76,41 +30,50 @@ def net_benefit(happened: Happened, treated: npt.NDArray[np.bool_], threshold: f
     return float((treated & outcome).mean() - (treated & ~outcome).mean() * threshold / (1.0 - threshold))
 
 
+def prevalence_of(happened: Happened, patients: Patients) -> dict[str, Json]:
+    """Return the fraction of the rows that have the outcome, as `value` and `interval`."""
+    return _share(happened.astype(bool), np.ones(len(happened), dtype=bool), patients)
+
+
 def at_thresholds(
     happened: Happened, scores: Scores, thresholds: Sequence[float], patients: Patients
-) -> tuple[AtThreshold, ...]:
+) -> list[dict[str, Json]]:
     """Return for each threshold the result of treating every patient whose predicted probability is at least as high.
+
+    Shares are as in `prevalence_of`: `treated` of all rows, `sensitivity` and `specificity` of those with and without
+    the outcome, predictive values of those treated and not. `net_benefit` is in true positives per row, and
+    `without_model` that of treating all or nobody, whichever is better.
 
     Args:
         scores: probabilities, shape (rows,).
         thresholds: each between 0 and 1, both excluded.
     """
-    outcome, everyone, found = happened.astype(bool), np.ones(len(happened), dtype=bool), []
+    outcome, everyone, found = happened.astype(bool), np.ones(len(happened), dtype=bool), list[dict[str, Json]]()
     for threshold in thresholds:
         treated = scores >= threshold
         found.append(
-            AtThreshold(
-                threshold=threshold,
-                treated=_share(treated, everyone, patients),
-                sensitivity=_share(treated, outcome, patients),
-                specificity=_share(~treated, ~outcome, patients),
-                positive_predictive_value=_share(outcome, treated, patients),
-                negative_predictive_value=_share(~outcome, ~treated, patients),
-                net_benefit=net_benefit(happened, treated, threshold),
-                without_model=max(0.0, net_benefit(happened, everyone, threshold)),
-            )
+            {
+                "threshold": threshold,
+                "treated": _share(treated, everyone, patients),
+                "sensitivity": _share(treated, outcome, patients),
+                "specificity": _share(~treated, ~outcome, patients),
+                "positive_predictive_value": _share(outcome, treated, patients),
+                "negative_predictive_value": _share(~outcome, ~treated, patients),
+                "net_benefit": net_benefit(happened, treated, threshold),
+                "without_model": max(0.0, net_benefit(happened, everyone, threshold)),
+            }
         )
-    return tuple(found)
+    return found
 
 
-def _share(is_in: npt.NDArray[np.bool_], among: npt.NDArray[np.bool_], patients: Patients) -> Share:
-    """Return a fraction with its 95% interval. Rows of the same patient are treated as one observation."""
+def _share(is_in: npt.NDArray[np.bool_], among: npt.NDArray[np.bool_], patients: Patients) -> dict[str, Json]:
+    """Return a fraction with its 95% interval, None without rows. Rows of one patient are one observation."""
     from scipy.stats import binomtest
 
     rows = int(among.sum())
     if not rows:
-        return Share(value=None, low=None, high=None)
+        return {"value": None, "interval": None}
     value = float(is_in[among].mean())
     count = rows if patients is None else len(np.unique(patients[among]))
     interval = binomtest(round(value * count), count).proportion_ci(method="wilson")
-    return Share(value=value, low=float(interval.low), high=float(interval.high))
+    return {"value": value, "interval": [float(interval.low), float(interval.high)]}

@@ -12,7 +12,6 @@ from site_agent.desk.findings.curves import (
     THRESHOLDS,
     calibration_curve,
     decision_curve,
-    receiver_operating_characteristic,
 )
 from site_agent.desk.findings.thresholds import at_thresholds
 from tests.for_each import for_each
@@ -35,15 +34,15 @@ def test_the_shares_are_scikit_learns(seed: int) -> None:
 
     ((true_no, false_yes), (false_no, true_yes)) = confusion_matrix(happened, scores >= threshold)
     for share, count, among in (
-        (found.sensitivity, true_yes, true_yes + false_no),
-        (found.specificity, true_no, true_no + false_yes),
-        (found.positive_predictive_value, true_yes, true_yes + false_yes),
-        (found.negative_predictive_value, true_no, true_no + false_no),
-        (found.treated, true_yes + false_yes, len(happened)),
+        (found["sensitivity"], true_yes, true_yes + false_no),
+        (found["specificity"], true_no, true_no + false_yes),
+        (found["positive_predictive_value"], true_yes, true_yes + false_yes),
+        (found["negative_predictive_value"], true_no, true_no + false_no),
+        (found["treated"], true_yes + false_yes, len(happened)),
     ):
         interval = binomtest(int(count), int(among)).proportion_ci(method="wilson")
-        assert share.value == pytest.approx(count / among)
-        assert (share.low, share.high) == pytest.approx((interval.low, interval.high), abs=1e-9)
+        assert share["value"] == pytest.approx(count / among)
+        assert share["interval"] == pytest.approx([interval.low, interval.high], abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ SCORES = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.6, 0.9])
 
 def test_net_benefit_by_hand() -> None:
     """At a threshold of 0.5 three of the four treated had the outcome, at 0.2 four of seven: at odds of 1 and 0.25."""
-    found = dict(zip(THRESHOLDS, decision_curve(HAPPENED, SCORES).ys, strict=True))
+    found = dict(zip(THRESHOLDS, decision_curve(HAPPENED, SCORES)["ys"], strict=True))
 
     assert found[0.5] == pytest.approx(3 / 8 - 1 / 8)
     assert found[0.2] == pytest.approx(4 / 8 - 3 / 8 * 0.25)
@@ -86,11 +85,10 @@ def test_calibration_groups_by_hand() -> None:
     found = calibration_curve(happened, scores)
 
     assert found is not None
-    np.testing.assert_allclose(found.xs, np.linspace(0.06, 0.96, 10))
-    np.testing.assert_allclose(found.ys, [0, 0, 0.5, 0, 0.5, 0.5, 1, 0.5, 1, 1])
+    np.testing.assert_allclose(found["xs"], np.linspace(0.06, 0.96, 10))
+    np.testing.assert_allclose(found["ys"], [0, 0, 0.5, 0, 0.5, 0.5, 1, 0.5, 1, 1])
 
 
-def test_one_class_has_no_ranking() -> None:
+def test_one_class_has_no_curve() -> None:
     """None instead of a number that somebody would read."""
-    assert receiver_operating_characteristic(np.ones(8), SCORES) is None
     assert calibration_curve(np.ones(8), SCORES) is None
