@@ -74,10 +74,6 @@ class Lines:
     slopes: npt.NDArray[np.float64]
     starts: npt.NDArray[np.float64]
 
-    def __post_init__(self) -> None:
-        if self.slopes.ndim != 2 or self.starts.shape != self.slopes.shape[:1]:
-            raise ValueError("arrays of no linear model")
-
     def of(self, columns: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
         """Return the linear model's outputs, float64 (rows, outputs), for columns of shape (rows, columns)."""
         values = np.empty((len(columns), len(self.starts)))
@@ -138,18 +134,6 @@ class Forest:
     thresholds: npt.NDArray[np.float64]
     children: npt.NDArray[np.int32]
     values: npt.NDArray[np.float64]
-
-    def __post_init__(self) -> None:
-        nodes = len(self.columns)
-        shapes = (self.thresholds.shape, self.children.shape, self.values.shape[:1])
-        is_flat = self.roots.ndim == self.columns.ndim == 1 and len(self.roots) > 0
-        if not is_flat or shapes != ((nodes,), (nodes, 2), (nodes,)) or self.values.ndim != 2:
-            raise ValueError("arrays of no forest")
-        numbers = np.arange(nodes)[:, None]
-        ends = np.isinf(self.thresholds)[:, None]
-        is_placed = np.where(ends, self.children == numbers, (self.children > numbers) & (self.children < nodes))
-        if not is_placed.all() or self.roots.min() < 0 or self.roots.max() >= nodes or self.columns.min() < 0:
-            raise ValueError("a node whose children do not follow it")
 
     def answers(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the mean output of all trees of the forest, float64 (rows, answers), for features (rows, columns)."""

@@ -60,7 +60,7 @@ def features_of(contract: Contract, values: Numbers) -> dict[str, Numbers]:
     }
 
 
-def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed: int) -> npt.NDArray[np.float64]:
+def made_up_values(contract: Contract, profile: Profile, rows: int, seed: int) -> npt.NDArray[np.float64]:
     """Return made-up rows (rows, inputs) whose values are within the limits of the training rows.
 
     In the first row every feature is missing if the contract permits it. Every code occurs if there are enough rows.
@@ -72,7 +72,7 @@ def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed:
         edges = (0.0, float(column.highest)) if column.files is None else column.limits
         drawn_images = generator.uniform(*edges, (rows, column.image.numbers))
         return np.rint(drawn_images) if column.files is None else drawn_images
-    limits = {one.name: (one.low, one.high) for one in profile.columns} if profile else {}
+    limits = {one.name: (one.low, one.high) for one in profile.columns}
     days = [_MADE_UP_DAY + generator.integers(0, 1000, rows).astype(np.float64) for _ in other_days(contract)]
     columns: list[Numbers] = []
     for feature in contract.features:

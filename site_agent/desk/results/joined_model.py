@@ -38,13 +38,6 @@ class JoinedModel:
     others: Lines
     weights: Float64
 
-    def __post_init__(self) -> None:
-        outputs = len(self.own.starts)
-        if self.weights.shape != (3,) or self.weights.min() < 0 or abs(self.weights.sum() - 1.0) > 1e-6:
-            raise ValueError("three weights that are shares")
-        if self.own.slopes.shape[:1] != (outputs,) or self.others.slopes.shape[:1] != (outputs,):
-            raise ValueError("models with different outputs")
-
     def outputs(self, own: Float32, concepts: Float32) -> Float64:
         """Return the joined model's outputs, float64 (rows, outputs): logits, logarithms of probabilities, or numbers.
 

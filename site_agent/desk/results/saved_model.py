@@ -25,7 +25,7 @@ from site_agent.hospital import Hospital
 from site_agent.state_folders import FEDERATED_FILE, require_run_name, saved_runs
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.dataset import input_columns
-from site_agent.trainer.data.preprocessing import Features, Preprocessing, Rows, preprocessing_of
+from site_agent.trainer.data.preprocessing import Features, Preprocessing, Rows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import Json, load, save
 from site_agent.trainer.prior.concept_columns import ConceptEncoding, read_columns, read_places, shared_count
@@ -43,15 +43,15 @@ class SavedModel:
         values: every parameter by name, float32.
         joined: the model of federated-prior, which has no network and no other values.
         concepts: the common columns that it reads, for federated-prior or a network on concepts.
-        profile: of the training rows; None in a model that was saved before there were profiles.
+        profile: of the training rows.
     """
 
     plan: Plan
     preprocessing: Preprocessing
     values: Mapping[str, npt.NDArray[np.generic]]
+    profile: Profile
     joined: JoinedModel | None = None
     concepts: ConceptEncoding | None = None
-    profile: Profile | None = None
 
     def encode(self, table: Table, rows: Rows | None = None) -> Features:
         """Return a table's model inputs, float32 (rows, columns), C-contiguous. Errors as in `Preprocessing.encode`."""
@@ -95,7 +95,7 @@ def save_model(state: Path, run: str, model: SavedModel) -> Path:
         "preprocessing": model.preprocessing.model_dump_json(indent=2),
         "columns": list(model.columns),
         "outputs": model.outputs,
-        "profile": None if model.profile is None else model.profile.model_dump_json(),
+        "profile": model.profile.model_dump_json(),
         "concepts": None if model.concepts is None else model.concepts.model_dump_json(),
     }
     arrays = {} if model.joined is None else model.joined.arrays()
@@ -115,20 +115,20 @@ def load_model(state: Path, run: str) -> SavedModel:
     facts, tensors = checkpoint.facts, checkpoint.tensors
     try:
         plan = plan_from_wire(str(facts["plan"]).encode())
-        preprocessing = preprocessing_of(str(facts["preprocessing"]))
+        preprocessing = Preprocessing.model_validate_json(str(facts["preprocessing"]))
         task = preprocessing.contract.target.task
         joined = {name.removeprefix(_JOINED): one for name, one in tensors.items() if name.startswith(_JOINED)}
-        profile, concepts = facts.get("profile"), facts.get("concepts")
+        concepts = facts["concepts"]
         return SavedModel(
             plan=plan,
             preprocessing=preprocessing,
             values={name: one for name, one in tensors.items() if not name.startswith(_JOINED)},
             joined=joined_model_of(task, joined) if isinstance(plan, PriorPlan) else None,
             concepts=None if concepts is None else ConceptEncoding.model_validate_json(str(concepts)),
-            profile=None if profile is None else Profile.model_validate_json(str(profile)),
+            profile=Profile.model_validate_json(str(facts["profile"])),
         )
-    except (ProtocolError, KeyError, ValueError) as cause:
-        raise other_version(run) from cause
+    except (ProtocolError, KeyError, ValueError):
+        raise other_version(run) from None  # pydantic's error quotes its input
 
 
 def other_version(run: str) -> ConfigurationError:

@@ -165,7 +165,7 @@ class Dataset:
     training_patients: npt.NDArray[np.int64] | None = None
     validation_patients: npt.NDArray[np.int64] | None = None
     test_patients: npt.NDArray[np.int64] | None = None
-    profile: Profile | None = None
+    profile: Profile = field(default_factory=lambda: Profile(columns=()))
     test_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rows_without_outcome: int = 0
     rows_put_aside: int = 0

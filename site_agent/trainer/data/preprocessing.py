@@ -14,9 +14,9 @@ from typing import Annotated, Literal, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from protos.errors import ConfigurationError, DataError
+from protos.errors import DataError
 from protos.plan.documents import Document
 from site_agent.trainer.data.cell_rules import UNKNOWN_POSITION
 from site_agent.trainer.data.cells import Numbers
@@ -160,10 +160,8 @@ class Preprocessing(Document):
         `rows` are the wanted rows, int64, in order; None takes all.
 
         Raises:
-            ConfigurationError: the table was read under a contract with other features or codes.
             DataError: a value is so far from the training rows that float32 cannot store it.
         """
-        self._check_layout(table.contract)
         count = table.rows if rows is None else len(rows)
         encoded = reserved(None if table.images is None else table.scratch, count, len(self.columns))
         place = 0
@@ -223,18 +221,6 @@ class Preprocessing(Document):
             raise ValueError("only a regression target has a scale")
         return self.target_scale
 
-    def _check_layout(self, contract: Contract) -> None:
-        if contract is self.contract or _layout(contract) == _layout(self.contract):
-            return
-        raise ConfigurationError(
-            what=(
-                "The features or codes of the contract differ from those of the contract with which the model was "
-                "trained."
-            ),
-            consequence="The table was not used and nothing was sent.",
-            remedy="Use the contract with which the model was trained, or train a new model.",
-        )
-
 
 def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
     """Fit the encoding of each column to the training rows of a table: int64 (training rows,), at least one.
@@ -293,44 +279,3 @@ def _channel_scale(images: Features, rows: Rows, columns: slice) -> Scale:
     mean = math.fsum(float(part.sum()) for part in parts()) / numbers
     variance = math.fsum(float(np.square(part - mean).sum()) for part in parts()) / numbers
     return Scale(mean=mean, deviation=math.sqrt(variance) or 1.0)
-
-
-def _layout(contract: Contract) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the parts of a contract that must be equal in training and prediction. Units and ranges can differ."""
-    images = [] if contract.image is None else [(contract.image.name, (str(contract.image.image),))]
-    return [
-        *images,
-        *(
-            (item.name, item.codes if isinstance(item, CategoricalFeature) else (item.missing,))
-            for item in contract.features
-        ),
-    ]
-
-
-def preprocessing_of(text: str) -> Preprocessing:
-    """Read the preprocessing of a model from its JSON text.
-
-    Raises:
-        ConfigurationError: the text is damaged or of another version.
-    """
-    try:
-        loaded = Preprocessing.model_validate_json(text)
-    except ValidationError:
-        loaded = None  # pydantic's error quotes its input, so it is not chained
-    if loaded is None or not _fits(loaded):
-        raise ConfigurationError(
-            what=(
-                "The stored rules that convert the table for this model are damaged or from another version of this "
-                "program."
-            ),
-            consequence="Nothing was predicted or trained, and nothing was sent.",
-            remedy="Use another saved model, or train again.",
-        )
-    return loaded
-
-
-def _fits(loaded: Preprocessing) -> bool:
-    features = loaded.contract.features
-    kinds = [item.encoding if isinstance(item, CategoricalFeature) else "numeric" for item in features]
-    regression = isinstance(loaded.contract.target, RegressionTarget)
-    return kinds == [item.kind for item in loaded.encodings] and regression == (loaded.target_scale is not None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier
@@ -50,28 +48,6 @@ def test_a_row_is_answered_alike_among_any_others(block: int, monkeypatch: pytes
     for number in range(len(features)):
         np.testing.assert_array_equal(forest.answers(features[number : number + 1])[0], whole[number])
     assert forest.answers(features[:0]).shape == (0, 3)
-
-
-def test_arrays_that_would_never_end_are_no_forest() -> None:
-    """A node that is its own ancestor, points nowhere or has no values is refused when the record is built."""
-    features, labels = table(1, 2)
-    forest = forest_of(RandomForestClassifier(3, random_state=0).fit(features, labels).estimators_)
-    nodes = len(forest.columns)
-    back, out = forest.children.copy(), forest.children.copy()
-    back[0], out[0] = (0, 0), (nodes, nodes)
-
-    for broken in (
-        {"children": back},
-        {"children": out},
-        {"children": forest.children[:-1]},
-        {"roots": np.array([nodes], np.int32)},
-        {"roots": np.empty(0, np.int32)},
-        {"columns": forest.columns - 1},
-        {"values": forest.values[:-1]},
-        {"values": forest.values[:, 0]},
-    ):
-        with pytest.raises(ValueError, match=r"forest|children"):
-            replace(forest, **broken)
 
 
 def test_its_words_show_no_number() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import split_rows
-from site_agent.trainer.data.preprocessing import fit, preprocessing_of
+from site_agent.trainer.data.preprocessing import Preprocessing, fit
 from site_agent.trainer.data.tables import Table
 from tests.for_each import for_each
 
@@ -78,7 +78,7 @@ def test_a_saved_preprocessing_encodes_to_the_same_bits(seed: int) -> None:
     fitted = fit(CONTRACT, table, np.arange(40))
     rows = generator.permutation(60)[:17]
 
-    again = preprocessing_of(fitted.model_dump_json(indent=2))
+    again = Preprocessing.model_validate_json(fitted.model_dump_json(indent=2))
 
     whole = fitted.encode(table)
     assert whole.shape == (60, len(CONTRACT.encoded_columns))

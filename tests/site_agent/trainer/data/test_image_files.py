@@ -28,7 +28,7 @@ from site_agent.trainer.data.columns import ImageColumn
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import prepare_rows, split_rows
 from site_agent.trainer.data.image_formats import pixels_of
-from site_agent.trainer.data.preprocessing import preprocessing_of
+from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.tables import read_table, survey_table
 from tests.for_each import for_each
 
@@ -391,7 +391,7 @@ def test_each_channel_is_standardised_by_the_training_rows_alone(tmp_path: Path,
     np.testing.assert_allclose(planes.mean(axis=(0, 2)), 0.0, atol=1e-6)
     np.testing.assert_allclose(planes.std(axis=(0, 2)), 1.0, atol=1e-6)
     assert abs(dataset.test.features.mean()) > 1e-6
-    assert preprocessing_of(preprocessing.model_dump_json(indent=2)) == preprocessing
+    assert Preprocessing.model_validate_json(preprocessing.model_dump_json(indent=2)) == preprocessing
     assert dataset.image is not None
     assert len(preprocessing.columns) == dataset.image.numbers
 

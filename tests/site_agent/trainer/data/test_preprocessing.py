@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +11,14 @@ import numpy as np
 import pytest
 from sklearn.preprocessing import StandardScaler
 
-from protos.errors import ConfigurationError, DataError
+from protos.errors import DataError
 from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import split_rows
-from site_agent.trainer.data.preprocessing import fit, preprocessing_of
+from site_agent.trainer.data.preprocessing import fit
 from site_agent.trainer.data.tables import Table, read_table
 
-from .conftest import SMALL, SMALL_ROWS, contract_from
+from .conftest import SMALL_ROWS, contract_from
 
 Write = Callable[..., Path]
 EVERY_KIND = """
@@ -128,39 +127,6 @@ def test_a_value_float32_cannot_hold_is_refused() -> None:
 
     with pytest.raises(DataError, match="too far from the values of the training rows: plain"):
         fit(contract, table, np.arange(10)).encode(table)
-
-
-def test_a_table_of_another_contract_is_refused(write: Write, small_contract: Contract) -> None:
-    """Positions mean nothing where the codes were reordered since the model was trained."""
-    table = read_table(write(SMALL_ROWS), small_contract)
-    fitted = fit(small_contract, table, np.arange(8))
-    reordered = contract_from(SMALL.replace("codes: [1, 2, 3]", "codes: [3, 2, 1]"))
-
-    with pytest.raises(ConfigurationError, match="differ from those of the contract with which"):
-        fitted.encode(read_table(write(SMALL_ROWS), reordered))
-
-
-@pytest.mark.parametrize("damage", ["version", "cut", "kind", "fewer", "scale", "infinite"])
-def test_a_damaged_record_is_refused(write: Write, small_contract: Contract, damage: str) -> None:
-    """Another version, half a file, encodings that do not belong to the contract."""
-    table = read_table(write(SMALL_ROWS), small_contract)
-    text = fit(small_contract, table, np.arange(8)).model_dump_json(indent=2)
-    record = json.loads(text)
-    match damage:
-        case "version":
-            record["version"] = 2
-        case "kind":
-            record["encodings"][2] = {"kind": "one-hot", "seen": [0]}
-        case "fewer":
-            record["encodings"].pop()
-        case "scale":
-            record["target_scale"] = {"mean": 0.0, "deviation": 1.0}
-        case "infinite":
-            record["encodings"][0]["scale"]["mean"] = float("inf")
-    damaged = text[: len(text) // 2] if damage == "cut" else json.dumps(record)
-
-    with pytest.raises(ConfigurationError, match="damaged or from another version"):
-        preprocessing_of(damaged)
 
 
 def test_a_fitted_record_prints_no_statistic(write: Write, small_contract: Contract) -> None:
