@@ -9,19 +9,17 @@ suspect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from protos.errors import DataError
-from protos.plan.documents import nearest_name
 from site_agent.desk.drafting.format_guess import guess_format
 from site_agent.desk.export.export_inputs import input_names
-from site_agent.trainer.data.cell_rules import ABSENT, MISSING, PLAIN_DATE, Flaw
+from site_agent.trainer.data.cell_rules import MISSING, PLAIN_DATE, Flaw
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.columns import DateFeature, DayColumn, patterns_of
 from site_agent.trainer.data.contract import Contract
@@ -67,13 +65,11 @@ class LeftOut:
 class NewRows:
     """A table of new patients, with the rows that the model does not predict, whose cells may be NaN.
 
-    `left_out` is why rows are skipped, by column in the contract's order. `others` has by name the unchanged cells of
-    columns that the contract ignores or does not name.
+    `left_out` is why rows are skipped, by column in the contract's order.
     """
 
     table: Table
     left_out: tuple[LeftOut, ...] = ()
-    others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -105,27 +101,12 @@ def shown(cell: object) -> str:
     return plain if len(plain) <= _LONGEST_SHOWN else plain[: _LONGEST_SHOWN - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def require_columns(new: NewRows) -> None:
-    """Raise DataError if a column that the model requires is missing in the table."""
-    found = []
-    for column in (one.column for one in new.left_out if one.flaw == ABSENT):
-        near = nearest_name(column, list(new.others))
-        nearest = "" if near is None else f" The most similar name in the table is {shown(near)}."
-        found.append(f"The table has no column {column}, but the model requires this column.{nearest}")
-    if found:
-        raise DataError(
-            what=" ".join(found),
-            consequence="Nothing was computed or overwritten. Nothing was sent.",
-            remedy="Rename or add this column. The names must be those of the table that trained the model.",
-        )
-
-
-def read_new_rows(path: Path, contract: Contract, profile: Profile | None) -> NewRows:
+def read_new_rows(path: Path, contract: Contract, profile: Profile) -> NewRows:
     """Read a table of new patients by the rules of the trained model's contract.
 
     Args:
         path: a file in the contract's format. By its name it may also be Parquet (.parquet), Excel (.xlsx) or text.
-        profile: of the training rows, for their limits; without it no value is beyond them.
+        profile: of the training rows, for their limits.
 
     Raises:
         DataError: the file is not a table of this contract.
@@ -135,26 +116,24 @@ def read_new_rows(path: Path, contract: Contract, profile: Profile | None) -> Ne
     inputs = (*input_names(contract), *([] if contract.image is None else [contract.image.name]))
     unread = contract.dates.keys() - set(inputs)
     mistakes = [one for one in survey.mistakes if one.column not in unread]
-    others = [one.line for one in mistakes if one.column not in inputs or not (one.rows or one.flaw == ABSENT.words)]
-    if others:
+    if others := [one.line for one in mistakes if one.column not in inputs or not one.rows]:
         refuse(others)
     left_out = [*_off_contract(survey, mistakes), *_foreign(survey.table, profile)]
     left_out += _empty(survey.table, left_out)
     left_out.sort(key=lambda one: inputs.index(one.column))
-    return NewRows(table=survey.table, left_out=tuple(left_out), others=survey.others)
+    return NewRows(table=survey.table, left_out=tuple(left_out))
 
 
 def _off_contract(survey: Survey, mistakes: Sequence[Mistake]) -> list[LeftOut]:
-    """Return the missing columns, and the cells that cannot be read or that the contract forbids."""
+    """Return the cells that cannot be read or that the contract forbids."""
     table, found = survey.table, []
     assert table.row_numbers is not None
     for mistake in mistakes:
         assert mistake.column is not None
         flaw, column, rows = Flaw(mistake.flaw), mistake.column, np.array(mistake.rows, dtype=np.int64)
-        places = np.arange(table.rows) if flaw == ABSENT else np.searchsorted(table.row_numbers, rows)
+        places = np.searchsorted(table.row_numbers, rows)
         cells = [survey.cells.get((column, row), "") for row in table.row_numbers[places].tolist()]
-        has_value = flaw not in (MISSING, ABSENT)
-        values = tuple(shown(cell) if has_value else "" for cell in cells)
+        values = tuple("" if flaw == MISSING else shown(cell) for cell in cells)
         found.append(LeftOut(column=column, flaw=flaw, places=places.astype(np.int64), values=values))
     return found
 
@@ -172,9 +151,9 @@ def _empty(table: Table, known: Sequence[LeftOut]) -> list[LeftOut]:
     return [LeftOut(column=column, flaw=EMPTY, places=places, values=values)] if values else []
 
 
-def _foreign(table: Table, profile: Profile | None) -> list[LeftOut]:
+def _foreign(table: Table, profile: Profile) -> list[LeftOut]:
     found = []
-    for column in profile.columns if profile is not None else ():
+    for column in profile.columns:
         places = np.flatnonzero(column.is_outside(table.features[column.name])).astype(np.int64)
         if places.size:
             values = tuple(shown(float(value)) for value in table.features[column.name][places])

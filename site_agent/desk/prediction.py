@@ -6,7 +6,6 @@ the model's own test. The rules:
 * rows keep their order; one row in, one row out;
 * a row gets no prediction if it has a value that the contract does not allow, lacks a required value, or is beyond
   the limits of the training rows. The output has the reason instead;
-* columns that the contract ignores or does not name are copied to the output unchanged, and never read;
 * the output is written completely or not at all, and only its owner can read it. It replaces no file;
 * a patient's identifier that a spreadsheet would take for a formula gets an apostrophe in front;
 * a row whose prediction is not a finite number stops the command, so nobody uses half a table.
@@ -25,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import DataError, UsageError
-from site_agent.desk.new_rows import NewRows, read_new_rows, require_columns
+from site_agent.desk.new_rows import NewRows, read_new_rows
 from site_agent.desk.result_files import check_place, write_result
 from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
 from site_agent.hospital import Hospital
@@ -59,8 +58,8 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
 
     The output is CSV, with the delimiter and the decimal mark of the table if that is text. The first column is the
     patient's identifier if the contract declares one and the table has it. Otherwise it is `row`, the row number as a
-    spreadsheet counts it, like the row numbers of `data check`. Then the columns follow that nobody reads, unchanged.
-    After them is `probability` (of the positive class), or one `probability_CODE` per class and `predicted`, or
+    spreadsheet counts it, like the row numbers of `data check`.
+    Then follows `probability` (of the positive class), or one `probability_CODE` per class and `predicted`, or
     `prediction` in the target's own unit. The last column, `abstained_because`, has the reason for a missing
     prediction, and is empty otherwise. Numbers have all digits, so they can be read back as the same floats.
 
@@ -77,7 +76,6 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     model = load_model(hospital.state_path, run)
     contract = model.preprocessing.contract
     new = read_new_rows(table, contract, model.profile)
-    require_columns(new)
     head = _head(contract, new)
     lines = [head, *_lines(contract, new, _cells(contract, scores_of_new_rows(hospital, model, run, new)))]
     write_result(output, _as_text(lines, new.table.contract.format))
@@ -117,30 +115,23 @@ def scores_of_new_rows(hospital: Hospital, model: SavedModel, run: str, new: New
 
 
 def _head(contract: Contract, new: NewRows) -> list[str | float | None]:
-    """Return the names of the output's columns. Raises DataError if the table has a column with one of these names."""
+    """Return the names of the output's columns."""
     columns = _columns(contract)
     named = contract.patient if new.table.patients is not None else None
     first = "row" if named is None else named.name
     # If the patient column has the name of an output column, it is renamed.
     first = "patient" if first in (*columns, _ABSTAINED) else harmless(first)
-    for name in (first, *columns, _ABSTAINED):
-        if name in new.others:
-            raise DataError(
-                what=f"The table has a column {name}, but the table of predictions needs this name for another column.",
-                consequence="Nothing was predicted or overwritten.",
-                remedy=f"Rename the column {name} in the table, or remove this column from the table.",
-            )
-    return [first, *new.others, *columns, _ABSTAINED]
+    return [first, *columns, _ABSTAINED]
 
 
 def _lines(contract: Contract, new: NewRows, cells: Iterator[list[float | str]]) -> Iterator[list[str | float | None]]:
     """Yield a line of the output for each row. A row that must not be predicted has a reason and no prediction."""
-    width, table, others = len(_columns(contract)), new.table, list(new.others.values())
+    width, table = len(_columns(contract)), new.table
     rows = _row_numbers(table).tolist()
     for number, reason in enumerate(new.reasons):
         who: str | float = rows[number] if table.patients is None else table.patients[number]
         said: list[str | float | None] = [None] * width if reason else [*next(cells)]
-        yield [who, *(column[number] for column in others), *said, reason]
+        yield [who, *said, reason]
 
 
 def _row_numbers(table: Table) -> npt.NDArray[np.int64]:

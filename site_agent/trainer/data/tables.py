@@ -32,7 +32,6 @@ import pyarrow as arrow
 import pyarrow.compute as compute
 
 from site_agent.trainer.data.cell_rules import (
-    ABSENT,
     ERROR_CODES,
     MISSING,
     UNKNOWN_POSITION,
@@ -57,7 +56,6 @@ from site_agent.trainer.data.columns import (
     FollowUpColumn,
     GroupColumn,
     IgnoredColumn,
-    ImageColumn,
     NumericFeature,
     written_name,
 )
@@ -147,7 +145,6 @@ class Survey:
         mistakes: the cells, columns and rows that could not be read.
         put_aside: the mistakes of the rows that were left out for them.
         cells: of new rows, by column and row number, the text of each cell that could not be read.
-        others: of new rows, the unchanged cells of each column that the contract ignores or does not name.
         doubts: what a person must look at although it was read, in words, with the name of its column.
         nameless: the numbers of the columns without a name in the header, from 1. They are not read.
     """
@@ -156,7 +153,6 @@ class Survey:
     mistakes: tuple[Mistake, ...]
     put_aside: tuple[Mistake, ...] = ()
     cells: Mapping[tuple[str, int], str] = field(default_factory=lambda: MappingProxyType({}))
-    others: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     doubts: tuple[tuple[str, str | None], ...] = ()
     nameless: tuple[int, ...] = ()
 
@@ -202,16 +198,14 @@ def survey_new_rows(path: Path, contract: Contract, *, today: date | None = None
     """Read a table of new patients. A cell with a mistake becomes NaN, and the rows of each mistake are listed.
 
     With a header the columns of target, patient, group and ignored can be absent, without a header only the target. A
-    single row is enough. A missing feature is NaN in every row, and is reported as a mistake without row numbers.
-    Columns that the contract does not name are stored unchanged. No outcome is read.
+    single row is enough. Neither an outcome nor a column that the contract does not name is read.
 
     Raises:
-        DataError: the source cannot be read at all.
+        DataError: the source cannot be read at all, or lacks a feature.
     """
     reading = _Reading(contract, for_prediction=True, today=today, kept_rows=sys.maxsize)
     table = reading.run(path)
-    others = {name: tuple(cells) for name, cells in reading.others.items()}
-    return Survey(table=table, mistakes=reading.mistakes.found, cells=reading.cells, others=others)
+    return Survey(table=table, mistakes=reading.mistakes.found, cells=reading.cells)
 
 
 class _Reading:
@@ -227,7 +221,6 @@ class _Reading:
         self.contract, self.for_prediction = contract, for_prediction
         self.scratch = scratch or temporary_folder()
         self.dates, self.follow_up = contract.dates, contract.follow_up
-        self.absent: list[str] = []
         self.nameless: tuple[int, ...] = ()
         self.doubts: list[tuple[str, str | None]] = []
         self.marker_days: Counter[tuple[str, date]] = Counter()
@@ -239,8 +232,6 @@ class _Reading:
         self.patients: list[str] = []
         self.no_identifiers = {"", "NULL", "\\N", *contract.missing_markers, *ERROR_CODES}
         self.cells: dict[tuple[str, int], str] = {}
-        self.others: dict[str, list[str]] = {}
-        self.other_places: dict[str, int] = {}
         self.rows: list[npt.NDArray[np.int64]] = []
         numbers = NumericFeature | RegressionTarget | FollowUpColumn
         self.numbers = {column.name for column in contract.columns if isinstance(column, numbers)}
@@ -268,7 +259,7 @@ class _Reading:
                 self.folder = ImageFolder(image, path, self.contract.missing_markers, self.scratch)
             others = (self.contract.patient, image)
             read = {*parsers, *(column.name for column in others if column and column.name in positions)}
-            places = sorted({*(positions[name] for name in read), *self.other_places.values()})
+            places = sorted(positions[name] for name in read)
             self.parsed = {name: array("d") for name in parsers if not isinstance(self.dates.get(name), DayColumn)}
             rows = rows if form.header else itertools.chain([first], rows)
             for block in blocks_of(rows, width, places):
@@ -331,15 +322,10 @@ class _Reading:
         for name, column in declared.items():
             if counts[name] > 1:
                 self.mistakes.add(f"it is there {counts[name]} times", column=name)
-            if counts[name] or isinstance(column, IgnoredColumn):
-                continue
-            if not self.for_prediction or name in needed:
-                self.mistakes.add(f"{ABSENT.words}{like_column(name, found, declared)}", column=name)
-            elif column.role in ("feature", "image"):
-                self.absent.append(name)
-        if self.for_prediction:
-            self._find_others(header, declared)
-        else:
+            is_read = not self.for_prediction or name in needed or column.role in ("feature", "image")
+            if is_read and not counts[name] and not isinstance(column, IgnoredColumn):
+                self.mistakes.add(f"it is missing{like_column(name, found, declared)}", column=name)
+        if not self.for_prediction:
             self._find_undeclared(found, declared)
         places = {name: place for place, name in enumerate(found)}
         return {name: places[name] for name in declared if name in counts}
@@ -356,18 +342,6 @@ class _Reading:
                 f"the header's {what} not declared; add a line for each such column to the contract, such as "
                 "`- {name: NAME, role: ignore}` with its name from the header"
             )
-
-    def _find_others(self, header: Sequence[str], declared: Mapping[str, Column]) -> None:
-        for place, name in enumerate(header):
-            column = declared.get(written_name(name))
-            if column is not None and not isinstance(column, IgnoredColumn):
-                continue
-            if not name.strip() and name in self.other_places:
-                continue  # several columns without a name, such as after separators at the end of each line
-            if name in self.other_places:
-                self.mistakes.add(f"the header's column number {place + 1} has the name of another column")
-            self.other_places[name] = place
-            self.others[name] = []
 
     def _positions_by_order(self, width: int) -> dict[str, int]:
         names = [column.name for column in self.contract.columns]
@@ -429,8 +403,6 @@ class _Reading:
             if not arrow.types.is_string(cells.type):
                 cells = arrow.array(texts_of(cells), arrow.string())
             self.patients += compute.utf8_trim_whitespace(cells.filter(arrow.array(is_used))).to_pylist()
-        for name, place in self.other_places.items():
-            self.others[name] += texts_of(block.columns[place])
         self._take_images(block, positions, is_used)
 
     def _interval(self, name: str, own: Parsed, days: Mapping[str, Parsed]) -> Parsed:
@@ -472,11 +444,13 @@ class _Reading:
     def _finish(self, positions: Mapping[str, int]) -> Table:
         columns = {name: np.asarray(values) for name, values in self.parsed.items()}
         rows = np.concatenate([np.empty(0, np.int64), *self.rows])
-        self._fill(columns, len(rows), positions)
+        for column in self.contract.columns:
+            if isinstance(column, CategoricalFeature | GroupColumn) and column.name in columns:  # a flawed cell
+                columns[column.name][np.isnan(columns[column.name])] = UNKNOWN_POSITION
         is_identified = self.contract.patient is not None and self.contract.patient.name in positions
         if not self.for_prediction and is_identified:
             self._find_anonymous(rows)
-        images = self._all_images(self.contract.image, len(rows))
+        images = None if self.folder is None else self.folder.images()
         left_out = self._left_out(len(rows))
         is_query = isinstance(self.contract.format, SqlFormat) and not self.for_prediction
         keep = self._by_content(columns.values(), images) if is_query else np.arange(len(rows))
@@ -487,8 +461,6 @@ class _Reading:
             rows, images = rows[keep], None if images is None else chosen_images(images, keep, self.scratch)
         for values in (*columns.values(), rows):
             values.flags.writeable = False
-        for name in self.absent:
-            self.mistakes.add(ABSENT.words, column=name)
         target = columns.pop(self.contract.target.name, None)
         follow_up = columns.pop(self.contract.follow_up.name, None) if self.contract.follow_up else None
         self._check(rows)
@@ -540,26 +512,6 @@ class _Reading:
         anonymous = [int(rows[place]) for place, who in enumerate(self.patients) if who in self.no_identifiers]
         if anonymous:
             self.mistakes.add("no patient identifier", anonymous, column=self.contract.patient.name)
-
-    def _fill(self, columns: dict[str, Numbers], rows: int, positions: Mapping[str, int]) -> None:
-        """Add the features that the table lacks, and set codes that could not be read to unknown."""
-        for feature in self.contract.features:
-            if feature.name not in columns:
-                columns[feature.name] = np.full(rows, np.nan)
-        for column in self.contract.columns:
-            # A flawed cell is unknown. If the table lacks the whole column, its values stay NaN.
-            is_code = isinstance(column, CategoricalFeature | GroupColumn)
-            if is_code and column.name in positions and column.name in columns:
-                columns[column.name][np.isnan(columns[column.name])] = UNKNOWN_POSITION
-
-    def _all_images(self, column: ImageColumn | None, rows: int) -> Pixels | None:
-        if column is None:
-            return None
-        if self.folder is not None:
-            return self.folder.images()
-        images = np.full((rows, column.image.numbers), np.nan, dtype=np.float32)
-        images.flags.writeable = False
-        return images
 
     def _check_patients(self, rows: npt.NDArray[np.int64]) -> None:
         patient = self.contract.patient

@@ -19,13 +19,13 @@ from site_agent.desk.prediction import csv_cell, harmless, predict_table
 from site_agent.desk.result_files import check_place, write_result
 from site_agent.desk.results.saved_model import SavedModel, save_model
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.dataset import split_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.disk import load, save
 from site_agent.trainer.study import Outcome, Study
 from tests.chaos.disks import small_disk
-from tests.for_each import for_each
 from tests.site_agent.desk.terminal import typed
 from tests.site_agent.trainer.after_a_run import site_after_run
 from tests.site_agent.trainer.sites import Table, conclude, make_plan, make_site, make_study, prepare, run_rounds
@@ -97,7 +97,8 @@ def _training(folder: Path, kind: Kind) -> dict[str, object]:
 
 def _save(hospital: Hospital, study: Study, preprocessing: Preprocessing) -> Outcome:
     outcome = conclude(study, run_rounds(study.plan, [study]))
-    model = SavedModel(plan=study.plan, preprocessing=preprocessing, values=outcome.values)
+    nothing = Profile(columns=())
+    model = SavedModel(plan=study.plan, preprocessing=preprocessing, values=outcome.values, profile=nothing)
     save_model(hospital.state_path, "law-1", model)
     return outcome
 
@@ -208,7 +209,7 @@ def test_nothing_is_overwritten(tmp_path: Path, output: str) -> None:
     assert not (tmp_path / "absent").exists()
 
 
-@pytest.mark.parametrize(("lacking", "told_of"), [(0, "not the expected 8 columns"), (1, "but the model requires")])
+@pytest.mark.parametrize(("lacking", "told_of"), [(0, "not the expected 8 columns"), (1, "it is missing")])
 def test_a_table_that_does_not_fit_leaves_no_output(tmp_path: Path, lacking: int, told_of: str) -> None:
     """Mistakes of the whole table are reported as in training, without a cell of it. So is a missing column."""
     trained = _trained(tmp_path)
@@ -219,41 +220,6 @@ def test_a_table_that_does_not_fit_leaves_no_output(tmp_path: Path, lacking: int
         predict_table(trained.hospital, new, tmp_path / "out.csv", None)
 
     assert "Zebra" not in str(told.value)
-    assert not (tmp_path / "out.csv").exists()
-
-
-@for_each("seed", range(5))
-def test_columns_that_nobody_reads_come_back_as_they_are(tmp_path: Path, seed: int) -> None:
-    """Identifiers beside the contract keep every character, whatever it is; the predictions do not change."""
-    trained = _trained(tmp_path)
-    generator = np.random.default_rng(seed)
-    letters = [*"aZ0 .,;|\"'=+-@\t\r\n\u00e9\u0663", "\r\n", "  "]
-    others = [["".join(generator.choice(letters, generator.integers(0, 9))) for _ in ("mrn", "")] for _ in trained.rows]
-    plain = trained.write(tmp_path / "plain.csv", trained.rows)
-    with (tmp_path / "new.csv").open("w", newline="") as file:
-        file.write(",".join(["mrn", *trained.header, ""]) + "\n")
-        for (first, last), row in zip(others, trained.rows, strict=True):
-            file.write(",".join(f'"{cell.replace(chr(34), chr(34) * 2)}"' for cell in (first, *row, last)) + "\n")
-
-    predict_table(trained.hospital, plain, tmp_path / "one.csv", None)
-    predict_table(trained.hospital, tmp_path / "new.csv", tmp_path / "two.csv", None)
-
-    (_, one), (header, two) = _read(tmp_path / "one.csv"), _read(tmp_path / "two.csv")
-    assert header == ["who", "mrn", "", "probability", "abstained_because"]
-    assert [row[1:3] for row in two] == others
-    assert [[row[0], *row[3:]] for row in two] == one
-
-
-def test_a_column_that_is_called_like_a_prediction_is_refused(tmp_path: Path) -> None:
-    """Nobody could distinguish two columns of one name."""
-    trained = _trained(tmp_path)
-    new = tmp_path / "new.csv"
-    lines = _copy(tmp_path).read_text().splitlines()
-    new.write_text("\n".join(f"{line},{'probability' if not place else 'x'}" for place, line in enumerate(lines)))
-
-    with pytest.raises(DataError, match="has a column probability"):
-        predict_table(trained.hospital, new, tmp_path / "out.csv", None)
-
     assert not (tmp_path / "out.csv").exists()
 
 

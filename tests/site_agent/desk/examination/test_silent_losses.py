@@ -15,6 +15,7 @@ from site_agent.desk.examination.examine import examine
 from site_agent.desk.examination.examined_columns import far_values, unlikely_markers
 from site_agent.desk.new_rows import read_new_rows
 from site_agent.hospital import Split
+from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.tables import survey_table
 from tests.site_agent.trainer.data.conftest import contract_from
 
@@ -133,4 +134,4 @@ def test_new_rows_in_parquet_can_have_real_dates(tmp_path: Path) -> None:
     """Such a cell has no pattern."""
     pd.DataFrame({"born": np.array(["1960-03-01"], "datetime64[s]"), "code": ["01"]}).to_parquet(tmp_path / "n.pq")
     contract = contract_from(_contract().replace("date, since", 'date, pattern: "%d.%m.%Y", since'))
-    assert len(read_new_rows(tmp_path / "n.pq", contract, None).usable) == 1
+    assert len(read_new_rows(tmp_path / "n.pq", contract, Profile(columns=())).usable) == 1
