@@ -39,7 +39,7 @@ from benchmarks.private_audit import (
 )
 from benchmarks.private_networks import declared, network_plan_of, network_step_ratio, print_networks
 from benchmarks.private_prior_audit import audited_prior, wide_content
-from protos.plan.noisy_results import noisy_fit_under
+from protos.plan.noisy_results import noisy_fit
 from protos.plan.plan import Plan, plan_from_json
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.private_prior import PrivateSums
@@ -157,7 +157,7 @@ def areas(tables: Mapping[str, Table], splits: list[Split], epsilon: float, draw
                 ("curator", curator, alone / PRIVATE_SCALE),
                 ("each", every, alone * sqrt(len(private.sites)) / PRIVATE_SCALE),
             ):
-                slopes, _errors = noisy_fit_under(private, noise, numbers / PRIVATE_SCALE, RIDGE)
+                slopes, _errors = noisy_fit(private, numbers / PRIVATE_SCALE, RIDGE, noise=noise)
                 found[name].append(area(split, slopes))
     return {name: float(np.mean(values)) for name, values in found.items()}
 
@@ -205,7 +205,7 @@ def main() -> None:
     plan = private_plan(tables, CLAIM)
     splits = [split_at(tables, plan, seed) for seed in range(splits_wanted)]
     private = sums_of(plan)
-    plain = [area(split, noisy_fit_under(private, 0.0, split.total / PRIVATE_SCALE, RIDGE)[0]) for split in splits]
+    plain = [area(split, noisy_fit(private, split.total / PRIVATE_SCALE, RIDGE, noise=0.0)[0]) for split in splits]
     counts = f"{len(private.columns)} columns, {len(private.names)} numbers"
     print(f"UCI heart, 4 clinics, {counts}, clip {private.promise.clip:.3g}, delta {DELTA:g}")
     print(f"AUROC, mean of {splits_wanted} splits and {draws} draws of noise. Without noise: {np.mean(plain):.4f}")

@@ -22,19 +22,17 @@ Float64: TypeAlias = npt.NDArray[np.float64]
 _FLOOR: Final = 1.4  # of eigenvalues, in deviations of the noise's largest eigenvalue per root of the dimension
 
 
-def noisy_fit(private: PrivateSums, numbers: Float64, ridge: float) -> tuple[Float64, Float64]:
-    """Return slopes and standard errors from noisy sums, for the noise of this plan. See `noisy_fit_under`."""
-    return noisy_fit_under(private, private.noise, numbers, ridge)
-
-
-def noisy_fit_under(private: PrivateSums, noise: float, numbers: Float64, ridge: float) -> tuple[Float64, Float64]:
+def noisy_fit(
+    private: PrivateSums, numbers: Float64, ridge: float, *, noise: float | None = None
+) -> tuple[Float64, Float64]:
     """Return the regression's slopes with their standard errors, each float64 of shape (1, columns).
 
     Args:
-        noise: the standard deviation of the noise in each number.
         numbers: sums of terms, float64 of shape (numbers,).
         ridge: penalty on the squared coefficients.
+        noise: the standard deviation of the noise in each number; None for that of the plan.
     """
+    noise = private.noise if noise is None else noise
     first, second = private.pairs
     values, size = numbers * private.units, len(private.unknowns)
     hessian, gradient = np.zeros((size, size)), values[len(first) :]

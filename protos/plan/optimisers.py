@@ -55,12 +55,8 @@ def is_plain_descent(optimiser: Optimiser) -> bool:
     return isinstance(optimiser, StochasticGradientDescent) and optimiser.momentum == 0 and optimiser.weight_decay == 0
 
 
-_Weight: TypeAlias = Annotated[float, Field(ge=1e-6, le=1e6)]
-# One positive number for each class, in the order of the contract's classes: two for a binary target. "balanced" is
-# rows / (classes * rows of the class), from the site's own training rows.
-ClassWeights: TypeAlias = (
-    Literal["none", "balanced"] | Annotated[tuple[_Weight, ...], Field(min_length=2, max_length=10_000)]
-)
+# "balanced" is rows / (classes * rows of the class), from the site's own training rows.
+ClassWeights: TypeAlias = Literal["none", "balanced"]
 
 
 class TaskDefault(Document):

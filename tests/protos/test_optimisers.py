@@ -56,7 +56,7 @@ LOSSES: TypeAdapter[Loss] = TypeAdapter(Loss)
         TaskDefault(name="task-default"),
         TaskDefault(name="task-default", class_weights="balanced"),
         Focal(name="focal"),
-        Focal(name="focal", gamma=3.0, class_weights=(1.0, 2.5, 0.5)),
+        Focal(name="focal", gamma=3.0, class_weights="balanced"),
     ],
     ids=str,
 )
@@ -71,15 +71,11 @@ def test_a_loss_survives_the_wire(loss: Loss) -> None:
         {"name": "hinge"},
         {"name": "task-default", "gamma": 2.0},
         *({"name": "focal", "gamma": gamma} for gamma in (-0.1, 20.5, "2", True)),
-        *(
-            {"name": "focal", "class_weights": weights}
-            for weights in ("Balanced", [1.0], [1, 0], [1, -1], [], 2.0, None)
-        ),
-        {"name": "focal", "class_weights": [1, 1e7]},
+        *({"name": "focal", "class_weights": weights} for weights in ("Balanced", [1.0, 2.0], 2.0, None)),
     ],
     ids=str,
 )
 def test_losses_that_nobody_can_compute_are_refused(keys: dict[str, Any]) -> None:
-    """An unknown loss, a setting out of range or a class without a positive weight never becomes a record."""
+    """An unknown loss, or a setting out of range or of another kind, never becomes a record."""
     with pytest.raises(ValidationError):
         LOSSES.validate_json(json.dumps(keys))

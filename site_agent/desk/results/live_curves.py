@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from host.durable import make_folder
+from protos.errors import UnavailableError
 from site_agent.trainer.choice import Choice
+from site_agent.trainer.disk import write_whole
 
 _PAUSE_SECONDS: Final = 1.0
 
@@ -33,11 +33,5 @@ class LiveCurves:
         self._next = time.monotonic() + _PAUSE_SECONDS
         losses = [[measured.round, measured.loss] for measured in choice.curve if math.isfinite(measured.loss)]
         # It is only a drawing for people. If the disk is full, the error is reported when the study is saved.
-        with suppress(OSError):
-            make_folder(self._path.parent)
-            partial = self._path.with_suffix(".partial")
-            partial.unlink(missing_ok=True)
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(json.dumps(losses).encode())
-            partial.rename(self._path)
+        with suppress(UnavailableError):
+            write_whole(self._path, json.dumps(losses).encode())

@@ -14,7 +14,7 @@ from site_agent.desk.comparison.gain import FEDERATED, SILOED, Baselines
 from site_agent.desk.results.joined_model import MODELS, JoinedModel
 from site_agent.desk.results.joining_models import FittedJoin, OwnModels, fit_own_models, join_models
 from site_agent.desk.results.receiving import coefficient_facts
-from site_agent.desk.results.run_report import Ended, facts_of, promise_facts, written_report
+from site_agent.desk.results.run_report import facts_of, promise_facts, written_report
 from site_agent.desk.results.saved_model import SavedModel, save_model
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.preprocessing import Preprocessing
@@ -50,15 +50,8 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
         profile=study.own.profile,
     )
     save_model(hospital.state_path, run, saved)
-    ended = Ended(
-        dataset=study.own,
-        preprocessing=preprocessing,
-        seeds=seeds,
-        models=models,
-        choices={FEDERATED: choice, SILOED: choice},
-        baselines=Baselines(placebo=SILOED),
-    )
-    report = written_report(hospital, run, facts, ended)
+    choices, baselines = {FEDERATED: choice, SILOED: choice}, Baselines(placebo=SILOED)
+    report = written_report(hospital, run, facts, study.own, preprocessing, seeds, models, choices, baselines)
     structlog.get_logger().info("others_weighed", run=run, **_rounded(join.model, known.guard))
     return report
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
@@ -64,51 +64,38 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     placebo = train_placebo(study) if hospital.training.placebo_baseline else None
     if placebo is not None:
         models[PLACEBO], choices[PLACEBO] = scores_of(preprocessing, placebo.test_outputs), placebo.choice
-    ended = Ended(
-        dataset=study.own,
-        preprocessing=preprocessing,
-        seeds=seeds,
-        models=models,
-        choices=choices,
-        baselines=Baselines(why_none=reason),
+    return written_report(
+        hospital, run, facts, study.own, preprocessing, seeds, models, choices, Baselines(why_none=reason)
     )
-    return written_report(hospital, run, facts, ended)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """The result of a study, from which `written_report` makes the report.
-
-    `dataset` is the site's own rows. `models` has scores of the test rows. `choices` is the evidence for each
-    checkpoint.
-    The best simple model is added to the baselines.
-    """
-
-    dataset: Dataset
-    preprocessing: Preprocessing
-    seeds: Seeds
-    models: Mapping[str, Scores]
-    choices: Mapping[str, Json]
-    baselines: Baselines
-
-
-def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: Ended) -> dict[str, Json]:
+def written_report(
+    hospital: Hospital,
+    run: str,
+    facts: dict[str, Json],
+    dataset: Dataset,
+    preprocessing: Preprocessing,
+    seeds: Seeds,
+    found: Mapping[str, Scores],
+    choices: Mapping[str, Json],
+    baselines: Baselines,
+) -> dict[str, Json]:
     """Add the simple models to a study's result, compare all models, and write the report.
 
-    `facts` becomes the content of the report.
+    `facts` becomes the content of the report. `dataset` is the site's own rows, `found` has each model's scores of the
+    test rows, and `choices` the evidence for each checkpoint. The best simple model is added to the baselines.
 
     Raises:
         OperatorError: the result cannot be written to the disk.
     """
-    dataset, preprocessing, seeds = ended.dataset, ended.preprocessing, ended.seeds
-    models = dict(ended.models)
+    models = dict(found)
     best: str | None = None
     if hospital.training.simple_models and reads_simply(dataset):
         models |= simple_scores(dataset, preprocessing, seeds.own("simple models"))
         best = facts["best_local"] = best_simple_model(dataset, seeds.own("best local"))
-    test, baselines = held_out_rows(dataset, preprocessing), replace(ended.baselines, best_local=best)
+    test, baselines = held_out_rows(dataset, preprocessing), replace(baselines, best_local=best)
     assessment = assess(test, models, seeds.own("resamples"), baselines=baselines)
-    facts |= compared(assessment, ended.choices)
+    facts |= compared(assessment, choices)
     facts |= drawn_facts(test, models, dataset, preprocessing.contract, facts)
     # The date is added only to the file, so that a repeated run has the same facts to the last bit.
     written = {**facts, "date": datetime.now(UTC).isoformat(timespec="seconds")}

@@ -10,13 +10,12 @@ One callable serves training and validation. The rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from protos.plan.optimisers import ClassWeights, Focal, Loss, TaskDefault
+from protos.plan.optimisers import Focal, Loss, TaskDefault
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.failures import unfit
 
@@ -94,28 +93,8 @@ def build_loss(loss: Loss, task: Task, outputs: int, training_targets: Tensor) -
             )
         return LossFunction(task=task)
     classes = 2 if task == "binary" else outputs
-    return LossFunction(
-        task=task, gamma=gamma, weights=_class_weights(loss.class_weights, task, classes, training_targets)
-    )
-
-
-def _class_weights(wanted: ClassWeights, task: Task, classes: int, targets: Tensor) -> Tensor | None:
-    match wanted:
-        case "none":
-            return None
-        case "balanced":
-            return _balanced_weights(task, classes, targets)
-        case tuple():
-            if len(wanted) != classes:
-                raise unfit(
-                    what=f"The plan's loss function has {len(wanted)} class weights, but this site's target has "
-                    f"{classes} classes.",
-                    remedy=f"Agree on {classes} class_weights in the plan, in the order of the classes, or on balanced "
-                    "ones.",
-                )
-            return torch.tensor(wanted, dtype=torch.float32)
-        case _:
-            assert_never(wanted)
+    weights = _balanced_weights(task, classes, training_targets) if loss.class_weights == "balanced" else None
+    return LossFunction(task=task, gamma=gamma, weights=weights)
 
 
 def _balanced_weights(task: Task, classes: int, targets: Tensor) -> Tensor:

@@ -49,14 +49,14 @@ def _gradient(loss: LossFunction, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 @for_each("seed", range(5))
-def test_explicit_weights_are_torchs(seed: int) -> None:
+def test_weights_are_torchs(seed: int) -> None:
     """Several classes: cross_entropy(weight=); binary: the two terms of the logistic loss, by the sum of weights."""
     outputs, targets = _batch(seed, "classes", 23)
     weights = (0.3, 1.0, 2.5, 0.7)
     logits, positive = _batch(seed, "binary", 23)[0], (targets > 1).float()
 
-    several = build_loss(TaskDefault(name="task-default", class_weights=weights), "multi-class", CLASSES, targets)
-    binary = build_loss(TaskDefault(name="task-default", class_weights=(0.3, 1.7)), "binary", 1, positive)
+    several = LossFunction(task="multi-class", weights=torch.tensor(weights))
+    binary = LossFunction(task="binary", weights=torch.tensor([0.3, 1.7]))
 
     expected = functional.cross_entropy(outputs, targets, weight=torch.tensor(weights))
     torch.testing.assert_close(several(outputs, targets), expected, rtol=1e-6, atol=0)
@@ -168,19 +168,11 @@ def test_a_class_without_training_rows_says_nothing(gamma: float) -> None:
             1,
             "target of this site is a number",
         ),
-        (
-            TaskDefault(name="task-default", class_weights=(1.0, 2.0)),
-            "regression",
-            1,
-            "target of this site is a number",
-        ),
-        (TaskDefault(name="task-default", class_weights=(1.0, 2.0)), "multi-class", 3, "2 class weights.* 3 classes"),
-        (Focal(name="focal", class_weights=(1.0, 2.0, 3.0)), "binary", 1, "3 class weights.* 2 classes"),
     ],
     ids=str,
 )
 def test_a_loss_that_does_not_fit_is_refused(loss: Loss, task: Task, outputs: int, reason: str) -> None:
-    """Classes for a target of numbers, or weights for other classes, end in three sentences before training."""
+    """Classes for a target of numbers end in three sentences before training."""
     with pytest.raises(ConfigurationError, match=reason) as caught:
         build_loss(loss, task, outputs, torch.zeros(8))
 
