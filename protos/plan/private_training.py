@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt, prod, sqrt
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,6 @@ from protos.plan.patient_privacy import TrainingPrivacy
 from protos.plan.schedules import EpochSchedule, Schedule
 from protos.privacy.accounting import PRIVATE_SCALE, share_variance
 from protos.privacy.discrete_gaussian import LARGEST_VARIANCE
-
-Float64: TypeAlias = npt.NDArray[np.float64]
 
 MOST_PRIVATE_NUMBERS: Final = 4096
 MOST_PRIVATE_ROUNDS: Final = 10_000

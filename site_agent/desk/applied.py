@@ -75,8 +75,7 @@ class AppliedModel:
             return np.ascontiguousarray(features[:, list(model.read_places)])
         if model.columns == own:
             return features
-        unused = model.plan.unused_columns if isinstance(model.plan, NetworkPlan) else ()
-        return place_columns(features, own, model.columns, unused)
+        return place_columns(features, own, model.columns)
 
     def rounding(self, features: npt.NDArray[np.float32], seed: int) -> float:
         """Return how far half a unit in the last place of float32 moves the scores, the largest of some random draws.

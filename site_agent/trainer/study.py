@@ -318,7 +318,7 @@ def _read(plan: NetworkPlan, own: Dataset, inputs: ConceptInputs | None) -> tupl
     if inputs is not None:
         return inputs.dataset, shared_count(plan)
     columns, common = input_columns(plan, own.columns)
-    return (align(own, columns, plan.unused_columns) if plan.columns else own), common
+    return (align(own, columns) if plan.columns else own), common
 
 
 def conclude(plan: NetworkPlan, training: SiteTraining, choice: Choice) -> Outcome:

@@ -116,12 +116,6 @@ def held_out_rows(dataset: Dataset, preprocessing: Preprocessing) -> HeldOutRows
     )
 
 
-def validation_rows(dataset: Dataset, preprocessing: Preprocessing) -> HeldOutRows:
-    """Return a site's validation rows, with targets in the target's own unit."""
-    targets, patients = targets_of(preprocessing, dataset.validation.targets), dataset.validation_patients
-    return HeldOutRows(task=dataset.task, targets=targets, classes=dataset.classes, patients=patients)
-
-
 def headline_metric(task: Task) -> str:
     """Return the main metric for a task. Reports give the gain from joining in this metric."""
     return "rmse" if task == "regression" else "auroc"

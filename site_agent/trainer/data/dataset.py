@@ -147,7 +147,7 @@ class Dataset:
 
     Attributes:
         classes: empty for regression.
-        training_patients, validation_patients, test_patients: int64 of shape (rows,), equal for rows of one patient;
+        training_patients, test_patients: int64 of shape (rows,), equal for rows of one patient;
             None if the contract declares no patient column.
         profile: the limits of the training rows, which are saved with the model.
         test_groups: for each group column the group of each test row, as text; "unknown" without a value.
@@ -163,7 +163,6 @@ class Dataset:
     task: Task
     classes: tuple[str, ...]
     training_patients: npt.NDArray[np.int64] | None = None
-    validation_patients: npt.NDArray[np.int64] | None = None
     test_patients: npt.NDArray[np.int64] | None = None
     profile: Profile = field(default_factory=lambda: Profile(columns=()))
     test_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -215,7 +214,6 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         task=target.task,
         classes=target.classes,
         training_patients=_patients(table, rows.training),
-        validation_patients=_patients(table, rows.validation),
         test_patients=_patients(table, rows.test),
         profile=profile_of(table.contract, table, rows.training),
         test_groups=_groups(table, rows.test),
@@ -255,15 +253,11 @@ def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int 
     return (*plan.column_names, *(column for column in own if column not in plan.column_names)), len(plan.column_names)
 
 
-def align(dataset: Dataset, columns: Sequence[str], unused: Sequence[str] = ()) -> Dataset:
-    """Return the same rows with the columns in `columns`, in this order. A column that this site lacks is zero.
-
-    Raises:
-        ConfigurationError: the site has a column that is neither in the list nor unused.
-    """
+def align(dataset: Dataset, columns: Sequence[str]) -> Dataset:
+    """Return the same rows with the columns in `columns`, in this order. A column that this site lacks is zero."""
 
     def aligned(part: Examples) -> Examples:
-        return replace(part, features=place_columns(part.features, dataset.columns, columns, unused))
+        return replace(part, features=place_columns(part.features, dataset.columns, columns))
 
     return replace(
         dataset,
@@ -274,18 +268,9 @@ def align(dataset: Dataset, columns: Sequence[str], unused: Sequence[str] = ()) 
     )
 
 
-def place_columns(
-    features: Features, own: Sequence[str], columns: Sequence[str], unused: Sequence[str] = ()
-) -> Features:
-    """Copy features (rows, len(own)) to float32 (rows, len(columns)), in the order of `columns`, without `unused` ones.
-
-    Raises:
-        ConfigurationError: a column of `own` is neither in `columns` nor in `unused`.
-    """
+def place_columns(features: Features, own: Sequence[str], columns: Sequence[str]) -> Features:
+    """Copy features (rows, len(own)) to float32 (rows, len(columns)), in the order of `columns`, without others."""
     places = {name: place for place, name in enumerate(columns)}
-    if len(places) != len(columns):
-        raise ValueError("a column is listed twice")
-    check_columns(own, (*columns, *unused))
     placed = np.zeros((len(features), len(columns)), dtype=np.float32)
     read = [place for place, name in enumerate(own) if name in places]
     placed[:, [places[own[place]] for place in read]] = features[:, read]

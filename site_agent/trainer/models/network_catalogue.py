@@ -22,7 +22,6 @@ from protos.plan.architecture import (
     ParallelNetwork,
     network_tensors,
 )
-from site_agent.trainer.failures import unfit
 from site_agent.trainer.models.dense_models import Columns, Dense, Parallel
 from site_agent.trainer.models.global_layers_model import GlobalLayers
 from site_agent.trainer.models.image_models import Convolutional
@@ -35,7 +34,7 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
     columns that the plan lists for all sites; None means all.
 
     Raises:
-        ConfigurationError: the architecture has no network, or its sizes are out of range.
+        ConfigurationError: its sizes are out of range.
     """
     shared = columns if common is None else common
     # Sizes are checked before memory is reserved.
@@ -52,11 +51,6 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
         case ConvolutionalNetwork():
             return Convolutional(architecture, outputs)
         case NamedTensors():
-            raise unfit(
-                what=(
-                    "The plan's architecture named-tensors only lists tensors, and this program has no network for it."
-                ),
-                remedy="In the plan, name an architecture that has a network, for example global-layers-network.",
-            )
+            raise TypeError("a hospital builds this network itself")
         case _:
             assert_never(architecture)

@@ -12,7 +12,7 @@ import pytest
 from protos.errors import ConfigurationError, DataError
 from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.dataset import align
+from site_agent.trainer.data.dataset import align, check_columns
 from tests.site_agent.trainer.sites import prepared
 
 from .conftest import SMALL, SMALL_ROWS, contract_from
@@ -72,7 +72,7 @@ def test_a_column_without_a_place_is_an_error(breast_cancer: tuple[Path, Contrac
     with pytest.raises(
         ConfigurationError, match="columns of this site are not in the plan's list of columns: mean radius"
     ):
-        align(dataset, dataset.columns[1:])
+        check_columns(dataset.columns, dataset.columns[1:])
 
 
 def test_training_rows_of_one_class_are_refused(write: Write, small_contract: Contract) -> None:

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from benchmarks.reference.global_layers import ReferenceNetwork, copy_parameters, reference_tensors
-from protos.errors import ConfigurationError
-from protos.plan.architecture import Architecture, GlobalLayersNetwork, NamedTensor, NamedTensors, network_tensors
+from protos.plan.architecture import Architecture, GlobalLayersNetwork, network_tensors
 from site_agent.trainer.models.network_catalogue import build_network
 from tests.site_agent.trainer.models.starting import start
 
@@ -53,11 +52,3 @@ def test_logits_and_gradients_equal_the_plain_network(
     translated = reference_tensors(gradients, architecture.heads)
     for name, values in reference.named_parameters():
         torch.testing.assert_close(translated[name], values.grad, rtol=1e-8, atol=1e-12, msg=name)
-
-
-def test_listed_tensors_have_no_network() -> None:
-    """An architecture that only lists tensors is refused as a network in plain words."""
-    listed = NamedTensors(name="named-tensors", tensors=(NamedTensor(name="a", shape=(2,), bound=1.0),))
-
-    with pytest.raises(ConfigurationError, match="no network"):
-        build_network(listed, 3, 1)
