@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from site_agent.desk.comparison.gain import assess
+from site_agent.desk.comparison.bootstrap_intervals import compare
 from site_agent.desk.findings import subgroups
 from site_agent.desk.results import joining_models, run_report, simple_models
 
@@ -31,7 +31,7 @@ def small_reports() -> Iterator[None]:
     Tests of the intervals and of the choice of a simple model have a fixture of this name that leaves the numbers.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_report, "assess", partial(assess, resamples=RESAMPLES))
+        patch.setattr(run_report, "compare", partial(compare, resamples=RESAMPLES))
         patch.setattr(subgroups, "_RESAMPLES", RESAMPLES)
         patch.setattr(simple_models, "_CHOOSING_FOLDS", 2)
         yield

@@ -15,15 +15,14 @@ models. The rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
-from site_agent.desk.comparison.bootstrap_intervals import RESAMPLES, Compared, Difference, Interval, compare
-from site_agent.desk.comparison.calibration import Calibration, calibration
-from site_agent.desk.comparison.evaluation import METRIC_NAMES, HeldOutRows, Scores, headline_metric
+from site_agent.desk.comparison.bootstrap_intervals import Compared, Difference, Interval
+from site_agent.desk.comparison.evaluation import METRIC_NAMES, HeldOutRows, headline_metric
 from site_agent.desk.results.simple_models import TITLES
 from site_agent.trainer.disk import Json
 
@@ -108,63 +107,11 @@ class Gain:
         }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Assessment:
-    """The results of all models, by name, on the same test rows and the same bootstrap resamples.
-
-    `calibrations` are only of an outcome that is yes or no.
-    """
-
-    compared: Compared
-    calibrations: Mapping[str, Calibration]
-    gain: Gain
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of all models that were tested."""
-        return tuple(self.compared.metrics)
-
-    def model(self, name: str) -> dict[str, Json]:
-        """Return one model's metrics with their intervals, and the model's calibration, ready for JSON."""
-        return {
-            "metrics": dict(self.compared.metrics[name]),
-            "intervals": self.compared.intervals(name),
-            "calibration": asdict(self.calibrations[name]) if name in self.calibrations else None,
-        }
-
-    def differences(self) -> dict[str, Json]:
-        """Return for each other model, by name, the federated model's metrics minus the metrics of that model."""
-        return {name: self.compared.differences(FEDERATED, name) for name in self.names if name != FEDERATED}
-
-
-def assess(
-    rows: HeldOutRows,
-    models: Mapping[str, Scores],
-    seed: int,
-    *,
-    baselines: Baselines | None = None,
-    resamples: int = RESAMPLES,
-) -> Assessment:
-    """Test all models on the test rows, compare the models, and report whether the site gained by joining.
-
-    Args:
-        models: scores by name, FEDERATED among them.
-        seed: of the resamples; from the plan's seed and the site's name, so that a report can be repeated.
-        baselines: the best local model and the placebo; None takes SILOED and PLACEBO if they exist.
-    """
-    if FEDERATED not in models:
-        raise ValueError(f"a model named {FEDERATED} is needed; {SILOED} and others are compared with it")
-    compared = compare(rows, models, seed, resamples)
-    calibrated = models if rows.task == "binary" else {}
-    return Assessment(
-        compared=compared,
-        calibrations={name: calibration(rows.labels, scores) for name, scores in calibrated.items()},
-        gain=gain_of(rows, compared, baselines or Baselines()),
-    )
-
-
 def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain:
-    """Return how much better the federated model is than the best local model, with a verdict and warnings."""
+    """Return how much better the federated model is than the best local model, with a verdict and warnings.
+
+    Without a best local model in the baselines, this is the network trained alone, if there is one.
+    """
     metric = headline_metric(rows.task)
     values = {name: metrics[metric] for name, metrics in compared.metrics.items()}
     best = baselines.best_local or (SILOED if SILOED in values else None)

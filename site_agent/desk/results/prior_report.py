@@ -7,7 +7,6 @@ the others' score has the place of the network trained alone.
 from __future__ import annotations
 
 import numpy as np
-import structlog
 
 from site_agent.desk.comparison.evaluation import Scores, scores_of
 from site_agent.desk.comparison.gain import FEDERATED, SILOED, Baselines
@@ -51,9 +50,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
     )
     save_model(hospital.state_path, run, saved)
     choices, baselines = {FEDERATED: choice, SILOED: choice}, Baselines(placebo=SILOED)
-    report = written_report(hospital, run, facts, study.own, preprocessing, seeds, models, choices, baselines)
-    structlog.get_logger().info("others_weighed", run=run, **_rounded(join.model, known.guard))
-    return report
+    return written_report(hospital, run, facts, study.own, preprocessing, seeds, models, choices, baselines)
 
 
 def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, own: OwnModels) -> FittedJoin:
@@ -100,9 +97,3 @@ def _scores(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessin
     rows = study.own.test
     design = known.design(study.part("test"), len(rows)).astype(np.float32)
     return scores_of(preprocessing, model.outputs(rows.features, design))
-
-
-def _rounded(model: JoinedModel, guard: float | None) -> dict[str, float | None]:
-    weights = zip(MODELS, model.weights, strict=True)
-    rounded = {name.replace(" ", "_"): round(float(weight), 3) for name, weight in weights}
-    return {"guard": None if guard is None else round(guard, 3), **rounded}

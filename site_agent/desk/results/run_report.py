@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 import structlog
 
 from protos.plan.patient_privacy import Privacy
-from site_agent.desk.comparison.evaluation import Scores, held_out_rows, scores_of
-from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Assessment, Baselines, Gain, assess
+from site_agent.desk.comparison.bootstrap_intervals import Compared, compare
+from site_agent.desk.comparison.calibration import calibration
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, held_out_rows, scores_of
+from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Baselines, Gain, gain_of
 from site_agent.desk.findings.facts import drawn_facts
 from site_agent.desk.results.network_baselines import train_alone, train_placebo
 from site_agent.desk.results.saved_model import SavedModel, run_facts, save_model
@@ -94,14 +96,15 @@ def written_report(
         models |= simple_scores(dataset, preprocessing, seeds.own("simple models"))
         best = facts["best_local"] = best_simple_model(dataset, seeds.own("best local"))
     test, baselines = held_out_rows(dataset, preprocessing), replace(baselines, best_local=best)
-    assessment = assess(test, models, seeds.own("resamples"), baselines=baselines)
-    facts |= compared(assessment, choices)
+    results = compare(test, models, seeds.own("resamples"))
+    gain = gain_of(test, results, baselines)
+    facts |= compared(test, models, results, choices) | {"gain": gain.to_json()}
     facts |= drawn_facts(test, models, dataset, preprocessing.contract, facts)
     # The date is added only to the file, so that a repeated run has the same facts to the last bit.
     written = {**facts, "date": datetime.now(UTC).isoformat(timespec="seconds")}
     content = json.dumps(written, indent=2, allow_nan=False).encode()
     write_whole(hospital.state_path / "reports" / f"{run}.json", content)
-    log_report(run, assessment.gain)
+    log_report(run, gain)
     return facts
 
 
@@ -125,17 +128,26 @@ def promise_facts(promise: Privacy, own: Dataset) -> dict[str, Json]:
     return {"epsilon": promise.epsilon, "delta": promise.delta, "clip": promise.clip, "unit": unit}
 
 
-def compared(assessment: Assessment, choices: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the results of all models for the report, and the comparison of these models."""
-    networks: dict[str, Json] = {
-        name: assessment.model(name) | {"checkpoint": choice} for name, choice in choices.items()
+def compared(
+    test: HeldOutRows, models: Mapping[str, Scores], results: Compared, choices: Mapping[str, Json]
+) -> dict[str, Json]:
+    """Return the results of all models for the report, and the federated model's differences to the others.
+
+    Each model has its metrics, intervals and, of an outcome that is yes or no, calibration.
+    """
+    entries: dict[str, dict[str, Json]] = {
+        name: {
+            "metrics": dict(results.metrics[name]),
+            "intervals": results.intervals(name),
+            "calibration": asdict(calibration(test.labels, scores)) if test.task == "binary" else None,
+        }
+        for name, scores in models.items()
     }
-    simple: dict[str, Json] = {name: assessment.model(name) for name in assessment.names if name not in choices}
+    networks: dict[str, Json] = {name: entries.pop(name) | {"checkpoint": choice} for name, choice in choices.items()}
     return networks | {
-        "simple_models": simple,
-        "differences": assessment.differences(),
-        "gain": assessment.gain.to_json(),
-        "resamples": assessment.compared.resamples,
+        "simple_models": dict(entries),
+        "differences": {name: results.differences(FEDERATED, name) for name in models if name != FEDERATED},
+        "resamples": results.resamples,
     }
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from site_agent.desk.comparison.bootstrap_intervals import compare
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
-from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Baselines, Gain, assess
+from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Baselines, Gain, gain_of
 from site_agent.trainer.fitted_models import probabilities
 from tests.for_each import for_each
 
@@ -31,10 +32,15 @@ def numbers(rows: int = 60) -> HeldOutRows:
     return HeldOutRows(task="regression", targets=targets, classes=(), unit="mmHg")
 
 
+def gained(rows: HeldOutRows, models: dict[str, Scores], baselines: Baselines) -> Gain:
+    """What joining brought, by few resamples."""
+    return gain_of(rows, compare(rows, models, 0, 300), baselines)
+
+
 def gain_between(rows: HeldOutRows, federated: Scores, siloed: Scores, **others: Scores) -> Gain:
     """What joining brought between these two; the placebo is the siloed model unless another one is given."""
     models = {FEDERATED: federated, SILOED: siloed, PLACEBO: siloed} | others
-    return assess(rows, models, 0, resamples=300).gain
+    return gained(rows, models, Baselines())
 
 
 @pytest.mark.parametrize(
@@ -81,7 +87,7 @@ def test_gained_needs_the_best_local_model_and_the_placebo(
     }
     models |= {} if placebo is None else {PLACEBO: model(rows, placebo, seed)}
 
-    gain = assess(rows, models, 0, baselines=Baselines(best_local="random_forest"), resamples=300).gain
+    gain = gained(rows, models, Baselines(best_local="random_forest"))
 
     assert gain.verdict == verdict
     assert ("This site gained from joining" in gain.sentence) == (verdict == "gained")
@@ -98,8 +104,8 @@ def test_a_recipe_without_the_others_is_its_own_placebo() -> None:
     models = {FEDERATED: model(rows, 2.0), SILOED: model(rows, 2.0, seed=7), "random_forest": model(rows, 0.5)}
     baselines = Baselines(best_local="random_forest", placebo=SILOED)
 
-    close = assess(rows, models, 0, baselines=baselines, resamples=300).gain
-    apart = assess(rows, models | {SILOED: model(rows, 0.5)}, 0, baselines=baselines, resamples=300).gain
+    close = gained(rows, models, baselines)
+    apart = gained(rows, models | {SILOED: model(rows, 0.5)}, baselines)
 
     assert (close.verdict, apart.verdict) == ("better, cause not shown", "gained")
     assert (
