@@ -129,7 +129,7 @@ def compare(rows: HeldOutRows, models: Mapping[str, Scores], seed: int, resample
     metrics = {name: rows.evaluate(scores) for name, scores in models.items()}
     prepared = {name: resampled_metrics(rows, scores) for name, scores in models.items()}
     parts: dict[str, list[Values]] = {name: [] for name in models}
-    for counts in over_patients(len(rows), rows.patients, seed, resamples).blocks():
+    for counts in resamples_of(rows, seed, resamples):
         for name, values in prepared.items():
             parts[name].append(values(counts))
     joined = {
@@ -148,44 +148,20 @@ def _interval(values: npt.NDArray[np.float64] | None) -> Interval | None:
     return Interval(float(low), float(high))
 
 
-@dataclass(frozen=True, eq=False)
-class Resampling:
-    """The parameters of a bootstrap of whole patients. Equal parameters draw equal resamples.
+def resamples_of(rows: HeldOutRows, seed: int, number: int = RESAMPLES) -> Iterator[Counts]:
+    """Yield, for blocks of resamples of whole patients, how often each contains each row: float64 (resamples, rows).
 
-    `owners` is int64 of shape (rows,): the patient of each row, numbered from 0. `number` is that of the resamples.
+    Equal seeds draw equal resamples. `seed` is from the plan's seed and the site's name; not negative.
     """
-
-    owners: npt.NDArray[np.int64]
-    seed: int
-    number: int = RESAMPLES
-
-    def blocks(self) -> Iterator[Counts]:
-        """Yield, for blocks of resamples, how often each contains each row: float64 (resamples, rows)."""
-        generator = np.random.default_rng(self.seed)
-        patients = int(self.owners.max()) + 1
-        is_plain = patients == len(self.owners)
-        size = max(1, _BLOCK_NUMBERS // len(self.owners))
-        for start in range(0, self.number, size):
-            drawn = np.empty((min(size, self.number - start), patients))
-            for resample in drawn:
-                resample[:] = np.bincount(generator.integers(0, patients, size=patients), minlength=patients)
-            yield drawn if is_plain else drawn[:, self.owners]
-
-
-def over_patients(rows: int, patients: npt.NDArray[np.int64] | None, seed: int, number: int = RESAMPLES) -> Resampling:
-    """Return a bootstrap that draws whole patients, so that all rows of a patient stay together.
-
-    Args:
-        patients: equal for rows of one patient, shape (rows,); None if every row is a patient.
-        seed: from the plan's seed and the site's name; not negative.
-    """
-    if patients is None:
-        return Resampling(np.arange(rows, dtype=np.int64), seed, number)
-    owners = np.unique(patients, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    if int(owners.max()) + 1 == rows:
-        # Each row is a different patient, so patients have the numbers of their rows.
-        owners = np.arange(rows, dtype=np.int64)
-    return Resampling(owners, seed, number)
+    generator, owners = np.random.default_rng(seed), np.unique(rows.owners, return_inverse=True)[1].reshape(-1)
+    patients = int(owners.max()) + 1
+    size = max(1, _BLOCK_NUMBERS // len(rows))
+    for start in range(0, number, size):
+        drawn = np.empty((min(size, number - start), patients))
+        for resample in drawn:
+            resample[:] = np.bincount(generator.integers(0, patients, size=patients), minlength=patients)
+        # If each row is a different patient, patients have the numbers of their rows.
+        yield drawn if patients == len(rows) else drawn[:, owners]
 
 
 def resampled_metrics(rows: HeldOutRows, scores: Scores) -> Resampled:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from site_agent.desk.comparison.bootstrap_intervals import over_patients, resampled_metrics
+from site_agent.desk.comparison.bootstrap_intervals import resampled_metrics, resamples_of
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.fitted_models import probabilities
@@ -42,9 +42,8 @@ def written_out(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
 def test_a_resample_is_measured_as_its_rows_are(task: Task, decimals: int, seed: int) -> None:
     """Every metric on every resample equals `measure` on the repeated rows, ties included."""
     rows, scores = made_up(task, 40, np.random.default_rng(seed), decimals)
-    resampling = over_patients(len(rows), rows.patients, seed, number=12)
 
-    (counts,) = resampling.blocks()
+    (counts,) = resamples_of(rows, seed, number=12)
     found = resampled_metrics(rows, scores)(counts)
 
     for place, drawn in enumerate(counts):
@@ -59,7 +58,7 @@ def test_all_resamples_are_measured_in_blocks() -> None:
     rows, scores = made_up("binary", 3_000, np.random.default_rng(0), 12)
     prepared = resampled_metrics(rows, scores)
 
-    found = [prepared(counts) for counts in over_patients(len(rows), rows.patients, 0).blocks()]
+    found = [prepared(counts) for counts in resamples_of(rows, 0)]
 
     assert len(found) > 1
     assert sum(len(values["auroc"]) for values in found) == 2_000
@@ -70,7 +69,7 @@ TWO = ("negative", "positive")
 
 def all_counts(rows: HeldOutRows, seed: int = 0, number: int = 50) -> np.ndarray:
     """Every resample's counts, shape (number, rows)."""
-    return np.concatenate(list(over_patients(len(rows), rows.patients, seed, number).blocks()))
+    return np.concatenate(list(resamples_of(rows, seed, number)))
 
 
 def test_the_outcome_is_as_frequent_in_a_resample_as_in_another_test() -> None:
