@@ -28,21 +28,18 @@ def check_fit(plan: NetworkPlan, dataset: Dataset, site: str) -> None:
         lambda: _check_private(plan, dataset),
         lambda: check_batches(plan.schedule, len(dataset.training)),
     )
-    found = [error for check in checks if (error := _refusal(check)) is not None]
+    found: list[OperatorError] = []
+    for check in checks:
+        try:
+            check()
+        except OperatorError as refused:
+            found.append(refused)
     if len(found) == 1:
         raise found[0]
     if found:
         what = "\n    ".join(["This site's table does not fit the plan:", *(error.what for error in found)])
         remedy = " ".join(dict.fromkeys(error.remedy for error in found))
         raise type(found[0])(what=what, consequence=found[0].consequence, remedy=remedy)
-
-
-def _refusal(check: Callable[[], None]) -> OperatorError | None:
-    try:
-        check()
-    except OperatorError as refused:
-        return refused
-    return None
 
 
 def _check_private(plan: NetworkPlan, dataset: Dataset) -> None:

@@ -146,7 +146,11 @@ def test_a_running_agent(scene: Scene, tmp_path: Path, monkeypatch: pytest.Monke
 
         started_by_it = children(agent.pid)
         assert len(started_by_it) == 2  # agent and trainer
-        (trainer,) = [child for child in started_by_it if b"site_agent.trainer_process" in words_of(child)]
+        (trainer,) = [
+            child
+            for child in started_by_it
+            if b"site_agent.trainer_process" in Path(f"/proc/{child}/cmdline").read_bytes()
+        ]
         os.kill(trainer, signal.SIGKILL)  # while it has nothing to do
         assert agent.wait(30) == 1  # so that a service manager starts it again
         assert not any(Path(f"/proc/{process}").exists() for process in started_by_it)
@@ -168,8 +172,3 @@ def test_a_clock_that_is_days_behind(scene: Scene, tmp_path: Path) -> None:
 
     assert [line["event"] for line in lines].count("coordinator_unavailable") == 1
     assert error["identifier"] == "E020"
-
-
-def words_of(process: int) -> bytes:
-    """The command line of a process."""
-    return Path(f"/proc/{process}/cmdline").read_bytes()

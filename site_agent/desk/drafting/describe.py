@@ -82,7 +82,8 @@ def describe(
         OperatorError: the table or the dictionary cannot be read, or the table has no rows or no usable names.
     """
     form = guess_format(path, sheet=sheet, query=query)
-    notes, doubts = _notes(path, form, dictionary), list[Doubt]()
+    notes = labelled_notes(path, form) if isinstance(form, LabelledFormat) else {}
+    notes, doubts = notes if dictionary is None else dictionary_notes(dictionary), list[Doubt]()
     columns, nameless, rows, has_more = _columns(path, form, notes, doubts)
     if not rows or len(columns) < 2:
         what = "one column" if rows else "names of columns, but no rows"
@@ -110,12 +111,6 @@ def describe(
     comments = ([f"  # {text}" for text in line.words] for line in lines)
     body = [text for words, line in zip(comments, lines, strict=True) for text in (*words, f"  - {line.text}")]
     return Draft(text="\n".join([*head, *body]) + "\n", rows=rows, has_more=has_more)
-
-
-def _notes(path: Path, form: Format, dictionary: Path | None) -> dict[str, FileNote]:
-    if dictionary is not None:
-        return dictionary_notes(dictionary)
-    return labelled_notes(path, form) if isinstance(form, LabelledFormat) else {}
 
 
 def _mapped(line: Line, concepts: Sequence[Concept]) -> Line:

@@ -33,14 +33,17 @@ def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
     Raises:
         DataError: the file cannot be read, or is of another kind, such as an archive.
     """
-    if query is not None:
-        return SqlFormat(kind="sql", query=query)
     try:
+        if query is not None:
+            return SqlFormat(kind="sql", query=query)
         with path.open("rb") as file:
             start = file.read(_LOOKED_AT)
     except OSError as cause:
         remedy = "Give the path of an existing file that your user account may read."
         raise unusable(what=f"The table {path} cannot be read: {cause.strerror}.", remedy=remedy) from cause
+    except ValueError as cause:
+        remedy = "Write one query that begins with SELECT or WITH, without a semicolon inside."
+        raise unusable(what="The file of --query has something else than one query.", remedy=remedy) from cause
     kind = kind_of(start)
     if kind is not None and kind.form == "excel":
         return ExcelFormat(kind="excel", sheet=sheet)

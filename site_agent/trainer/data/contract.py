@@ -46,12 +46,18 @@ from site_agent.trainer.data.columns import (
 from site_agent.trainer.failures import unfit
 
 _READS: Final = re.compile(r"\s*(select|with)\b", re.IGNORECASE)
+_HIDDEN: Final = re.compile(r"""--[^\n\r]*|'[^']*'|"[^"]*\"""")
+# These change where a text or a comment ends, each in some databases. Beside them, every semicolon is an end.
+_MISLEADING: Final = re.compile(r"\\|/\*|\$[\w\x80-\U0010ffff]*\$")
 
 
 def _one_reading_query(text: str) -> str:
-    if not _READS.match(text) or ";" in text.strip().removesuffix(";"):
+    """Return the query without its last semicolon and what follows it."""
+    bare = text if _MISLEADING.search(text) else _HIDDEN.sub(lambda one: " '"[one[0][0] != "-"] * len(one[0]), text)
+    end = len(bare.rstrip()) - 1 if bare.rstrip().endswith(";") else len(text)
+    if not _READS.match(bare) or ";" in bare[:end]:
         raise ValueError("one query that begins with SELECT or WITH, without a semicolon inside")
-    return text
+    return text[:end]
 
 
 def _place(name: str) -> str:

@@ -87,7 +87,7 @@ def duck_records(path: Path, form: SqlFormat, start: bytes) -> Generator[Row, No
     try:
         with duckdb.connect(str(path) if is_file else ":memory:", read_only=is_file, config=_CLOSED) as connection:
             _close(connection, tables)
-            yield from _rows(connection, form.query.strip().removesuffix(";"))
+            yield from _rows(connection, form.query)
         return
     except duckdb.Error as error:  # its text can quote a value
         failure = _failure_of(type(error).__name__, is_file=is_file)

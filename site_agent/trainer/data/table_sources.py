@@ -366,7 +366,9 @@ class _Text:
         """Return a part whose lines are rows of the usual width. Return None if one is unusual."""
         ends, is_quoted = part.count(b"\n"), b'"' in part
         is_plain = part.isascii() and np.count_nonzero(np.frombuffer(part, np.uint8) < _BLANK) == ends
-        if not self.width or not (is_plain or _is_usual(part)):
+        if not is_plain:  # then line ends and marks can be of another kind
+            is_plain = part.count(b"\r") == part.count(b"\r\n") and not any(mark in part for mark in _UNUSUAL)
+        if not self.width or not is_plain:
             return None
         lines = ends + (not part.endswith(b"\n"))
         try:
@@ -497,11 +499,6 @@ class _Text:
                     refuse([f"line {self._line}: it has a NUL byte: the file is damaged, binary or in UTF-16"])
                 # A file that was joined from several has the mark of a beginning in its middle.
                 yield line.removeprefix("\ufeff").removesuffix(_END_OF_DOS)
-
-
-def _is_usual(part: bytes) -> bool:
-    has_other_ends = b"\r" in part and part.count(b"\r") != part.count(b"\r\n")
-    return not has_other_ends and not any(mark in part for mark in _UNUSUAL)
 
 
 def _parquet_rows(file: BinaryIO) -> Generator[Row | Block, None, None]:

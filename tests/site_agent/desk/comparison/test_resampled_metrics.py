@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from site_agent.desk.comparison.bootstrap_intervals import resampled_metrics, resamples_of
@@ -31,11 +30,6 @@ def made_up(task: Task, rows: int, generator: np.random.Generator, decimals: int
     return HeldOutRows(task=task, targets=labels, classes=classes), given
 
 
-def written_out(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """The rows of one resample, each as often as it was drawn."""
-    return np.repeat(np.arange(len(counts)), counts.astype(np.int64))
-
-
 @pytest.mark.parametrize("decimals", [1, 12])
 @pytest.mark.parametrize("task", ["binary", "multi-class", "regression"])
 @for_each("seed", range(3))
@@ -47,7 +41,7 @@ def test_a_resample_is_measured_as_its_rows_are(task: Task, decimals: int, seed:
     found = resampled_metrics(rows, scores)(counts)
 
     for place, drawn in enumerate(counts):
-        repeated = written_out(drawn)
+        repeated = np.repeat(np.arange(len(drawn)), drawn.astype(np.int64))
         again = HeldOutRows(task=task, targets=rows.targets[repeated], classes=rows.classes)
         expected = again.evaluate(scores[repeated])
         assert {name: values[place] for name, values in found.items()} == pytest.approx(expected, rel=EXACT, abs=EXACT)
