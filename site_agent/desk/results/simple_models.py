@@ -32,7 +32,7 @@ from site_agent.trainer.data.preprocessing import Preprocessing
 # Measured with 50 columns on one core: 27 s for the forest and 13 s for boosting at 10,000 rows, 51 s and 2 s at
 # 100,000. A forest for a numeric outcome searches every column in each split and takes 140 s and 250 s.
 MOST_ROWS: Final = 10_000
-# With more columns than this, such as pixels or hashed words, only the linear model and, for classes, the forest are
+# With more columns than this, such as pixels, only the linear model and, for classes, the forest are
 # fitted. Measured with 400 rows of 4,096 pixels on one core: 28 s for boosting and 5 s for the forest, each fitted six
 # times.
 MOST_COLUMNS: Final = 2_048
