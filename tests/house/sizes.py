@@ -65,12 +65,11 @@ SKIPPED: Final = {
         "site_agent.service.site_metrics", "site_agent.service.status_socket",
     ),
 }  # fmt: skip
-# The trainer's process runs these two files of the desk during a run. All else comes before the first round, or after.
+# The trainer's process runs this file of the desk during a run. All else comes before the first round, or after.
 BESIDE_A_ROUND: Final = (
     *(name for name in AUDITED if name != "site_agent.approving"),
     *(name for names in SKIPPED.values() for name in names),
     "site_agent.trainer", "site_agent.trainer_process", "site_agent.desk.after_rounds",
-    "site_agent.desk.results.live_curves",
 )  # fmt: skip
 SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # Lines of a room, words of the pages, keys of a plan. A change that needs more space finds it in its own room, or
