@@ -73,7 +73,7 @@ def _imports_in(importer: str, tree: ast.Module) -> Iterator[Imported]:
             case ast.ImportFrom(level=level) if level:
                 raise AssertionError(f"{importer}:{node.lineno} imports relatively")
             case ast.ImportFrom(module=str(module), names=names):
-                found = [_submodule(module, alias.name) for alias in names]
+                found = [inner if (inner := f"{module}.{one.name}") in modules() else module for one in names]
             case _:
                 continue
         for name in dict.fromkeys(found):
@@ -99,18 +99,9 @@ def reachable(start: str, *, lazily: bool = False) -> frozenset[str]:
     return frozenset(seen)
 
 
-def is_command_line(module: str) -> bool:
-    """Whether each function of a module that imports is a command, hence a process of its own."""
-    return module.endswith(("_cli", "_command")) or ".commands." in module
-
-
 def _happens(found: Imported, lazily: bool) -> bool:
-    return not found.is_lazy or (lazily and not is_command_line(found.importer))
-
-
-def _submodule(module: str, name: str) -> str:
-    inner = f"{module}.{name}"
-    return inner if inner in modules() else module
+    is_command_line = found.importer.endswith(("_cli", "_command")) or ".commands." in found.importer
+    return not found.is_lazy or (lazily and not is_command_line)
 
 
 def _module_name(path: Path) -> str:

@@ -16,7 +16,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Generator, Iterable
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -48,8 +48,14 @@ _EXACT: Final = re.compile(r"BOOLEAN|U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DOUBLE|D
 _BY_HAND: Final = "Run the contract's query by hand, and correct the query or the file."
 _COPY: Final = "Copy the file again, or write it with the version of DuckDB that is installed here."
 _FAILURES: Final = {
-    "CatalogException": ("The query names a table or a function that is not there.", _BY_HAND),
-    "BinderException": ("The query names a column that is not there, or compares what cannot be compared.", _BY_HAND),
+    "CatalogException": (
+        "The query names a table or a function that is not there. Compressed files are no tables.",
+        _BY_HAND,
+    ),
+    "BinderException": (
+        "The query names a column that is not there, or computes with texts. All cells of CSV files are texts.",
+        "Write CAST(value AS DOUBLE) for a number from a CSV file. Otherwise correct the column's name.",
+    ),
     "ParserException": ("The query has a mistake in its syntax.", _BY_HAND),
     "ConversionException": ("The query converts a value to a type that it does not fit.", _BY_HAND),
     "InvalidInputException": (
@@ -143,10 +149,7 @@ def _rows(connection: DuckDBPyConnection, query: str) -> Generator[Row, None, No
     yield 1, names
     kept = ", ".join(_exact(f"#{place}", str(one[1])) for place, one in enumerate(described, start=1))
     result = connection.execute(f"SELECT {kept} FROM ({query}\n)")  # noqa: S608  # the contract's own query
-    first = 2
-    while some := result.fetchmany(_ROWS_AT_ONCE):
-        yield from enumerate(some, start=first)
-        first += len(some)
+    yield from enumerate(chain.from_iterable(iter(lambda: result.fetchmany(_ROWS_AT_ONCE), [])), start=2)
 
 
 def _exact(column: str, kind: str) -> str:
@@ -157,13 +160,11 @@ def _exact(column: str, kind: str) -> str:
 
 
 def _failure_of(kind: str, *, is_file: bool) -> OperatorError:
-    if kind in _FAILURES:
-        what, remedy = _FAILURES[kind]
-        return unusable(what=what, remedy=remedy)
     if kind == "IOException" and is_file:  # also a file that is too short
         return UnavailableError(
             what="The DuckDB file is open in another program, or it cannot be read.",
             consequence="The table was not used and nothing was sent.",
             remedy=f"A service tries again by itself. Otherwise close the other program. {_COPY}",
         )
-    return unusable(what="DuckDB cannot run the query in the contract.", remedy=_BY_HAND)
+    what, remedy = _FAILURES.get(kind, ("DuckDB cannot run the query in the contract.", _BY_HAND))
+    return unusable(what=what, remedy=remedy)

@@ -249,7 +249,7 @@ class _Reading:
             if self.contract.format.header:
                 width, positions = len(first[1]), self._positions_by_name(first[1])
             else:
-                positions = self._positions_by_order(len(first[1]))
+                positions = self._positions_by_order(first[1])
                 width = len(positions)
             self.mistakes.stop_if_any()
             parsers = self._parsers(positions)
@@ -343,9 +343,11 @@ class _Reading:
                 "`- {name: NAME, role: ignore}` with its name from the header"
             )
 
-    def _positions_by_order(self, width: int) -> dict[str, int]:
+    def _positions_by_order(self, first: Sequence[str]) -> dict[str, int]:
         names = [column.name for column in self.contract.columns]
-        if self.for_prediction and width == len(names) - 1:
+        if 2 * len(set(map(written_name, first)).intersection(names)) > len(first):
+            refuse(["the first row has the contract's names: remove this row, and bring the columns in their order"])
+        if self.for_prediction and len(first) == len(names) - 1:
             names.remove(self.contract.target.name)
         return {name: place for place, name in enumerate(names)}
 

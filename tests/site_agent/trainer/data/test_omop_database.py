@@ -155,7 +155,7 @@ def test_a_real_server_gives_the_same_rows(eunomia: Eunomia, postgres: Callable[
     _assert_as_computed(read_table(url, contract_from(CONTRACT)), eunomia)
 
 
-@pytest.mark.parametrize("version", ["5.3", "5.4"])
+@pytest.mark.parametrize("version", ["5.3", "5.4", "CSV"])
 def test_the_example_contract_fits_the_public_database(
     eunomia: Eunomia, sqlite: Path, tmp_path: Path, version: str
 ) -> None:
@@ -163,7 +163,7 @@ def test_the_example_contract_fits_the_public_database(
     contract = read_contract(EXAMPLE)
     if version == "5.3":
         contract = contract_from(
-            EXAMPLE.read_text().replace("(admitted_from_concept_id", "(admitting_source_concept_id")
+            EXAMPLE.read_text().replace("CAST(admitted_from_concept_id", "CAST(admitting_source_concept_id")
         )
     else:
         copy(sqlite, tmp_path / "table")
@@ -171,6 +171,11 @@ def test_the_example_contract_fits_the_public_database(
         with closing(sqlite3.connect(sqlite)) as database:
             names = "admitting_source_concept_id TO admitted_from_concept_id"
             database.execute(f"ALTER TABLE visit_occurrence RENAME COLUMN {names}")
+            for name in (*TABLES, "death") if version == "CSV" else ():
+                read = database.execute(f"SELECT * FROM {name}")
+                cells = [[one[0] for one in read.description], *read]
+                sqlite = tmp_path / f"{name}.csv"
+                sqlite.write_text("".join(",".join("" if c is None else str(c) for c in row) + "\n" for row in cells))
     survey = survey_table(sqlite, contract)
 
     found = examine(survey, Split(seed=1))

@@ -162,12 +162,14 @@ def test_prediction_needs_features_only(write: Write, small_contract: Contract) 
 
 
 def test_prediction_without_a_header_may_leave_out_the_target(write: Write) -> None:
-    """Columns are then those declared, without the target."""
+    """Columns are then those declared, without the target. A first row of names is no patient."""
     contract = contract_from(SMALL.replace("header: true", "header: false"))
 
     table = survey_new_rows(write([row[:5] for row in SMALL_ROWS], None), contract).table
 
     assert table.features["Age"][1] == 67
+    with pytest.raises(DataError, match="names"):
+        survey_new_rows(write(SMALL_ROWS, SMALL_HEADER[::-1]), contract)
 
 
 def _with_patients(*, one_row: bool) -> Contract:
