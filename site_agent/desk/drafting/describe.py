@@ -83,13 +83,13 @@ def describe(
     """
     form = guess_format(path, sheet=sheet, query=query)
     notes = labelled_notes(path, form) if isinstance(form, LabelledFormat) else {}
-    notes, doubts = notes if dictionary is None else dictionary_notes(dictionary), list[Doubt]()
+    notes, doubts = notes if dictionary is None else dictionary_notes(dictionary, form.decimal), list[Doubt]()
     columns, nameless, rows, has_more = _columns(path, form, notes, doubts)
     if not rows or len(columns) < 2:
         what = "one column" if rows else "names of columns, but no rows"
         refuse([f"the table has {what}; export it with its rows and columns, or name another sheet with --sheet NAME"])
     if dictionary is not None and not any(column.name in notes for column in columns):
-        doubts.append(Doubt("no column has a name of the dictionary; export raw data and not labels"))
+        refuse(["no column has a name of the dictionary; export raw data and not labels"])
     names = [column.name for column in columns]
     if any(map(_LONG_VALUES.fullmatch, names)) and any(map(_LONG_KINDS.fullmatch, names)):
         doubts.append(Doubt(_LONG))

@@ -50,7 +50,7 @@ _OWN: Final = {
 _TAG: Final = re.compile(r"<[^<>]*>")
 
 
-def dictionary_notes(path: Path) -> dict[str, FileNote]:
+def dictionary_notes(path: Path, decimal: str) -> dict[str, FileNote]:
     """Return what a data dictionary says about the columns of an export of raw data, by their names.
 
     Raises:
@@ -66,6 +66,8 @@ def dictionary_notes(path: Path) -> dict[str, FileNote]:
                 )
                 for code, label in _choices(field).items()
             }
+        elif decimal == "." and field["text_validation_type_or_show_slider_number"].endswith("comma_decimal"):
+            notes[field["field_name"]] = FileNote(ignored="a decimal comma among decimal points: export all in one way")
         else:
             notes[field["field_name"]] = _note(field, _FIXED.get(field["field_type"]) or _choices(field))
         if place == 0:  # the first field of a project is the identifier of its records

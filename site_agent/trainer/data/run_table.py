@@ -61,7 +61,7 @@ def is_missing(feature: Feature, values: Numbers) -> npt.NDArray[np.bool_]:
 
 def unusable_columns(table: Table, rows: SplitRows | None) -> Iterator[Mistake]:
     """Yield the mistakes of whole columns, which no single cell shows. `rows` is None if the table cannot be split."""
-    empty = "no row has a value. Declare this column with `role: ignore` in the contract"
+    empty = f"no row{' with an outcome' * bool(table.dropped)} has a value. Use `role: ignore`, or a row per patient"
     for feature in table.contract.features:
         values = table.features[feature.name]
         if is_missing(feature, values).all():

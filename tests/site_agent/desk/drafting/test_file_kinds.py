@@ -67,16 +67,18 @@ mrn,demo,text,Hospital number,,,,,,y,
 sex,demo,radio,<b>Sex</b>,"1, Male | 2, Female | 3, Diverse",,,,,,
 preg,demo,yesno,Pregnant?,,,,,,,[sex] = '2'
 sys,vitals,text,Systolic,,mmHg,integer,40,300,,
+k,vitals,text,Potassium,,,number_1dp_comma_decimal,3,6,,
 med,vitals,checkbox,Medication,"1, Aspirin | -9, None",,,,,,
 died,vitals,yesno,Died,,,,,,,
 """
-HEADER: Final = "record_id,mrn,sex,preg,sys,med___1,med____9,died,demo_complete,vitals_complete"
+HEADER: Final = "record_id,mrn,sex,preg,sys,k,med___1,med____9,died,demo_complete,vitals_complete"
 
 
 def test_a_redcap_dictionary_becomes_the_draft(tmp_path: Path) -> None:
     """Choices, also the one that no patient has, limits, units, missing codes, identifiers and states of forms."""
     rows = [
-        f"{row},M{row},{1 + row % 2},{'' if row % 2 == 0 else row % 4 // 2},{'UNK' if row % 9 == 3 else 100 + row},"
+        f"{row},M{row},{1 + row % 2},{'' if row % 2 == 0 else row % 4 // 2},{'UNK' if row % 9 == 3 else 100.5 + row},"
+        f'"{4 if row % 2 else "3,9"}",'
         f"{row % 2},{row % 3 // 2},{row % 3 // 2},2,{row % 2 * 2}"
         for row in range(40)
     ]
@@ -88,7 +90,7 @@ def test_a_redcap_dictionary_becomes_the_draft(tmp_path: Path) -> None:
 
     columns = {column.name: column for column in contract.columns}
     assert {name for name, column in columns.items() if column.role == "ignore"} == {
-        "mrn", "demo_complete", "vitals_complete",
+        "mrn", "k", "demo_complete", "vitals_complete",
     }  # fmt: skip
     sex, preg, systolic, aspirin = (columns[name] for name in ("sex", "preg", "sys", "med___1"))
     assert isinstance(sex, CategoricalFeature)
@@ -102,5 +104,7 @@ def test_a_redcap_dictionary_becomes_the_draft(tmp_path: Path) -> None:
     assert read_table(table, contract).rows == 40
     undescribed = {one.name: one.role for one in contract_from(describe(table).text).columns}
     assert undescribed["vitals_complete"] == "ignore"
-    with pytest.raises(DataError):
-        describe(table, dictionary=table)
+    table.write_text("\n".join([HEADER.upper(), *rows]))  # as labels
+    for other in (table, dictionary):
+        with pytest.raises(DataError):
+            describe(table, dictionary=other)
