@@ -172,7 +172,8 @@ def _model(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]
         yield figure(words, drawn, is_wide=True)
     is_timed = any(term.get("proportional") for term in terms)
     head = ["Term", f"{(ratio or 'estimate').capitalize()} (95% interval)", "p", "Coefficient", "Standard error"]
-    head += ["SD of the column", *(["Proportional hazards: p (chi-squared)"] if is_timed else [])]
+    head += ["Unit of the ridge"] if one["ridge"] else []
+    head += ["Proportional hazards: p (chi-squared)"] if is_timed else []
     head += ["This hospital alone"] if mine else []
     rows: list[list[Cell]] = []
     for term in terms:
@@ -185,7 +186,7 @@ def _model(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]
             f"{term['estimate']:.4g}",
             number,
         ]
-        cells += [_short(term["deviation"]) if "deviation" in term else "–"]
+        cells += [_short(term["ridge_unit"]) if "ridge_unit" in term else "–"] if one["ridge"] else []
         cells += [f"{_p(term['proportional']['p'])} ({term['proportional']['chi_squared']:.2f})"] if is_timed else []
         cells += [mine[term["term"]]["text"] if term["term"] in mine and term in single else "–"] if mine else []
         rows.append(cells)

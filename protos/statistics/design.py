@@ -4,8 +4,8 @@ A number is one column, or k - 1 columns with k declared knots (splines.py). A c
 for a code and 0 for all others; the reference has none. A product of concepts has the products of their columns. The
 rules:
 
-* a column is scaled from its possible range to 0..1, and then standardised by the sums of all sites, so every entry of
-  a Hessian has a bound. Coefficients are printed in the units of the concepts;
+* a column is scaled from its possible range to 0..1, and then by rough sums of all sites, so every entry of a Hessian
+  has a bound. Coefficients are printed in the units of the concepts;
 * a site needs `smallest_part` patients, or none, beside the commonest value of a column, in each cell of the codes that
   a term crosses (references too), and between two neighbouring knots. Fewer would show single ones, so then every
   column of these concepts is void. So is a column if nearly all its squared distances are of one, and with a common
@@ -202,7 +202,7 @@ class Design:
         """
         found = np.zeros((len(self.columns), 4))
         for place, values in enumerate(scaled.T):
-            moments = (VOID, VOID) if few[place] else (values.sum(), values @ values)
+            moments = (VOID, VOID) if few[place] else rough_moments(values)
             is_there = adds and _beside_commonest(values, patients) >= self.size.smallest_part
             found[place] = (is_there, few[place], *moments)
         return found.ravel()
@@ -282,6 +282,19 @@ def _patients_by_cell(values: Sequence[Float64], patients: Integers) -> Integers
     """Count the patients with each combination of values that is there."""
     cells = np.unique(np.column_stack([*values, patients]), axis=0)[:, :-1]
     return np.unique(cells, axis=0, return_counts=True)[1]
+
+
+def rough_moments(values: Float64) -> tuple[float, float]:
+    """Return about the sum and the sum of squares of values in 0..1, (rows,).
+
+    They only scale a column, and any scale gives the same estimates. Exact sums would show the value of a patient who
+    alone differs from all others. So the deviation is a power of 2, and the mean a multiple of a quarter of it.
+    """
+    if not len(values):
+        return 0.0, 0.0
+    deviation = 2.0 ** float(np.round(np.log2(max(float(values.std()), _NARROWEST / 4))))
+    mean = float(np.round(values.mean() / deviation * 4)) * deviation / 4
+    return len(values) * mean, len(values) * min(mean**2 + deviation**2, 1.0)
 
 
 def _beside_commonest(values: Float64, patients: Integers) -> int:

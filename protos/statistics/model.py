@@ -300,7 +300,9 @@ class ModelArithmetic(ABC, Generic[Rows]):
             one |= dict.fromkeys(("error", "low", "high", "p"))
         if place < self._columns:
             per_unit = float(self._standard(sums).per_unit[place])
-            one |= {"scale": self._design.columns[place].scale, "deviation": 1.0 / per_unit}
+            one |= {"scale": self._design.columns[place].scale} | (
+                {"ridge_unit": 1.0 / per_unit} if self._ridge else {}
+            )
             one["between_sites"] = self._between(sums, place, per_unit * self._outcome_unit(sums))
             if self.ratio is not None:
                 one["ratio"] = ratio_of(one["estimate"])

@@ -36,6 +36,7 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
+from protos.statistics.design import rough_moments
 from protos.statistics.intercepts import binomial_intercept, firth_intercept, probabilities
 from protos.statistics.model import Estimates, ModelArithmetic, ModelRows
 from protos.statistics.newton_walk import LikelihoodSums, Position, symmetric
@@ -191,8 +192,9 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
     def _counts(self, frame: Frame, rows: _Rows) -> list[float]:
         outcomes, number = rows.outcomes, len(rows.values)
         varies = rows.adds and not (isinstance(self._outcome, NumberConcept) and len(np.unique(outcomes)) == 1)
-        moments = outcomes.sum(), outcomes @ outcomes, rows.exposures.sum()
-        return [number, float(varies), frame.rows + frame.left_out - number, *map(float, moments)]
+        is_scale = self._model.family == "gaussian"  # and no number of events
+        total, squares = rough_moments(outcomes) if is_scale else (float(outcomes.sum()), float(outcomes @ outcomes))
+        return [number, varies, frame.rows + frame.left_out - number, total, squares, float(rows.exposures.sum())]
 
     def _require_counts(self, sums: AnnouncedPart) -> None:
         sites = self._count(sums, "sites")

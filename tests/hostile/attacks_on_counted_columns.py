@@ -24,6 +24,7 @@ from site_agent.trainer.requests import Asked
 from site_agent.trainer.statistics import concept_frame, statistics_study
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 from tests.hostile.attack import Attack, in_copy, patched, scratch
+from tests.hostile.attacks_on_models import exact_moments
 from tests.site_agent.trainer.sites import make_plan
 from tests.site_agent.trainer.test_statistics import site
 
@@ -83,7 +84,7 @@ def later(
     weakened: bool, without: Any, name: str, analysis: dict[str, Any], rows: Sequence[Row], age: str = "age"
 ) -> bool:
     """Subtract the sums before some rows arrived from those after: the number of this name is that of one of them."""
-    with scratch() as folder, in_copy(weakened, without):
+    with scratch() as folder, in_copy(weakened, exact_moments), in_copy(weakened, without):
         before = sums(folder, plan(analysis), table())
         try:
             after = sums(folder, plan(analysis, version=2), table(*rows), age)
@@ -109,7 +110,7 @@ class Apart(StatisticsStudy):
 def incomplete(weakened: bool, without: Any, plans: Sequence[Sequence[dict[str, Any]]]) -> bool:
     """Subtract a model's ages from those of a Table 1, where one patient lacks another column of the model."""
     rows, found = table((1, AGE, 120, "", "f", "")), dict[str, float]()
-    with scratch() as folder, in_copy(weakened, without):
+    with scratch() as folder, in_copy(weakened, exact_moments), in_copy(weakened, without):
         try:
             for version, analyses in enumerate(plans, 1):
                 found |= sums(folder, plan(*analyses, version=version), rows)

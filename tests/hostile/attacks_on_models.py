@@ -6,16 +6,17 @@ researcher chooses columns, groups and analyses. The numbers are those of the ho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from protos.plan.analyses import AnnouncedPart, Arithmetic, Frame, Unanswerable
-from protos.statistics import arithmetics, group_curves, table_one
+from protos.statistics import arithmetics, design, group_curves, regression, table_one
 from protos.statistics.design import Design
 from protos.statistics.regression import RegressionArithmetic
 from protos.statistics.risk_sets import WeightedRiskSets
@@ -43,6 +44,14 @@ def _patients() -> pd.DataFrame:
 def _begun(table: pd.DataFrame, *analyses: dict[str, Any]) -> tuple[tuple[Arithmetic, ...], list[Frame]]:
     plan = statistics_plan(*analyses)
     return plan.arithmetics, list(frames_of(plan, table).values())
+
+
+@contextmanager
+def exact_moments() -> Iterator[None]:
+    """Sums that scale a column are exact."""
+    rough = {"rough_moments": lambda values: (values.sum(), values @ values)}
+    with patched(design, **rough), patched(regression, **rough):
+        yield
 
 
 def _first(arithmetic: Arithmetic, frames: Sequence[Frame]) -> dict[str, float]:
@@ -84,7 +93,7 @@ def cox_of_one_patient(weakened: bool) -> bool:
     """Fit a Cox model to columns that one patient of all hospitals has together: a first sum is that patient's age."""
     cox = {"time": "days", "event": "died", "terms": ["age"]}
     (model,), frames = _begun(_patients()[:1], {"name": "cox", "cox": cox})
-    with suppress(Unanswerable):
+    with in_copy(weakened, exact_moments), suppress(Unanswerable):
         return _is_oldest(
             _first(model, [replace(one, smallest_cell=1 if weakened else 10) for one in frames])["sum age"]
         )
@@ -131,7 +140,7 @@ def _with_few() -> AbstractContextManager[None]:
 
 def _summed(weakened: bool, table: pd.DataFrame, terms: Sequence[str], **keys: Any) -> dict[str, float]:
     (model,), frames = _begun(table, {"name": "model", "regression": MODEL | {"terms": terms} | keys})
-    with in_copy(weakened, _with_few):
+    with in_copy(weakened, exact_moments), in_copy(weakened, _with_few):
         return _first(model, frames)
 
 
@@ -140,6 +149,18 @@ def product_with_a_rare_code(weakened: bool) -> bool:
     table = _patients().replace({"stage": {"III": "I"}})
     table.loc[0, "stage"] = "III"
     return _is_oldest(_summed(weakened, table, ["age", "stage", "age:stage"])["sum age:stage=III"])
+
+
+def value_beside_the_usual(weakened: bool) -> bool:
+    """Ask for the product of a code and a number that is usual for it: one man of all hospitals has another value."""
+    table = _patients()
+    table.loc[table["sex"] == "male", "lactate"] = 15.0
+    table.loc[0, ["sex", "lactate"]] = "male", 29.0
+    keys = {"terms": ["lactate", "sex", "lactate:sex"], "intercept": "site"}
+    (model,), frames = _begun(table, {"name": "model", "regression": MODEL | keys})
+    with in_copy(weakened, exact_moments):
+        found = _first(model, frames)
+    return abs(30.0 * found["sum lactate:sex=male"] - 15.0 * found["sum sex=male"] - 14.0) < 1e-6
 
 
 def cell_of_a_crossing(weakened: bool) -> bool:
@@ -226,7 +247,8 @@ def outcome_of_one_patient(weakened: bool) -> bool:
     table.loc[0, "pressure"] = 231.0
     keys = {"family": "gaussian", "outcome": "pressure"}
     (model,), frames = _begun(table, {"name": "model", "regression": MODEL | keys})
-    with in_copy(weakened, lambda: patched(Design, is_decided=lambda *_: False)), suppress(Unanswerable):
+    lenient = partial(patched, Design, is_decided=lambda *_: False)
+    with in_copy(weakened, exact_moments), in_copy(weakened, lenient), suppress(Unanswerable):
         outcomes = _first(model, frames)["sum of outcomes"]
         return abs(50.0 + 200.0 * (outcomes - (len(table) - 1) * 70.0 / 200.0) - 231.0) < 1e-6
     return False
@@ -327,6 +349,7 @@ ATTACKS = (
     _attack("cox-of-one-patient", cox_of_one_patient, "the smallest cell of a hospital's complete rows"),
     _attack("firth-at-one-patient", firth_at_one_patient, "the least number of rows with a leverage"),
     _attack("regression-product-with-a-rare-code", product_with_a_rare_code, "the rows beside a column's usual value"),
+    _attack("regression-value-beside-the-usual", value_beside_the_usual, "the rough sums that scale a column"),
     _attack("regression-cell-of-a-crossing", cell_of_a_crossing, "the cells of crossed codes"),
     _attack("regression-two-references", code_by_two_references, "the void of all codes"),
     _attack("regression-square-of-an-extreme", square_of_an_extreme, "the largest part of one patient in a column"),
