@@ -328,6 +328,8 @@ def _differing(
     fewest_rows = max(int(np.unique(each, return_counts=True)[1].max(initial=1)) for each in owners) * smallest_cell
     open_pairs = np.triu(~_surely_enough(more, fewer, fewest_rows, is_code) & ~np.outer(is_code, is_code), 1)
     for some in (*([place] for place in range(len(names))), *np.argwhere(open_pairs).tolist()):
+        if too_few and len(some) > 1:
+            break  # no pair could change the decision, and time would tell which hospital refuses
         if not _are_enough(more[:, some], fewer[:, some], owners, smallest_cell, is_code[some]):
             too_few.append(" with ".join(names[place] for place in some))
     return Compared(run=run, patients=max(len(np.unique(each)) for each in owners), too_few=tuple(too_few))
@@ -347,13 +349,9 @@ def _surely_enough(new: Digests, old: Digests, fewest_rows: int, is_code: Bools)
         hiding.append(_counted(hides))
         fresh.append(hiding[-1] - _counted(hides & np.stack(is_old, axis=1)))
     changed = np.maximum(np.maximum(*fresh), np.abs(hiding[0] - hiding[1]))
-    usual = np.array([0 if code else max(map(_most, each)) for *each, code in zip(new.T, old.T, is_code, strict=True)])
+    each = [[np.unique(_rough(one[one != 0]), return_counts=True)[1] for one in table.T] for table in (new, old)]
+    usual = np.max([[np.sort(one)[-_MOST_USUAL:].sum() for one in own] for own in each], axis=0) * ~is_code
     return np.asarray((changed - np.add.outer(usual, usual) >= fewest_rows) | (present[0] + present[1] == 0))
-
-
-def _most(column: Digests) -> int:
-    """Return how many rows have the commonest values of a column; missing values are none."""
-    return int(np.sort(np.unique(_rough(column[column != 0]), return_counts=True)[1])[-_MOST_USUAL:].sum())
 
 
 def _rough(digests: Digests) -> Digests:

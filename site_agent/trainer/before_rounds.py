@@ -89,7 +89,6 @@ def begin_study(hospital: Hospital, plan: NetworkPlan, state: Path) -> tuple[Stu
 
 
 def _remember_network(hospital: Hospital, plan: NetworkPlan, table: Table, rows: SplitRows) -> None:
-    """Store on disk which values of which rows an answer depends on. See answered_values.py."""
     from site_agent.trainer import answered_values
     from site_agent.trainer.prior.concept_columns import mapped_columns
 
@@ -130,7 +129,6 @@ def begin_prior(hospital: Hospital, plan: PriorPlan) -> tuple[PriorStudy, Prepro
 
 
 def _remember_prior(hospital: Hospital, study: PriorStudy, table: Table, rows: SplitRows) -> None:
-    """Store on disk which values of which rows the sums have. See answered_values.py."""
     from site_agent.trainer.answered_values import Values, concepts_of, outcomes_of, patients_of, remember
 
     plan = study.prior

@@ -49,17 +49,22 @@ def cells_of(
 
 def nearly_equal(plan: StatisticsPlan, frame: Frame) -> frozenset[str]:
     """Return the concepts of models and curves that differ from another one in fewer than `smallest_part` patients."""
-    columns, found, part = list[tuple[str, bool, Float64]](), set[str](), plan.smallest_part
+    columns, found, part = [], set[str](), plan.smallest_part
+    first = np.unique(frame.patients, return_index=True)[1]  # patients who differ in one of these rows do differ
     used = (concepts_used(one)[0] for one in plan.analyses if not isinstance(one, TableOneAnalysis))
     for name in dict.fromkeys(name for names in used for name in names if name in frame.columns):
         concept, own = concept_named(plan.concepts, name), frame.columns[name]
-        if isinstance(concept, NumberConcept):
-            columns.append((name, False, own))
-            continue
-        codes = ((own == place).astype(np.float64) for place in range(len(concept.codes)))
-        columns += [(name, True, one) for one in codes if part <= one.sum() <= frame.rows - part]
-    for (name, is_code, one), (another, *kind, other) in combinations(columns, 2):
-        if name != another and [is_code] == kind and 0 < len(np.unique(frame.patients[one != other])) < part:
+        codes = 0 if isinstance(concept, NumberConcept) else len(concept.codes)
+        columns.append((name, own.astype(np.int64) if codes else own, codes))
+    for (name, one, codes), (another, other, its) in combinations(columns, 2):
+        near = [] if codes or its or np.count_nonzero(one[first] != other[first]) >= part else [(one, other)]
+        if codes and its:
+            both = np.bincount((one * its + other)[first], minlength=codes * its).reshape(codes, its)
+            sizes = [np.bincount(each, minlength=size) for each, size in ((one, codes), (other, its))]
+            large = np.outer(*((part <= each) & (each <= frame.rows - part) for each in sizes))
+            apart = np.add.outer(both.sum(axis=1), both.sum(axis=0)) - 2 * both
+            near = [(one == k, other == j) for k, j in np.argwhere(large & (apart < part))]
+        if any(0 < len(np.unique(frame.patients[mine != others])) < part for mine, others in near):
             found |= {name, another}
     return frozenset(found)
 
