@@ -97,7 +97,7 @@ def examine(survey: Survey, split: Split, *, trains: bool = True) -> Examination
         found += column_findings(table, unread)
         found += [
             *identifier_findings(table),
-            *row_findings(table),
+            *row_findings(table, unread),
             *image_findings(table),
             *follow_up_findings(table),
         ]

@@ -91,8 +91,8 @@ def two_spellings(codes: Sequence[str]) -> list[tuple[str, str]]:
     seen, found = dict[str, str](), []
     for code in codes:
         plain = "".join(letter for letter in code.casefold() if letter.isalnum()) or code
-        if any(mark in code for mark in "+-<>=.,/") and any(map(str.isdigit, code)):
-            plain = code  # signs and comparisons have a meaning: -1 and 1, < 5 and > 5
+        if any(mark in code for mark in ("+-<>=,/" if code[0].isalpha() else "+-<>=.,/")) and re.search(r"\d", code):
+            plain = code.casefold()  # signs and comparisons have a meaning: -1 and 1, < 5 and > 5
         if plain in seen:
             found.append((seen[plain], code))
         seen.setdefault(plain, code)

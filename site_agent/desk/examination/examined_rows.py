@@ -36,8 +36,8 @@ _MOST_ROWS: Final = 0.8
 _Numbers = npt.NDArray[np.int64]  # equal for equal rows, or for rows of one patient
 
 
-def row_findings(table: Table) -> Iterator[Finding]:
-    """Yield all findings about the rows of a table."""
+def row_findings(table: Table, unread: Collection[str | None]) -> Iterator[Finding]:
+    """Yield all findings about the rows of a table. Cells of the columns `unread` are no missing values."""
     columns = [*table.features.values(), *table.marks, *([] if table.target is None else [table.target])]
     if not columns:
         return
@@ -53,21 +53,21 @@ def row_findings(table: Table) -> Iterator[Finding]:
     yield from row_warning(table, "duplicates", words, again)
     if patients is not None:
         yield from _twins(table, compared, equal, patients)
-    yield from _kinds(table, patients)
+    yield from _kinds(table, patients, is_read=not unread)
 
 
 def _canonical(text: str) -> str:
     """Return an identifier as it is compared to find one patient under two spellings.
 
-    Letters are compared without capitals and with their accents joined, all dashes are one, `3` and `3.0` are equal,
-    and characters that nobody sees do not count, nor do zeros before a number.
+    Letters are compared without capitals and with their accents joined, all dashes are one, `3` and `3.0` are equal, as
+    are `100000` and `1e+05`, and characters that nobody sees do not count, nor do zeros before a number.
     """
     seen = "".join(
         "-" if unicodedata.category(one) == "Pd" else one
         for one in unicodedata.normalize("NFKC", text)
         if unicodedata.category(one) != "Cf"
     )
-    plain = canonical_code(seen).casefold()
+    plain = f"{int(float(seen))}" if _POWER.fullmatch(seen) else canonical_code(seen).casefold()
     return plain.lstrip("0") or "0" if plain.isdecimal() else plain
 
 
@@ -75,10 +75,14 @@ def _alike(identifiers: Collection[str]) -> int:
     """Return how many identifiers are another spelling of one of the others."""
     names = arrow.array(identifiers, arrow.string())
     # Only these have another spelling than the one in lower case.
-    is_odd = compute.match_substring_regex(names, r"[^ -~]|[.]|^[+0-]")
-    seen = {_canonical(one) for one in names.filter(is_odd).to_pylist()}
-    plain = compute.utf8_lower(names.filter(compute.invert(is_odd))).unique()
-    return len(names) - len(plain) - len(seen.difference(plain.to_pylist() if seen else ()))
+    is_odd = compute.match_substring_regex(names, r"[^ -~]|[.]|^[+0-]|^\d[eE]")
+    seen = arrow.array({_canonical(one) for one in names.filter(is_odd).to_pylist()}, arrow.string())
+    plain = arrow.concat_arrays([seen, compute.utf8_lower(names.filter(compute.invert(is_odd)))])
+    dashed = compute.replace_substring(plain, " ", "-").unique()
+    is_joined = compute.invert(compute.match_substring(dashed, "-"))
+    whole, parted = dashed.filter(is_joined), dashed.filter(compute.invert(is_joined))
+    again = compute.is_in(compute.replace_substring(parted, "-", ""), value_set=whole)
+    return len(names) - len(dashed) + (compute.sum(again).as_py() or 0)
 
 
 def identifier_findings(table: Table) -> Iterator[Finding]:
@@ -88,14 +92,17 @@ def identifier_findings(table: Table) -> Iterator[Finding]:
         return
     found = dict[str, str]()
     if alike := _alike(counts.keys()):
-        told = f"{alike} identifiers differ from others only in capitals, dashes, accents, zeros or hidden signs"
+        told = (
+            f"{alike} identifiers differ from others only in capitals, dashes, blanks, accents, zeros or hidden signs"
+        )
         found["alike"] = f"{told}; are they one patient?"
     long = np.array([number for who in counts if _LONG.fullmatch(who) and (number := float(who)) > _FLOAT_WHOLE])
     is_float = len(long) >= _FEWEST_FLOATS and bool((long == long.astype(np.float32)).all())
     last = Counter(end[1] for who in counts if (end := _LONGER.fullmatch(who)))
     zeros = last["0"] if 2 * last["0"] >= last.total() else 0  # a tenth of all numbers ends in 0
-    rounded = len(long) if is_float else zeros + sum(_POWER.fullmatch(who) is not None for who in counts)
-    if rounded >= _FEWEST_ROUNDED:
+    powers = [who for who in counts if _POWER.fullmatch(who)]
+    rounded = len(long) if is_float else zeros + len(powers)
+    if rounded >= _FEWEST_ROUNDED or any("+" in who for who in powers):
         told = f"{rounded} identifiers look like rounded numbers, as a spreadsheet or Stata's type float stores long"
         found["rounded"] = f"{told} ones; export them as text, or of type long or double, from the original system"
     (_, most), *others = counts.most_common(2)
@@ -119,14 +126,14 @@ def _twins(table: Table, compared: pd.DataFrame, equal: _Numbers, patients: _Num
         yield from row_warning(table, "twins", f"{words}; is one patient there under several identifiers?", is_twin)
 
 
-def _kinds(table: Table, patients: _Numbers | None) -> Iterator[Finding]:
+def _kinds(table: Table, patients: _Numbers | None, *, is_read: bool) -> Iterator[Finding]:
     """Yield a warning for rows without any value, and if rows of one patient are of several kinds, such as visits."""
     features = [~is_missing(one, table.features[one.name]) for one in table.contract.features]
     if not features or table.images is not None:
         return
     there = np.stack(features, axis=1)
     words = "rows without a value in any column that the model reads; are they notes below the table?"
-    yield from row_warning(table, "empty-rows", words, ~np.asarray(there.any(axis=1)))
+    yield from row_warning(table, "empty-rows", words, is_read & ~np.asarray(there.any(axis=1)))
     if patients is None or len(np.unique(patients)) == len(patients):
         return
     there = there[:, there.mean(axis=0) < _ALWAYS]

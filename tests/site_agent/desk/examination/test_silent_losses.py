@@ -45,7 +45,7 @@ def _contract(form: str = "{header: true}") -> str:
     return CONTRACT.replace("FORMAT", form)
 
 
-@pytest.mark.parametrize("other", ["A-1 ", "A\u20111", "a-1", "A-1\u200b"])
+@pytest.mark.parametrize("other", ["A-1 ", "A\u20111", "a-1", "A-1\u200b", "A 1", "A1"])
 def test_one_patient_under_two_spellings_is_asked_about(tmp_path: Path, other: str) -> None:
     """Otherwise a patient's rows are in the training part and in the test part."""
     rows = _lines()
