@@ -15,7 +15,7 @@ import yaml
 
 from protos.errors import OperatorError, UnavailableError
 from site_agent.desk.examination.examine import examined
-from site_agent.desk.export.export_folder import TOLERANCE, export_model, run_onnx
+from site_agent.desk.export.export_folder import export_model, run_onnx
 from site_agent.desk.export.scoring_module import ScoringModule
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
@@ -155,9 +155,9 @@ def test_an_export_answers_from_intensities_and_nothing_written_has_an_image_or_
     images = [drawn(number, bool(number % 2)) * 2.0 - 1000 for number in range(1000, 1000 + ROWS)]
     intensities = np.array([image.ravel() for image in images])
     wanted = [float(row[1]) for row in [*csv.reader((tmp_path / "out.csv").read_text().splitlines())][1:]]
-    assert made.difference <= TOLERANCE
+    assert made.difference <= made.tolerance <= 1e-3
     found = run_onnx((tmp_path / "exported" / "model.onnx").read_bytes(), intensities)
-    assert found[:, 0] == pytest.approx(wanted, abs=TOLERANCE)
+    assert found[:, 0] == pytest.approx(wanted, abs=made.tolerance)
 
     column = preprocessing.contract.image
     assert column is not None

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from protos.errors import ConfigurationError, UsageError
-from site_agent.desk.export.export_folder import TOLERANCE, export_model, run_onnx
+from site_agent.desk.export.export_folder import export_model, run_onnx
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.prediction import predict_table
@@ -47,11 +47,11 @@ def test_the_folder_answers_as_predictions_do(tmp_path: Path) -> None:
     predict_table(hospital, own, tmp_path / "out.csv", None)
 
     answers, lines = answered(tmp_path / "exported", own, tmp_path / "out.csv")
-    assert made.difference <= TOLERANCE
+    assert made.difference <= made.tolerance
     assert len(lines) > 50
     for answer, line in zip(answers, lines, strict=True):
         cells = [float(cell) for name, cell in line.items() if name.startswith("probability")]
-        assert answer == pytest.approx(cells, abs=TOLERANCE)
+        assert answer == pytest.approx(cells, abs=made.tolerance)
     with pytest.raises(UsageError, match="in use"):
         export_model(hospital, tmp_path / "exported", None)
 
@@ -106,9 +106,9 @@ def test_a_hospitals_own_network_is_exported_without_its_file(tmp_path: Path) ->
     predict_table(hospital, own, tmp_path / "out.csv", None)
     answers, lines = answered(folder, own, tmp_path / "out.csv")
 
-    assert made.difference <= TOLERANCE
+    assert made.difference <= made.tolerance
     assert {path.name for path in folder.iterdir()} == {"model.onnx", "model.json"}
-    assert answers[:, 0] == pytest.approx([float(line["probability"]) for line in lines], abs=TOLERANCE)
+    assert answers[:, 0] == pytest.approx([float(line["probability"]) for line in lines], abs=made.tolerance)
 
 
 def test_a_network_that_onnx_cannot_hold_is_refused(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_run_ends_in_all_that_other_methods_give(tmp_path: Path) -> None:
     )
     facts: Any = site_facts(member.hospital.state_path, plan.run_name)
 
-    assert exported.difference <= TOLERANCE
+    assert exported.difference <= exported.tolerance
     assert predicted.rows > 40
     assert "The model is a weighted mean of three models: your regression" in report_page(facts)
 

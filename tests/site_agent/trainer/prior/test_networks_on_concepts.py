@@ -16,7 +16,7 @@ from global_layers.one_process import run_rounds
 from protos.plan.contributors import kinds_of
 from protos.plan.plan import Plan, plan_from_json
 from site_agent.desk.comparison.evaluation import scores_of
-from site_agent.desk.export.export_folder import TOLERANCE, export_model
+from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.prediction import predict_table
@@ -163,7 +163,7 @@ def test_a_run_ends_in_models_that_predict_and_are_exported(tmp_path: Path, meth
     saved = load_model(hospital.state_path, plan.run_name)
     assert saved.columns[: len(plan.concepts)] == plan.shared_columns
     assert saved.columns == study.dataset.columns
-    assert exported.difference <= TOLERANCE
+    assert exported.difference <= exported.tolerance
     cells = [line.split(",")[1] for line in (tmp_path / "said.csv").read_text().splitlines()[1:]]
     said = np.array([float(cell) for cell in cells if cell])
     wanted = scores_of(preprocessing, study.conclude().test_outputs)
