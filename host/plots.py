@@ -70,6 +70,13 @@ def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
     return image(about, figure)
 
 
+def axis_over(label: str, numbers: Sequence[float]) -> Axis:
+    """Return an axis whose range includes all numbers, with a margin."""
+    low, high = (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
+    margin = 0.06 * (high - low) or 0.05 * abs(high) or 0.5
+    return Axis(label=label, low=low - margin, high=high + margin)
+
+
 def image(about: str, figure: Figure) -> str:
     """Return a drawn figure as an HTML image. `about` describes it in words."""
     content = io.BytesIO()

@@ -36,6 +36,11 @@ def gate_store_path(state: Path) -> Path:
     return gate_folder(state) / "gate.sqlite"
 
 
+def live_curves_path(state: Path, run: str) -> Path:
+    """Return the path of the file with the losses and the metric of each round of a run, which the trainer writes."""
+    return state / "reports" / "live" / f"{run}.json"
+
+
 def is_run_name(run: str) -> bool:
     """Return whether a run's name is safe as a folder name, because the coordinator chooses the name."""
     return _RUN.fullmatch(run) is not None

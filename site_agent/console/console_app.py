@@ -39,6 +39,7 @@ from host.printed_page import STYLE
 from protos.errors import OperatorError
 from protos.plan.plan import Plan, plan_from_wire
 from site_agent.approvals import announced_plans, find_approval, why_not
+from site_agent.console.console_curves import curve_files, drawn_curve
 from site_agent.console.console_session import COOKIE, Done, Session
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import is_run_name, saved_runs
@@ -96,6 +97,7 @@ def application(setting: Setting, session: Session) -> ASGIApp:
         Route(f"{session.address}plan/{{digest}}", pages.plan, methods=["GET"]),
         Route(f"{session.address}review/{{digest}}", pages.review, methods=["GET"]),
         Route(f"{session.address}report/{{run}}", pages.report, methods=["GET"]),
+        Route(f"{session.address}curves/{{run}}", pages.curves, methods=["GET"]),
         Route(f"{session.address}result", pages.result, methods=["GET"]),
     ]
     handlers = {HTTPException: pages.refuse, OperatorError: pages.fail, OSError: pages.fail}
@@ -163,7 +165,8 @@ class _Pages:
         self._session.use()
         hospital = read_hospital(self._setting.config)
         plans = [(plan, self._standing(hospital, plan)) for plan in _announced(hospital)]
-        return self._shown("home.html", site=hospital.site, plans=plans, reports=saved_runs(hospital.state_path))
+        runs, curves = saved_runs(hospital.state_path), [file.stem for file in curve_files(hospital.state_path)]
+        return self._shown("home.html", site=hospital.site, plans=plans, reports=runs, curves=curves)
 
     async def plan(self, request: Request) -> Response:
         self._session.use()
@@ -198,6 +201,13 @@ class _Pages:
         if done.document is None:
             return self._shown("result.html", 409, done=done)
         return self._document(done, self._session.address, "Back to the console")
+
+    async def curves(self, request: Request) -> Response:
+        run = request.path_params["run"]
+        if not is_run_name(run):
+            raise HTTPException(404, "There is no such run.")
+        drawn = drawn_curve(read_hospital(self._setting.config).state_path, run)
+        return self._shown("curves.html", run=run, drawn=drawn)
 
     async def result(self, _: Request) -> Response:
         self._session.use()

@@ -38,7 +38,7 @@ _LAST_SECONDS: Final = 10
     help="Address to listen on: HOST:PORT of this computer.",
 )
 def console(path: Path, listen: str) -> None:
-    """Show web pages about this site: the plans and the reports.
+    """Show web pages about this site: the plans, the reports, and the curves of a study that trains now.
 
     Open the printed link in a browser on this computer. The link works only once. On the pages a person reviews plans,
     and approves or withdraws. The pages run commands of site-agent under the user account that started the console.

@@ -1,4 +1,4 @@
-"""Does the work of the desk in the trainer's process: the report after a run's last round.
+"""Does the work of the desk in the trainer's process: the curves of a run, and the report after its last round.
 
 Libraries are loaded inside the functions, so an idle trainer uses no memory for them.
 """
@@ -12,12 +12,20 @@ import numpy.typing as npt
 
 from protos.plan.plan import Plan
 from site_agent.hospital import Hospital
+from site_agent.state_folders import live_curves_path
 
 if TYPE_CHECKING:
     from site_agent.trainer.data.preprocessing import Preprocessing
     from site_agent.trainer.prior.prior_study import PriorStudy
     from site_agent.trainer.statistics.statistics_study import StatisticsStudy
-    from site_agent.trainer.study import Study
+    from site_agent.trainer.study import Study, Watch
+
+
+def watch(hospital: Hospital, study: Study) -> Watch:
+    """Return the function that writes the curve of a run after each round."""
+    from site_agent.desk.results.live_curves import LiveCurves
+
+    return LiveCurves(live_curves_path(hospital.state_path, study.plan.run_name)).take
 
 
 def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.NDArray[np.float32]) -> None:

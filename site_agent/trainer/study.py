@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,7 @@ from site_agent.trainer.training.local import sensitivities
 from site_agent.trainer.training.private_gradient import PrivateRows, private_sums
 
 # Receives the choice so far, and whether no later model follows.
+Watch: TypeAlias = Callable[[Choice, bool], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,6 +115,7 @@ class Study:
         self._own_start = self._training.flat.private.data.clone() if plan.own_numbers else None
         self._trains = plan.tier_of(seeds.site) == "training"
         # Called after each measured round, with whether this round is the last one. It changes nothing.
+        self.watch: Watch = lambda *_: None
         self.remember: Callable[[], None] = lambda: None  # before the first answer, which values it depends on
 
     @property
@@ -303,6 +305,7 @@ class Study:
         if is_last or is_measured(self.plan, round_number):
             training = self._training
             self.choice.consider(round_number, float(training.validation_losses()), training.local.evaluated())
+            self.watch(self.choice, is_last)
 
     def _begin_training(self, federated: tuple[TensorSpec, ...]) -> SiteTraining:
         return begin_training(self.networks, self.plan.ingredients, federated, rows_of(self.dataset), self.seeds)

@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from site_agent.trainer.prior.prior_study import PriorStudy
     from site_agent.trainer.requests import Asked
     from site_agent.trainer.statistics.statistics_study import StatisticsStudy
-    from site_agent.trainer.study import Study
+    from site_agent.trainer.study import Study, Watch
 
     AnyStudy: TypeAlias = Study | PriorStudy | StatisticsStudy
 
@@ -90,6 +90,9 @@ class AfterRounds(Protocol):
 
     Each function raises OperatorError if table and plan do not fit, or if the disk cannot be written.
     """
+
+    def watch(self, hospital: Hospital, study: Study, /) -> Watch:
+        """Return the function that writes the curve of a run after each round."""
 
     def receive(
         self, hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.NDArray[np.float32], /
@@ -225,7 +228,9 @@ class Worker:
             return before_rounds.begin_prior(self._hospital, plan)
         if isinstance(plan, StatisticsPlan):
             return before_rounds.begin_statistics(self._hospital, plan, self._state), None
-        return before_rounds.begin_study(self._hospital, plan, self._state)
+        study, preprocessing = before_rounds.begin_study(self._hospital, plan, self._state)
+        study.watch = self._after.watch(self._hospital, study)
+        return study, preprocessing
 
     def _approved(self, plan: Plan) -> str:
         """Return the digest of what this hospital's approval allows to be sent. Raise RefusedError without one."""

@@ -19,7 +19,7 @@ from protos.plan.plan import Plan, plan_from_json
 from site_agent.approvals import announced_plans, approval_path, find_approval, why_not
 from site_agent.console.console_app import LONGEST_FORM_BYTES, run_command
 from site_agent.console.console_session import LINK_SECONDS
-from site_agent.state_folders import gate_folder, gate_store_path
+from site_agent.state_folders import gate_folder, gate_store_path, live_curves_path
 from tests.logged import lines_of
 from tests.pki.whole_site import SiteKeys
 from tests.site_agent.console.running_console import Running, announce, make_hospital, running_console
@@ -206,7 +206,7 @@ def test_other_methods_are_refused(running: Running, method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["../../etc/passwd", "..%2f..%2fetc%2fpasswd", "report/..%2f..%2fhospital.yaml", "report/..", "plan/0", "x"]
+    "path", ["../../etc/passwd", "..%2f..%2fetc%2fpasswd", "report/..%2f..%2fhospital.yaml", "curves/..", "plan/0", "x"]
 )
 def test_no_file_is_found_by_a_path(running: Running, path: str) -> None:
     """A path is compared with the console's own pages and leads to no file."""
@@ -254,12 +254,14 @@ def test_link_and_session_end(folder: Path) -> None:
         idle.enter()
         idle.clock.seconds += 899
         kept = idle.get().status
-        idle.clock.seconds += 900
+        idle.clock.seconds += 899
+        watched = idle.get("curves/none").status
+        idle.clock.seconds += 1
         left.enter()
         left.post({"action": "leave"})
 
         assert late.ask(f"/enter/{late.session.link}").status == 403
-        assert (kept, idle.get().status, left.get().status) == (200, 403, 403)
+        assert (kept, watched, idle.get().status, left.get().status) == (200, 200, 403, 403)
         assert late.session.is_over
         assert idle.session.is_over
         assert left.session.is_over
@@ -276,16 +278,34 @@ def test_a_pipe_or_a_dangling_link_among_the_plans_takes_nothing_away(tmp_path: 
         assert plan.study in running.get().body
 
 
-def test_a_report_is_shown_and_loads_nothing(tmp_path: Path) -> None:
-    """After a run a person sees the report; its page names no address elsewhere."""
+@pytest.mark.parametrize("content", ["", "[]", '{"validation": 3}', '[[1, "<b>"]]'])
+def test_a_damaged_file_of_curves_breaks_no_page(running: Running, folder: Path, content: str) -> None:
+    """The page reports that there is nothing to draw."""
+    place = live_curves_path(folder / "state", "damaged")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(content)
+
+    page = running.get("curves/damaged").body
+
+    assert "No round of this run has been evaluated yet" in page
+    assert "<b>" not in page
+
+
+def test_curves_and_report_are_shown_and_load_nothing(tmp_path: Path) -> None:
+    """After a run a person sees the curve and the report; no page names an address elsewhere."""
     site_after_run(tmp_path)
+    place = live_curves_path(tmp_path / "state", RUN)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps([[number, 0.5 + number] for number in range(1, 30)]))
     with running_console(tmp_path, commands=run_command) as running:
         running.enter()
-        report = running.get(f"report/{RUN}").body
+        curves, report = running.get(f"curves/{RUN}").body, running.get(f"report/{RUN}").body
 
+    assert curves.count("<img") == 1
     assert "<img" in report
-    without = re.sub(r'src="data:[^"]*"', "", report)
-    assert not re.search(r"https?://|url\(|@import|<script|<link|src=", without)
+    for page in (curves, report):
+        without = re.sub(r'src="data:[^"]*"', "", page)
+        assert not re.search(r"https?://|url\(|@import|<script|<link|src=", without)
 
 
 @pytest.mark.parametrize(("listen", "status"), [("0.0.0.0:8483", 2), ("unix:/run/c.sock", 2), ("example.org:80", 2)])
