@@ -293,8 +293,8 @@ def rough_moments(values: Float64) -> tuple[float, float]:
     if not len(values):
         return 0.0, 0.0
     deviation = 2.0 ** float(np.round(np.log2(max(float(values.std()), _NARROWEST / 4))))
-    mean = float(np.round(values.mean() / deviation * 4)) * deviation / 4
-    return len(values) * mean, len(values) * min(mean**2 + deviation**2, 1.0)
+    mean = min(float(np.round(values.mean() / deviation * 4)) * deviation / 4, 1.0 - deviation**2)
+    return len(values) * mean, len(values) * (mean**2 + deviation**2)
 
 
 def _beside_commonest(values: Float64, patients: Integers) -> int:

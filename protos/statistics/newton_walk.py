@@ -194,7 +194,8 @@ def require_estimate(position: Position, names: Sequence[str], remedy: str | Non
     plan = " or ".join(filter(None, (remedy, "newton_rounds: 30" if parts is None else None)))
     raise Unanswerable(
         f"The coefficient of {in_words(growing)} {'did not settle' if parts is None else 'keeps growing'}. Such "
-        f"columns separate the outcomes, or nearly do: join codes, narrow the range, remove the term, or plan {plan}."
+        "columns separate the outcomes, or nearly do: join codes, narrow the range, "
+        + (f"remove the term, or plan {plan}." if plan else "or remove the term.")
     )
 
 

@@ -102,20 +102,22 @@ def test_a_model_is_that_of_the_pooled_table(
 
 @for_each("seed", range(3))
 def test_skewed_columns_are_fitted(seed: int) -> None:
-    """As most laboratory values are: where weights grow exponentially, a whole first step gives few patients all."""
+    """As most laboratory values, and a code of nearly all: a whole first step would give few patients all weight."""
     draw = np.random.default_rng(seed)
-    lactate = np.exp(draw.normal(0.0, 1.2, 800)).clip(0.05, 29.0)
-    days = np.ceil(draw.exponential(300, 800) * np.exp(-0.12 * lactate)).clip(1, 1990)
+    lactate = np.exp(draw.normal(0.0, 1.2, 1280)).clip(0.05, 29.0)
+    days = np.ceil(draw.exponential(300, 1280) * np.exp(-0.12 * lactate)).clip(1, 1990)
     admissions = draw.poisson(np.exp(0.1 * lactate - 0.5)).clip(0, 60).astype(float)
-    table = pd.DataFrame({"site": np.arange(800) % 4, "lactate": lactate, "days": days, "admissions": admissions})
-    table["died"] = np.where(draw.random(800) < 0.7, "yes", "no")
+    table = pd.DataFrame({"site": np.arange(1280) % 4, "lactate": lactate, "days": days, "admissions": admissions})
+    table["died"] = np.where(draw.random(1280) < 0.7, "yes", "no")
+    table["sex"] = np.where(table.index // 4 % 80 == 0, "female", "male")
     hazards = {"name": "hazards", "cox": {"time": "days", "event": "died", "terms": ["lactate"]}}
-    plan = statistics_plan(hazards, regression(family="poisson", outcome="admissions", terms=["lactate"]))
+    plan = statistics_plan(hazards, regression(family="poisson", outcome="admissions", terms=["lactate", "sex"]))
 
     cox, poisson = results_of(plan, frames_of(plan, table))
     pooled = PHReg(table.days, table[["lactate"]], table.died == "yes", strata=table.site, ties="efron").fit(disp=0)
     assert cox["terms"][0]["estimate"] == pytest.approx(pooled.params[0], rel=DIGITS)
-    compare(poisson, fitted(table, "admissions ~ C(site) + lactate", sm.families.Poisson()), {"lactate": "lactate"})
+    names = {"lactate": "lactate", "sex=male": "sex[T.male]"}
+    compare(poisson, fitted(table, "admissions ~ C(site) + lactate + sex", sm.families.Poisson()), names)
 
 
 def test_several_analyses_share_their_rounds() -> None:
