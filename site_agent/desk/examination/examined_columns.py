@@ -91,7 +91,7 @@ def two_spellings(codes: Sequence[str]) -> list[tuple[str, str]]:
     seen, found = dict[str, str](), []
     for code in codes:
         plain = "".join(letter for letter in code.casefold() if letter.isalnum()) or code
-        if any(mark in code for mark in ("+-<>=,/" if code[0].isalpha() else "+-<>=.,/")) and re.search(r"\d", code):
+        if any(mark in code for mark in ("+-<>=,/" if code[:1].isalpha() else "+-<>=.,/")) and re.search(r"\d", code):
             plain = code.casefold()  # signs and comparisons have a meaning: -1 and 1, < 5 and > 5
         if plain in seen:
             found.append((seen[plain], code))

@@ -67,7 +67,7 @@ def _canonical(text: str) -> str:
         for one in unicodedata.normalize("NFKC", text)
         if unicodedata.category(one) != "Cf"
     )
-    plain = f"{int(float(seen))}" if _POWER.fullmatch(seen) else canonical_code(seen).casefold()
+    plain = f"{float(seen):.0f}" if _POWER.fullmatch(seen) else canonical_code(seen).casefold()
     return plain.lstrip("0") or "0" if plain.isdecimal() else plain
 
 
