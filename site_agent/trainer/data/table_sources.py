@@ -52,6 +52,7 @@ _UNUSUAL: Final = tuple(map(str.encode, ("\0", "\ufeff", _END_OF_DOS, *_INNER_EN
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _WRONG_COLUMN: Final = re.compile(r"In CSV column #(\d+):")  # as pyarrow names the place of a text that is no number
 _TEXTS: Final = (arrow.string(), arrow.large_string(), arrow.date32(), arrow.binary(), arrow.large_binary())
+_COMPARED: Final = re.compile(r"\b(min|max)\s*\(\s*[\w.\"]+\s*\)", re.I)  # a column as it is
 _NO_DAY: Final = "a time beyond the years 1 to 9999, or in an unknown zone"
 _NO_TEXT: Final = "a value that is not text, a number or a date; export it as one, or declare role: ignore"
 
@@ -186,6 +187,9 @@ def _rows(
             if lacks_its_log(path):
                 words = "the SQLite file is in WAL mode, and a copy of it alone can lack the newest rows"
                 doubts.append(Doubt(f"{words}; was it copied with `sqlite3 FILE \"VACUUM INTO 'COPY'\"`?"))
+            if path.suffix.lower() == ".csv" and _COMPARED.search(form.query):
+                words = "the query takes the min or max of cells of CSV files, which are texts: 95 is above 140"
+                doubts.append(Doubt(f"{words}; write CAST(... AS DOUBLE) for numbers"))
             return query_records(path, form)
         case _:
             assert_never(form)

@@ -18,7 +18,7 @@ import pytest
 from protos.errors import DataError, OperatorError, UnavailableError
 from site_agent.trainer.data.contract import SqlFormat, read_contract
 from site_agent.trainer.data.database import query_records
-from site_agent.trainer.data.table_sources import cell_of
+from site_agent.trainer.data.table_sources import cell_of, open_rows
 from site_agent.trainer.data.tables import read_table, survey_table
 
 from .conftest import REPOSITORY
@@ -101,6 +101,15 @@ def test_fhir_resources_become_one_row_of_each_patient(tmp_path: Path) -> None:
         (tmp_path / "Observation.002.ndjson").write_text(text)
         with pytest.raises(DataError, match=rf"Observation\.002\.ndjson has in line {line} "):
             read_table(tmp_path / "Patient.ndjson", contract)
+
+
+@pytest.mark.parametrize(("highest", "is_asked"), [("max(crp)", True), ("max(CAST(crp AS DOUBLE))", False)])
+def test_texts_that_a_query_compares_are_asked_about(tmp_path: Path, highest: str, is_asked: bool) -> None:
+    """As texts, 95 is above 140."""
+    (tmp_path / "t.csv").write_text("crp,died\n" + "95,0\n140,1\n" * 20)
+    with open_rows(tmp_path / "t.csv", SqlFormat(kind="sql", query=f"SELECT {highest} FROM t"), doubts := []) as rows:
+        list(rows)
+    assert bool(doubts) == is_asked
 
 
 def test_a_query_reads_no_other_file(tmp_path: Path) -> None:
