@@ -128,8 +128,9 @@ def _rows_of(one: Facts, name: str) -> Iterator[list[Any]]:
     if any("mean" in record for record in records):
         what = f"{name}, {unit}" if unit else name
         yield [name, f"{what}: mean (SD)", *map(_mean, records)]
-        if width := next((record["resolution"] for record in records if record.get("quartiles")), None):
-            yield [name, f"{_INDENT}median [quartiles] ± {_short(width / 2)}", *map(_quartiles, records)]
+        if widths := [record["resolution"] for record in records if record.get("quartiles")]:
+            label = f"{_INDENT}median [quartiles] ± {_short(min(widths) / 2)}"
+            yield [name, label, *(_quartiles(record, min(widths)) for record in records)]
     else:
         yield [name, f"{name}: n (%)", *("" for _ in records)]
         for code in next((list(record["codes"]) for record in records if "codes" in record), []):
@@ -144,11 +145,12 @@ def _mean(record: Facts) -> str:
     return f"{_short(record['mean'])} ({_short(record['deviation'])})"
 
 
-def _quartiles(record: Facts) -> str:
+def _quartiles(record: Facts, width: float) -> str:
     if not record.get("quartiles"):
         return "–"
     low, middle, high = map(_short, record["quartiles"])
-    return f"{middle} [{low}, {high}]"
+    wider = "" if record["resolution"] <= width else f" ± {_short(record['resolution'] / 2)}"
+    return f"{middle} [{low}, {high}]{wider}"
 
 
 def _share(record: Facts, code: str) -> str:

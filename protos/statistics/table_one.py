@@ -192,7 +192,8 @@ class TableOneArithmetic(OneRound):
                 # A group of too few sites would be the rest of all.
                 fewest = min(sites[concept.name], default=0.0)
                 numbers[0] = self._size.sites if fewest >= self._size.fewest_sites else fewest
-                found[concept.name] = {"all": self._record(concept, numbers)} | found[concept.name]
+                moved = (self._size.smallest_part - 1) * sum(sites[concept.name])  # at each end of all groups
+                found[concept.name] = {"all": self._record(concept, numbers, moved)} | found[concept.name]
         groups = list(dict.fromkeys(["all", *self.groups]))
         units = {one.name: one.unit for one in self._columns if isinstance(one, NumberConcept)}
         differences = {one.name: self._difference(found[one.name]) for one in self._columns} if self._by else {}
@@ -205,11 +206,12 @@ class TableOneArithmetic(OneRound):
         found = [standardised_difference(one, other) for one, other in pairs]
         return max((one for one in found if one is not None), default=None) if None not in found else None
 
-    def _record(self, concept: NumberConcept | CodedConcept, numbers: Float64) -> dict[str, Any]:
+    def _record(self, concept: NumberConcept | CodedConcept, numbers: Float64, moved: float = 0.0) -> dict[str, Any]:
         sites, small, *rest = numbers
         if small:
             remedy = "join codes" if isinstance(concept, CodedConcept) else "narrow the range, leave out bins"
-            return {"void": f"few rows or one patient of a hospital decide a cell of {concept.name}: {remedy} or `by`"}
+            remedy += " or `by`, or join its codes" if self._by else ""
+            return {"void": f"few rows or one patient of a hospital decide a cell of {concept.name}: {remedy}"}
         if sites < self._size.fewest_sites:
             return {"void": f"{sites:.0f} hospitals have {concept.name} here, and {self._size.fewest_sites} are needed"}
         *counts, missing = map(round, rest[: len(self._cells(concept))])
@@ -225,6 +227,9 @@ class TableOneArithmetic(OneRound):
         spread = max(0.0, squares - rows * mean * mean) / (rows - 1)
         record |= {"mean": float(concept.low + width * mean), "deviation": float(width * sqrt(spread))}
         if bins:
-            quartiles = [concept.low + width * quantile(np.array(bins), share) for share in (0.25, 0.5, 0.75)]
-            record |= {"quartiles": quartiles, "resolution": width / len(bins)}
+            far = min(0.25, moved / rows)
+            ends = [[quantile(np.array(bins), share + one) for one in (-far, 0.0, far)] for share in (0.25, 0.5, 0.75)]
+            error = 1 / len(bins) + 2 * max(max(at - low, high - at) for low, at, high in ends)
+            quartiles = [concept.low + width * at for _, at, _ in ends]
+            record |= {"quartiles": quartiles, "resolution": width * error}
         return record

@@ -15,7 +15,7 @@ from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.desk.plan_review import Section, Table
-from site_agent.trainer.data.contract import Contract, require_answer
+from site_agent.trainer.data.contract import BinaryTarget, Contract, require_answer
 from site_agent.trainer.prior.concept_columns import Recorded, mapped_columns, mapped_number, recorded_concepts
 from site_agent.trainer.statistics.concept_frame import mapped_concepts
 
@@ -73,15 +73,15 @@ def _concepts(plan: Plan, contract: Contract | None) -> Section:
     sentences = [f"This site records {count} of the {len(plan.concepts)} concepts of the plan."]
     if unused := sorted(set(own) - {one.name for one in plan.concepts}):
         sentences.append(f"The contract of this site names concepts that the plan does not have: {', '.join(unused)}.")
-    sentences += [
-        f"The contract's range of {own[one.name].name} becomes {low:g} to {high:g} {one.unit or ''}, and "
-        f"{one.name} has {one.low:g} to {one.high:g}: are unit and factor right?"
-        for one in plan.concepts
-        if isinstance(one, NumberConcept) and one.name in own
-        for low, high in _ranges(one, own[one.name], contract)
-        if min(high, one.high) - max(low, one.low) < _SMALL_PART * max(high - low, one.high - one.low)
-    ]
-    rows = tuple(_row(one, own.get(one.name)) for one in plan.concepts)
+    for one in (one for one in plan.concepts if isinstance(one, NumberConcept) and one.name in own):
+        for low, high in _ranges(one, own[one.name], contract):
+            words = f"The contract's range of {own[one.name].name} becomes {low:g} to {high:g}, and {one.name} has"
+            common = min(high, one.high) - max(low, one.low)
+            if common < _SMALL_PART * max(high - low, one.high - one.low):
+                sentences.append(f"{words} {one.low:g} to {one.high:g}: are unit and factor right?")
+            elif common < high - low:
+                sentences.append(f"{words} {one.low:g} to {one.high:g}: values beyond count as its ends.")
+    rows = tuple(_row(one, own.get(one.name), contract) for one in plan.concepts)
     return Section(heading, tuple(sentences), Table(("concept", "definition", "unit or codes", "own column"), rows))
 
 
@@ -96,18 +96,20 @@ def _ranges(concept: NumberConcept, feature: Recorded, contract: Contract) -> It
             yield low, high
 
 
-def _row(concept: Concept, feature: Recorded | None) -> tuple[str, str, str, str]:
+def _row(concept: Concept, feature: Recorded | None, contract: Contract) -> tuple[str, str, str, str]:
     if isinstance(concept, CodedConcept):
         unit = ", ".join(concept.codes)
     else:
         unit = f"{concept.unit or 'no unit'}, {concept.low:g} to {concept.high:g}"
-    return concept.name, concept.definition, unit, "-" if feature is None else _own(concept, feature)
+    return concept.name, concept.definition, unit, "-" if feature is None else _own(concept, feature, contract)
 
 
-def _own(concept: Concept, feature: Recorded) -> str:
+def _own(concept: Concept, feature: Recorded, contract: Contract) -> str:
     if isinstance(concept, CodedConcept):
-        own, given = feature.codes or (), feature.concept_codes
+        own, given, target = feature.codes or (), feature.concept_codes, contract.target
         means = given or tuple(code if code in concept.codes else None for code in own)
+        if feature.name == target.name and isinstance(target, BinaryTarget):
+            own = tuple(", ".join(cells) for cells in (target.negative or ("any other code",), target.positive))
         told = [f"{one} is {code or 'missing'}" for one, code in zip(own, means, strict=True) if one != code]
         return f"{feature.name} ({', '.join(told)})" if told else feature.name
     if feature.codes is not None or feature.unit == concept.unit:

@@ -18,7 +18,7 @@ from tests.statistics.survival_tables import TABLES, SurvivalTable
 
 @for_each("table", TABLES)
 def test_quartiles_are_half_a_bin_from_the_pooled_ones(table: SurvivalTable) -> None:
-    """Or about a bin if each site moves its extreme values inward; means are exact."""
+    """Or as far as is printed if each site moves its extreme values inward; means are exact."""
     numbers = tuple(term for term in table.terms if term not in table.coded)
     concepts, frames = concepts_of(table.rows, table.coded), frames_of(table.rows, "site", table.coded)
     for smallest in (1, 3):
@@ -26,19 +26,20 @@ def test_quartiles_are_half_a_bin_from_the_pooled_ones(table: SurvivalTable) -> 
             TableOne(columns=numbers, by=table.by, bins=200), concepts, size(len(frames), smallest_cell=smallest)
         )
 
-        found, _ = run(arithmetic, frames)
+        found, _ = run(arithmetic, [replace(one, smallest_cell=smallest) for one in frames])
 
         for name in numbers:
             record, values = found["columns"][name]["all"], table.rows[[name, table.by]].dropna()[name]
+            if smallest > 1 and record.get("void"):  # a small cell of a group
+                continue
             # Between two values with a gap that is wider than a bin, every number is a quantile.
             shares = (0.25, 0.5, 0.75)
             ends = [np.quantile(values, shares, method=one) for one in ("inverted_cdf", "higher")]
             assert record["mean"] == pytest.approx(values.mean(), rel=1e-8, abs=1e-8)
             assert (record["quartiles"] >= ends[0] - record["resolution"]).all()
             assert (record["quartiles"] <= ends[1] + record["resolution"]).all()
-            if smallest == 1:
-                differences = np.abs(record["quartiles"] - np.quantile(values, shares))
-                assert (differences <= record["resolution"] * (0.5 + 1e-9)).all()
+            differences = np.abs(record["quartiles"] - np.quantile(values, shares))
+            assert (differences <= record["resolution"] * (0.5 + 1e-9)).all()
 
 
 def test_no_bin_shows_an_extreme_value() -> None:

@@ -19,6 +19,7 @@ CONCEPTS: list[dict[str, Any]] = [
         "low": 50.0, "high": 800.0, "conversions": [{"unit": "mmol/l", "factor": 38.67}],
     },
     {"kind": "codes", "name": "sex", "definition": "Sex.", "codes": ["female", "male"]},
+    {"kind": "codes", "name": "status", "definition": "The outcome.", "codes": ["free", "ill"], "recorded_by": OTHERS},
     {
         "kind": "number", "name": "age", "definition": "Age.", "unit": "years", "low": 0.0, "high": 120.0,
         "recorded_by": OTHERS,
@@ -45,7 +46,8 @@ def _contract(unit: str = "mmol/l") -> Contract:
             "concept_codes": ["male", "female"],
         },
         {"name": "weight", "role": "feature", "type": "numeric", "concept": "body-weight"},
-        {"name": "died", "role": "target", "task": "binary", "positive": ["1"]},
+        {"name": "died", "role": "target", "task": "binary", "positive": ["free"], "negative": ["ill"],
+         "concept": "status", "concept_codes": ["free", "ill"]},
     ]  # fmt: skip
     return Contract.model_validate_json(json.dumps({"format": {"header": True}, "columns": columns}))
 
@@ -54,7 +56,8 @@ def test_the_mapping_is_shown_with_units_and_codes() -> None:
     """Each concept stands beside this site's column, its factor and its codes; what is not mapped is named."""
     lines = "\n".join(as_lines(concept_sections(_plan(), _contract(), "ahus")))
 
-    assert "This site records 2 of the 3 concepts of the plan." in lines
+    assert "This site records 3 of the 4 concepts of the plan." in lines
+    assert "died (ill is free, free is ill)" in lines
     assert "chol in mmol/l, times 38.67" in lines
     assert "sex (0 is male, 1 is female)" in lines
     assert "The contract of this site names concepts that the plan does not have: body-weight" in lines
