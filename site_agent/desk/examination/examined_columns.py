@@ -91,8 +91,8 @@ def two_spellings(codes: Sequence[str]) -> list[tuple[str, str]]:
     seen, found = dict[str, str](), []
     for code in codes:
         plain = "".join(letter for letter in code.casefold() if letter.isalnum()) or code
-        if any(mark in code for mark in ("+-<>=,/" if code[:1].isalpha() else "+-<>=.,/")) and re.search(r"\d", code):
-            plain = code.casefold()  # signs and comparisons have a meaning: -1 and 1, < 5 and > 5
+        if any(sign in code for sign in "+-<>=,/" + "." * (not code[:1].isalpha())) and any(map(str.isdigit, code)):
+            plain = code.casefold()  # a sign has a meaning: -1 and 1, < 5 and > 5, 1.5 and 15, but not I21.9 and I219
         if plain in seen:
             found.append((seen[plain], code))
         seen.setdefault(plain, code)

@@ -56,11 +56,11 @@ def nearly_equal(plan: StatisticsPlan, frame: Frame) -> frozenset[str]:
         concept, own = concept_named(plan.concepts, name), frame.columns[name]
         codes = 0 if isinstance(concept, NumberConcept) else len(concept.codes)
         columns.append((name, own.astype(np.int64) if codes else own, codes))
-    for (name, one, codes), (another, other, its) in combinations(columns, 2):
-        near = [] if codes or its or np.count_nonzero(one[first] != other[first]) >= part else [(one, other)]
-        if codes and its:
-            both = np.bincount((one * its + other)[first], minlength=codes * its).reshape(codes, its)
-            sizes = [np.bincount(each, minlength=size) for each, size in ((one, codes), (other, its))]
+    for (name, one, codes), (another, other, other_codes) in combinations(columns, 2):
+        near = [] if codes or other_codes or np.count_nonzero(one[first] != other[first]) >= part else [(one, other)]
+        if codes and other_codes:
+            both = np.bincount((one * other_codes + other)[first], minlength=codes * other_codes).reshape(codes, -1)
+            sizes = [np.bincount(each, minlength=size) for each, size in ((one, codes), (other, other_codes))]
             large = np.outer(*((part <= each) & (each <= frame.rows - part) for each in sizes))
             apart = np.add.outer(both.sum(axis=1), both.sum(axis=0)) - 2 * both
             near = [(one == k, other == j) for k, j in np.argwhere(large & (apart < part))]
