@@ -1,7 +1,8 @@
 """Builds the Debian packages of coordinator and site with dpkg-deb: `deploy/packages/build.sh --output dist`.
 
 The wheels of constraints.txt are collected once. Each package has an environment with all of them, for Debian's own
-Python 3.11, so it installs without internet. dpkg-deb gives every file the time in SOURCE_DATE_EPOCH.
+Python of the version that builds it (3.11 on Debian 12, 3.13 on Debian 13), so it installs without internet. dpkg-deb
+gives every file the time in SOURCE_DATE_EPOCH.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Final
 TREE: Final = Path(__file__).parents[2]
 HOME: Final = "usr/lib/global-layers"
 SITE: Final = "site,imaging,formats,databases"
-PYTHON: Final = "/usr/bin/python3.11"
+MINOR: Final = sys.version_info[1]
 # A fifth of the libraries' bytes, which only a compiler or a library's own tests read; so are folders named tests.
 UNUSED: Final = ("torch/test", "torch/include", "torch/share", "pyarrow/include", "pyarrow/src")
 
@@ -138,7 +139,7 @@ def build(package: Package, version: str, wheels: Path, output: Path, compressio
 def _environment(package: Package, root: Path, wheels: Path) -> None:
     """Make the virtual environment of a package below `root`. It works after its files were installed below `/`."""
     place = f"/{HOME}/{package.short}"
-    library, programs = root / f"{place}/lib/python3.11/site-packages"[1:], root / f"{place}/bin"[1:]
+    library, programs = root / f"{place}/lib/python3.{MINOR}/site-packages"[1:], root / f"{place}/bin"[1:]
     wanted = f"global-layers[{package.extras}]"
     _pip("install", "--no-index", "--find-links", wheels, "--no-compile", "--target", library, wanted)
     shutil.rmtree(library / "bin", ignore_errors=True)  # programs of libraries, with this computer's paths
@@ -150,9 +151,9 @@ def _environment(package: Package, root: Path, wheels: Path) -> None:
         invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
     )  # fmt: skip
     programs.mkdir()
-    (root / f"{place}/pyvenv.cfg"[1:]).write_text("home = /usr/bin\nversion = 3.11\n")
+    (root / f"{place}/pyvenv.cfg"[1:]).write_text(f"home = /usr/bin\nversion = 3.{MINOR}\n")
     for name in ("python", "python3"):
-        (programs / name).symlink_to(PYTHON)
+        (programs / name).symlink_to(f"/usr/bin/python3.{MINOR}")
     for name, module in package.programs.items():
         # -P: modules come from the installation only, never from a working directory.
         (programs / name).write_text(f"#!{place}/bin/python -P\nfrom {module} import main\n\nmain()\n")
@@ -171,7 +172,7 @@ def _control(package: Package, version: str, root: Path) -> str:
     (control / "control").write_text(
         f"Package: {package.name}\nVersion: {version}\nArchitecture: {kind}\n"
         "Maintainer: The global-layers authors <global-layers@localhost>\n"
-        "Depends: python3 (>= 3.11), python3 (<< 3.12), systemd (>= 252), libc6 (>= 2.28), libstdc++6\n"
+        f"Depends: python3 (>= 3.{MINOR}), python3 (<< 3.{MINOR + 1}), systemd (>= 252), libc6 (>= 2.28), libstdc++6\n"
         f"Section: science\nPriority: optional\nDescription: {package.description}\n"
     )
     conffiles = sorted(f"/{path.relative_to(root)}\n" for path in (root / "etc").rglob("*") if path.is_file())

@@ -9,11 +9,8 @@ unset PYTHONHOME PYTHONPATH
 # shellcheck source=deploy/environment.sh
 source "$checkout/deploy/environment.sh"
 
-# The packages carry modules compiled for the Python of Debian 12, so no other version can build them.
-python=$(PYTHON=${PYTHON:-python3.11} suitable_python build.sh) || exit 1
-"$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || fail build.sh \
-    "$python is not Python 3.11, which the packages are for." "Nothing was built." \
-    "Install Python 3.11, or name it: PYTHON=/path/to/python3.11 $0"
+# The packages carry modules compiled for this Python, so each Debian builds its own.
+python=$(suitable_python build.sh) || exit 1
 command -v dpkg-deb >/dev/null || fail build.sh "dpkg-deb is not on this computer." "Nothing was built." \
     "Build on Debian or Ubuntu, or install the package dpkg."
 

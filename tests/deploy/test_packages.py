@@ -67,8 +67,8 @@ def test_a_package_has_its_environment_its_units_and_its_users_inside(built: Pat
 
     program = (environment / "bin/coordinator").read_text()
     assert program.startswith("#!/usr/lib/global-layers/coordinator/bin/python -P\n")
-    assert (environment / "bin/python").readlink() == Path("/usr/bin/python3.11")
-    assert (environment / "lib/python3.11/site-packages/tiny.py").is_file()
+    assert (environment / "bin/python").readlink() == Path(f"/usr/bin/python3.{sys.version_info[1]}")
+    assert (environment / f"lib/python3.{sys.version_info[1]}/site-packages/tiny.py").is_file()
     assert (built / "lib/systemd/system/coordinator.service").is_file()
     assert (built / "usr/lib/sysusers.d/global-layers-coordinator.conf").is_file()
     assert not [path for path in environment.rglob("*.pyc") if b"/.root-" in path.read_bytes()]
