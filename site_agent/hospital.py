@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field
 
 from protos.plan.documents import Address, Document, PathText, did_you_mean, read_document
 from protos.plan.methods import METHOD_NAMES
@@ -29,8 +29,6 @@ MethodName: TypeAlias = Annotated[str, AfterValidator(_known)]
 
 
 Tier: TypeAlias = Literal["receiving", "statistics", "evaluation", "training"]
-TensorPattern: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.*?\[\]-]{1,200}$")]
-ScalarPattern: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,200}$")]
 
 
 class PrivacyLimits(Document):
@@ -67,10 +65,6 @@ class Policy(Document):
             values make a sum reveal single patients.
         exact_rows: `allow` permits plans with weights by exact counts of training rows. Between two studies this
             site's count then changes by smallest_cell or more, or not at all.
-        federated: patterns of the only tensors whose updates may be sent (`*`, `?`, `[abc]`); None for those of the
-            plan's method. A plan is refused if a pattern matches no tensor of its network.
-        private: patterns of tensors that are never sent, whatever other keys allow; as above.
-        scalars: patterns of the only numbers that may be sent in addition to updates; None for those in the plan.
         smallest_training_rows: with fewer rows this site does not train. The trainer, which has the rows, counts
             them.
         smallest_cell: a sum of statistics without noise never has fewer of this site's rows.
@@ -89,9 +83,6 @@ class Policy(Document):
     largest_clipped_share: float = Field(default=0.01, ge=0, le=1)
     starting_file: Literal["refuse", "allow"] = "refuse"
     exact_rows: Literal["refuse", "allow"] = "refuse"
-    federated: tuple[TensorPattern, ...] | None = None
-    private: tuple[TensorPattern, ...] = ()
-    scalars: tuple[ScalarPattern, ...] | None = None
     smallest_training_rows: int = Field(default=1, ge=1)
     smallest_cell: int = Field(default=10, ge=1)
     approvers: int = Field(default=1, ge=1, le=8)

@@ -7,11 +7,9 @@ announced, and again for the door of its run.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from typing import Final
 
 from protos.plan.announcing_plan import AnnouncingPlan
-from protos.plan.architecture import network_tensors
 from protos.plan.contributors import kinds_of, smallest_set
 from protos.plan.manifest import Manifest, most_bytes
 from protos.plan.network_plan import NetworkPlan
@@ -21,7 +19,6 @@ from protos.plan.weighting import RowWeights
 from site_agent.hospital import Policy
 
 _TIERS: Final = ("receiving", "statistics", "evaluation", "training")  # each allows the tiers before it
-_MOST_NAMES: Final = 3  # tensors in one clause; the review lists all of them
 
 
 def refusals(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, identity: str | None) -> tuple[str, ...]:
@@ -77,13 +74,9 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
         yield f"the plan spends epsilon {plan.privacy.epsilon:g}, and the policy has no epsilon limits (key privacy)"
     if plan.privacy is None and policy.privacy is not None and (manifest.tensors or manifest.scalars):
         yield "the policy limits epsilon, and the plan sends numbers without noise, for which no epsilon exists"
-    if isinstance(plan, NetworkPlan):
-        yield from _of_tensors(policy, plan, manifest)
+    if isinstance(plan, NetworkPlan) and plan.starting_file is not None and policy.starting_file == "refuse":
+        yield "the plan's network starts from a file, and the policy does not allow this (its key starting_file)"
     yield from _of_numbers(policy, plan)
-    if policy.scalars is not None:
-        for scalar in manifest.scalars:
-            if not any(fnmatchcase(scalar.name, pattern) for pattern in policy.scalars):
-                yield f"the policy does not allow sending the number {scalar.name}"
 
 
 def _of_numbers(policy: Policy, plan: Plan) -> Iterator[str]:
@@ -99,41 +92,3 @@ def _of_numbers(policy: Policy, plan: Plan) -> Iterator[str]:
         if len(sites) < fewest:
             number = f"{len(sites)} site{' contributes' if len(sites) == 1 else 's contribute'}"
             yield f"{number} to {kind}, and at least {fewest} are required"
-
-
-def _of_tensors(policy: Policy, plan: NetworkPlan, manifest: Manifest) -> Iterator[str]:
-    if plan.starting_file is not None and policy.starting_file == "refuse":
-        yield "the plan's network starts from a file, and the policy does not allow this (its key starting_file)"
-    network = [
-        tensor.name
-        for tensor in network_tensors(
-            plan.architecture,
-            columns=plan.placeholder_columns,
-            outputs=plan.outputs or 1,
-            common=len(plan.shared_columns) or None,
-        )
-    ]
-    for pattern in (*(policy.federated or ()), *policy.private):
-        if not any(fnmatchcase(name, pattern) for name in network):
-            yield f"the policy's pattern {pattern} matches no tensor of this network, so it protects nothing"
-    kept = [tensor.name for tensor in manifest.tensors if _is_private(policy, tensor.name)]
-    if kept:
-        yield f"the policy keeps {_some(kept)} private"
-    others = [tensor.name for tensor in manifest.tensors if _is_not_allowed(policy, tensor.name)]
-    if others:
-        yield f"the policy does not allow sending {_some(others)}"
-
-
-def _is_private(policy: Policy, tensor: str) -> bool:
-    return any(fnmatchcase(tensor, pattern) for pattern in policy.private)
-
-
-def _is_not_allowed(policy: Policy, tensor: str) -> bool:
-    """Return whether the policy's list of federated tensors omits a tensor that is not private."""
-    is_named = policy.federated is None or any(fnmatchcase(tensor, pattern) for pattern in policy.federated)
-    return not is_named and not _is_private(policy, tensor)
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -89,8 +89,6 @@ BEYOND: Mapping[str, tuple[Contribution, str]] = {
     "more rounds": (Contribution(policy={"largest_rounds": 1}), "the policy allows 1"),
     "more bytes": (Contribution(policy={"largest_megabytes": 90e-6}), "MB would be sent"),
     "a wider range": (Contribution(policy={"largest_clipping_range": 4.0}), "clipping range"),
-    "more tensors": (Contribution(policy={"federated": ["first"]}), "does not allow sending second"),
-    "a private tensor": (Contribution(policy={"private": ["sec*"]}), "keeps second private"),
     "no training here": (Contribution(policy={"tier": "evaluation"}), "the policy allows at most evaluation"),
 }
 

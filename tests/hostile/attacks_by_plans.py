@@ -43,11 +43,6 @@ class WeakPlan:
     trains: bool = True
 
 
-_NETWORK: Mapping[str, Any] = {
-    "architecture": {"name": "dense", "hidden": [4, 3]},
-    "columns": ["a", "b"],
-    "outputs": 1,
-}
 _STATISTICS: Mapping[str, Any] = table_one_of({"name": "sex", "codes": ["F", "M"]}) | {"smallest_cell": 3}
 
 
@@ -70,21 +65,6 @@ WEAK_PLANS: Mapping[str, WeakPlan] = {
     "more rounds": WeakPlan(policy={"largest_rounds": 2}, reason="the plan has 3 rounds, and the policy allows 2"),
     "more bytes": WeakPlan(
         policy={"largest_megabytes": 1e-5}, reason="MB would be sent, and the policy allows 1e-05 MB"
-    ),
-    "a tensor that is not allowed": WeakPlan(
-        plan=_NETWORK,
-        policy={"federated": ("input.*", "body.*")},
-        reason="the policy does not allow sending head.layer3.weight, head.layer3.bias",
-    ),
-    "a private tensor": WeakPlan(
-        plan=_NETWORK,
-        policy={"private": ("head.*",)},
-        reason="the policy keeps head.layer3.weight, head.layer3.bias private",
-    ),
-    "a number that is not allowed": WeakPlan(
-        plan={"checkpoint": "global"},
-        policy={"scalars": ("rows",)},
-        reason="the policy does not allow sending the number validation weight",
     ),
     "training at a site for evaluation": WeakPlan(
         policy={"tier": "evaluation"},
