@@ -20,7 +20,7 @@ import click
 
 from host.command_line import extra, finish
 from host.log_lines import set_up_log
-from site_agent.commands.approval_commands import approve, fingerprints, review, withdraw
+from site_agent.commands.approval_commands import approve, review, withdraw
 from site_agent.commands.data_commands import data
 from site_agent.commands.init_command import init
 from site_agent.commands.model_commands import export, predict
@@ -91,7 +91,7 @@ def identity(path: Path) -> None:
 
 for command in (
     audit, restored, predict, report, results, export,
-    data, doctor, fingerprints, init, privacy, status, review, approve,
+    data, doctor, init, privacy, status, review, approve,
     withdraw,
 ):  # fmt: skip
     cli.add_command(command)

@@ -26,7 +26,6 @@ from protos.plan.statistics_plan import StatisticsPlan
 from site_agent import approvals, approving
 from site_agent.commands.site_options import config_option, opened_log, plan_option
 from site_agent.desk.analyses_in_words import analysis_section
-from site_agent.desk.fingerprint_sheet import SIGNATURES, is_refused, sheet_sections
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import Section, Table, as_lines, review_page, review_sections
 from site_agent.desk.sets_of_plans import compared_rows, compared_with_others, plan_differences, unlike_plans
@@ -381,24 +380,3 @@ def _moment(ends: datetime) -> str:
     if ends.time() == time():
         return f"the end of {ends - timedelta(days=1):%Y-%m-%d} ({ends:%Z})"
     return f"{ends:%Y-%m-%d %H:%M} ({ends:%Z})"
-
-
-@click.command()
-@config_option
-@plan_option
-@click.option("--html", "page", type=PATH, help="Also write the sheet to this file, as a page to print.")
-def fingerprints(path: Path, plan_path: Path | None, page: Path | None) -> None:
-    """Print a sheet with the fingerprints of all sites' identity keys, to compare with the other hospitals and to sign.
-
-    The exit status is 77 if the plan does not list this site with the identity key of this computer.
-
-    Example: site-agent fingerprints --config hospital.yaml --plan plan.yaml --html fingerprints.html
-    """
-    hospital = read_hospital(path)
-    plan, own = plan_named(hospital, plan_path), own_fingerprint(hospital)
-    sections = list(sheet_sections(plan, site=hospital.site, own=own))
-    _print(sections)
-    title = f"{plan.study}, version {plan.version}: identity keys, compared by {hospital.site}"
-    _write_page(page, title, sections, SIGNATURES)
-    if is_refused(plan, site=hospital.site, own=own):
-        sys.exit(RefusedError.exit_status)

@@ -14,6 +14,7 @@ from typing import Final
 
 from host.printed_page import Section as Part
 from host.printed_page import page, paragraph, table
+from protos.fingerprints import grouped
 from protos.plan.architecture import NamedTensors
 from protos.plan.ingredients import SensitivePrefix
 from protos.plan.manifest import ROWS, Manifest, Scalar, most_bytes, rounds_with
@@ -134,6 +135,12 @@ def _who(plan: Plan) -> Section:
         )
     sentences.append(
         "The same sites take part in every round. If a site loses its connection, all others wait for that site."
+    )
+    sentences.append(
+        "Before you approve, two persons of this hospital call each other hospital, by a number that did not come from "
+        f"the federation office. Both hospitals read the number of the plan aloud: {grouped(plan.digest[:20])}. Then "
+        "each reads its own line of this list. If anything differs, do not approve: the office may list a hospital "
+        "that does not exist."
     )
     rows = tuple((site.name, site.identity, plan.tier_of(site.name)) for site in plan.sites)
     sites = Table(("site", "identity key", "takes part in"), rows)

@@ -290,17 +290,3 @@ def test_a_broken_log_keeps_nobody_in_a_study(site: Site) -> None:
 
     assert site("withdraw", "--by", "B. Smith") == StoreDamaged.exit_status
     assert site.why_not(plan) is not None
-
-
-def test_the_sheet_of_identity_keys_is_printed_and_written(site: Site) -> None:
-    """Every key of the plan is on the page, with two lines to sign; another key for this site ends with 77."""
-    plan = site.plan()
-
-    assert site("fingerprints", "--html", site.folder / "sheet.html") == 0
-    page = (site.folder / "sheet.html").read_text()
-    assert all(entry.identity in page and entry.identity in site.out for entry in plan.sites)
-    assert page.count("<td></td><td></td><td></td></tr>") == 2
-    site.identities["a"] = made_up_identities()["a"]
-    site.plan()
-    assert site("fingerprints") == 77
-    assert "Do not approve this plan." in site.out
