@@ -242,6 +242,22 @@ def test_each_socket_has_one_caller() -> None:
     assert [kind for kind, names in groups.items() if "site-trainer-socket" in names] == ["gate"]
 
 
+@pytest.mark.parametrize("unit", sorted((DEPLOY / "container").glob("*.container")), ids=lambda unit: unit.stem)
+def test_a_container_has_the_power_of_its_service(unit: Path) -> None:
+    """It has the same user, groups and network, and writes below the same folders."""
+    service = DEPLOY / f"systemd/{unit.stem}.service"
+    container, own = settings(unit)["Container"], settings(service)["Service"]
+    assert (container["User"], container.get("Group", container["User"])) == (own["User"], own["Group"])
+    groups = re.findall("^GroupAdd=(.*)", unit.read_text(), re.MULTILINE)
+    assert sorted(groups) == sorted(own.get("SupplementaryGroups", "").split())
+    assert (container.get("Network") == "none") is (own.get("PrivateNetwork") == "yes")
+    writable = re.findall(r"^Volume=\S+:/var/lib/global-layers/(\S+?)$", unit.read_text(), re.MULTILINE)
+    allowed = own.get("StateDirectory", "") + "".join(
+        re.findall("^ReadWritePaths=.*", service.read_text(), re.MULTILINE)
+    )
+    assert all(folder in allowed for folder in writable if not folder.endswith((":ro", "site/data")))
+
+
 def settings(unit: Path) -> configparser.ConfigParser:
     """The unit's sections; of a key that stands several times, the last."""
     parser = configparser.ConfigParser(strict=False, interpolation=None)

@@ -75,8 +75,8 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # Lines of a room, words of the pages, keys of a plan. A change that needs more space finds it in its own room, or
 # lowers another ceiling.
 CEILINGS: Final = {
-    "package_lines": 48_640, "audited_lines": 6_060, "beside_a_round_lines": 19_210, "test_lines": 54_490,
-    "benchmark_lines": 6_690, "doc_words": 28_970, "plan_keys": 20,
+    "package_lines": 48_495, "audited_lines": 6_060, "beside_a_round_lines": 19_210, "test_lines": 54_490,
+    "benchmark_lines": 6_690, "doc_words": 28_860, "plan_keys": 20,
     "protos.plan": 5_540, "protos.statistics": 3_085, "protos.wire": 1_005, "protos.masking": 557,
     "protos.privacy": 236, "protos.numbers": 532, "protos": 156, "host": 2_405, "pki": 2_005,
     "coordinator.rounds": 2_185, "coordinator.storage": 710, "coordinator.network": 1_130,
