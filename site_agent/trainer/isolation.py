@@ -24,7 +24,7 @@ from typing import Final
 _CLONE_NEWUSER: Final = 0x10000000
 _CLONE_NEWNET: Final = 0x40000000
 _PR_SET_PDEATHSIG: Final = 1
-_DEVICES: Final = Path("/proc/self/net/dev")
+_DEVICES: Final = Path("/proc/self/net/dev")  # two lines of headings, then each device
 _ROUTES: Final = Path("/proc/self/net/route")
 _ROUTES_6: Final = Path("/proc/self/net/ipv6_route")
 
@@ -33,7 +33,7 @@ def give_up_network() -> bool:
     """Remove all network access of this process. Return whether it worked. Several threads are a RuntimeError."""
     if _threads() > 1:
         raise RuntimeError("threads were started before the network was given up")
-    if not _unshare(_CLONE_NEWNET) and _devices() != {"lo"} and _succeeds_in_child():
+    if not _unshare(_CLONE_NEWNET) and len(_lines(_DEVICES)) > 3 and _succeeds_in_child():
         _enter_own_user_namespace()
     return not leads_out()
 
@@ -57,10 +57,6 @@ def leads_out() -> bool:
     """
     devices = [line.split()[0] for line in _lines(_ROUTES)[1:]] + [line.split()[-1] for line in _lines(_ROUTES_6)]
     return any(device != "lo" for device in devices)
-
-
-def _devices() -> set[str]:
-    return {line.split(":")[0].strip() for line in _lines(_DEVICES)[2:]}
 
 
 def _lines(routes: Path) -> list[str]:
