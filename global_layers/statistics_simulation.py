@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import ChainMap
 from collections.abc import Mapping, Set
 from typing import Any
 
@@ -14,9 +16,13 @@ from protos.plan.analyses import Frame
 from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.documents import did_you_mean
 from protos.plan.statistics_plan import StatisticsPlan
+from site_agent.desk.analyses_in_words import reversed_events
+from site_agent.desk.drafting.column_draft import IDENTIFIER
+from site_agent.hospital import Policy
+from site_agent.trainer.answered_values import numbers_of
 from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.table_sources import shortest
-from site_agent.trainer.statistics.concept_frame import times_of
+from site_agent.trainer.statistics.concept_frame import cut_in_words, times_of
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
 
@@ -33,6 +39,9 @@ def simulate(
 
     Raises:
         OperatorError: the plan has mistakes, or the frames do not fit it. The error lists all.
+
+    Warns:
+        UserWarning: what people at a hospital would ask, or its policy refuse.
     """
     frames = [*sites.values()] if isinstance(sites, Mapping) else [None]
     if not isinstance(plan, StatisticsPlan | Mapping) or not all(isinstance(one, pd.DataFrame) for one in frames):
@@ -40,7 +49,9 @@ def simulate(
     made = plan if isinstance(plan, StatisticsPlan) else plan_among(sites, {"kind": "statistics", **plan})
     if not isinstance(made, StatisticsPlan) or set(sites) != set(made.site_names):
         refuse([f"the plan is of kind: {made.kind}, with the hospitals {', '.join(made.site_names)}"], CORRECT)
-    studies, wrong = {}, list[str]()
+    studies, wrong, doubts = {}, list[str](), [*reversed_events(made)]
+    if made.privacy is None and made.smallest_cell < (usual := Policy.model_fields["smallest_cell"].default):
+        doubts.append(f"Hospitals refuse a smallest_cell below {usual}, unless they set policy.smallest_cell.")
     for name, table in sites.items():
         recorded = [one for one in made.concepts if name in (one.recorded_by or made.site_names)]
         columns = {one.name: _values(one, table, times_of(made)) for one in recorded}
@@ -49,10 +60,21 @@ def simulate(
         told = [] if (owners >= 0).all() else [f"the column {patient} is absent, or has rows without a patient"]
         wrong += [f"{name}: {one}" for one in (*columns.values(), *told) if isinstance(one, str)]
         if not wrong:
+            numbers = [one for one in recorded if isinstance(one, NumberConcept)]
+            used = ChainMap(*(numbers_of(one.name, columns[one.name], one.low, one.high) for one in numbers))
+            columns |= {one.name: used[f"{one.name}, mapped"].values for one in numbers}
+            doubts += [f"{name}: {words}" for words in cut_in_words(made, used)]
+            named = [one for one in table if patient is None and IDENTIFIER.fullmatch(str(one))]
+            twice = [one for one in named if table[one].duplicated().any()]
+            doubts += [
+                f"{name}: rows with one {one} count as different patients, without patient={one!r}" for one in twice
+            ]
             frame = Frame(columns=columns, patients=owners, smallest_cell=made.smallest_cell)
             studies[name] = StatisticsStudy(made, frame, site=name, secret=b"simulated")
     if wrong:
         refuse(wrong, CORRECT)
+    if doubts:
+        warnings.warn("\n".join(doubts), stacklevel=2)
     found = run_rounds(made, studies).run.analyses()
     for one in found:
         if "refused" in one:  # here nobody's rows are secret
@@ -77,7 +99,7 @@ def _values(concept: Concept, table: pd.DataFrame, times: Set[str]) -> Any:
             return f"the column {concept.name} has dates or words: use a number in {concept.unit or 'its unit'}"
         if concept.name in times and (numbers < 0).any():
             return f"the column {concept.name} has times below 0"
-        return numbers.clip(concept.low, concept.high)
+        return numbers
     if pd.api.types.is_numeric_dtype(own):
         own = own.map("{:.15g}".format, na_action="ignore")  # 1 is the code 1
     places = own.map({code: float(place) for place, code in enumerate(concept.codes)})

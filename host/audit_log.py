@@ -179,7 +179,6 @@ class AuditLog:
             raise self.store.damaged(f"record {start + broken.line - 1} of the audit log: {broken.reason}") from broken
 
     def _head_after(self, count: int) -> LogHead | None:
-        """Return the head of this log after its first `count` records, or None if it has fewer."""
         if count == 0:
             return LogHead()
         found = self.store.read("SELECT line FROM records WHERE number = ?", count - 1)

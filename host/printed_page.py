@@ -145,7 +145,6 @@ def _cell(value: Cell, *, is_head: bool) -> str:
 
 
 def _right(rows: Sequence[Sequence[Cell]], place: int) -> str:
-    """Return the HTML class attribute of a column's heading. Headings of number columns are aligned to the right."""
     cells = [row[place] for row in rows]
     is_number = any(isinstance(cell, int | float) for cell in cells)
     return ' class="number"' if is_number and not any(isinstance(cell, str | tuple) for cell in cells) else ""

@@ -41,16 +41,14 @@ def find_results(runs: Path, run: str | None) -> tuple[Path, dict[str, Any]]:
     return chosen[-1].parent, json.loads(chosen[-1].read_text())
 
 
-def statistics_page(
-    results: Facts, own: Mapping[str, Facts] | None = None, reasons: Mapping[str, str] | None = None
-) -> str:
+def statistics_page(results: Facts, own: Mapping[str, Facts] | None = None, told: Sequence[str] = ()) -> str:
     """Return the page.
 
     Args:
         results: with the keys study, version, plan_digest, run, sites and analyses.
         own: by the name of an analysis what this hospital alone has: by term an estimate with the limits of its
-            interval, or by group a curve. None at the coordinator.
-        reasons: by the name of an analysis why this hospital did not answer it, for its own people.
+            interval, by group a curve, or a Table 1. None at the coordinator.
+        told: sentences for this hospital's own people.
     """
     mine, drawings = own or {}, _drawings()
     sections = [
@@ -69,8 +67,7 @@ def statistics_page(
     if mine:
         words = "This page also has estimates of this hospital alone. No other hospital and no coordinator has them."
         opening.append(paragraph(words, "lead"))
-    for name, why in (reasons or {}).items():
-        opening.append(paragraph(f"This hospital did not answer {name}. {why}", "lead"))
+    opening += [paragraph(sentence, "lead") for sentence in told]
     if drawings is None:
         opening.append(paragraph("matplotlib is not installed here, so this page has no plots.", "soft"))
     return page(f"{results['study']}, version {results['version']}", opening, sections)
@@ -90,7 +87,7 @@ def _analysis(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[s
         return
     match one["kind"]:
         case "table_one":
-            yield from _table_one(one)
+            yield from _table_one(one, own)
         case "curve":
             yield from _curve(one, own, drawings)
         case _:
@@ -100,25 +97,30 @@ def _analysis(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[s
         yield paragraph(f"{missing:,} further rows take no part in any analysis: they lack {lacking}.", "soft")
 
 
-def _table_one(one: Facts) -> Iterator[str]:
-    groups: Sequence[str] = one["groups"]
-    differences = {name: "–" if value is None else f"{value:.2f}" for name, value in one.get("differences", {}).items()}
-    head = ["Characteristic", *(group if group != "all" else "All" for group in groups)]
-    rows = [row for name in one["columns"] for row in _rows_of(one, name)]
-    if differences:
-        head.append("SMD")
-        rows = [[*row, "" if str(row[0]).startswith(_INDENT) else differences[name]] for name, *row in rows]
-    else:
-        rows = [row[1:] for row in rows]
-    yield table(str(one["name"]), head, rows, style="figures")
+def _table_one(one: Facts, own: Facts) -> Iterator[str]:
+    yield _characteristics(str(one["name"]), "Characteristic", one)
+    if own:
+        yield _characteristics(f"{one['name']}: this hospital alone", "This hospital alone", own)
     for name, records in one["columns"].items():
         if voids := [record["void"] for record in records.values() if "void" in record]:
             yield paragraph(f"{name}: {voids[0]}.", "soft")
     if "noise" in one:
         words = f"Noise with a standard deviation of {_short(one['noise'])} rows in each count protects each patient."
         yield paragraph(words, "soft")
-    if differences:
+    if one.get("differences"):
         yield paragraph("SMD: the largest standardised mean difference between two groups.", "soft")
+
+
+def _characteristics(name: str, title: str, one: Facts) -> str:
+    differences = {name: "–" if value is None else f"{value:.2f}" for name, value in one.get("differences", {}).items()}
+    head = [title, *(group if group != "all" else "All" for group in one["groups"])]
+    rows = [row for column in one["columns"] for row in _rows_of(one, column)]
+    if differences:
+        head.append("SMD")
+        rows = [[*row, "" if str(row[0]).startswith(_INDENT) else differences[column]] for column, *row in rows]
+    else:
+        rows = [row[1:] for row in rows]
+    return table(name, head, rows, style="figures")
 
 
 def _rows_of(one: Facts, name: str) -> Iterator[list[Any]]:
@@ -244,7 +246,8 @@ def _shapes(one: Facts) -> Iterator[str]:
 def _patients(one: Facts) -> Iterator[str]:
     """Yield who took part in a model, and who did not."""
     sites, recorded = one["sites"], one["sites that record it"]
-    events = f"{one['events']:,} of them with the event, " if one["events"] is not None else ""
+    event = one.get("event") or one["outcome"]
+    events = f"{one['events']:,} of them with {event}, " if one["events"] is not None else ""
     of, what = (f"of {one['patients']:,} patients ", "rows") if one.get("patients") else ("", "patients")
     yield f"{one['rows']:,} {what}, {events}{of}of {sites} hospitals."
     if sites < recorded:
@@ -335,7 +338,6 @@ def _method(one: Facts) -> str:
 
 
 def _beside(one: Facts) -> str:
-    """Return the sentences about splines and differences, or nothing."""
     knots = {spline["concept"]: ", ".join(f"{at['value']:g}" for at in spline["at"]) for spline in one["splines"]}
     named = "; ".join(f"{name} with knots at {values}" for name, values in knots.items())
     words = f" Restricted cubic splines: {named}." if named else ""

@@ -174,7 +174,6 @@ def _leaf(
 
 
 def _authority(builder: x509.CertificateBuilder, *, path_length: int) -> x509.CertificateBuilder:
-    """Let a certificate sign others, with at most this number of authorities below it."""
     constraints = x509.BasicConstraints(ca=True, path_length=path_length)
     return builder.add_extension(constraints, critical=True).add_extension(_usage(is_authority=True), critical=True)
 
@@ -217,7 +216,6 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _usage(*, is_authority: bool) -> x509.KeyUsage:
-    """Return the usage of an authority, which signs certificates and lists, or of a leaf, which only signs."""
     signs, certifies = not is_authority, is_authority
     return x509.KeyUsage(signs, False, False, False, False, certifies, certifies, False, False)
 

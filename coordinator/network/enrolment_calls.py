@@ -163,7 +163,6 @@ class Membership:
                 assert_never(answer)
 
     def _note_once(self, event: str, key: str, **facts: str) -> bool:
-        """Record an event only once for each `key`. Return whether this call recorded the event."""
         if (event, key) in self._told:
             return False
         self._record(event, **facts)

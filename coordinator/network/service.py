@@ -259,7 +259,6 @@ class FederationService:
 
     @staticmethod
     async def _end_in_time(peer: StreamPeer) -> None:
-        """End the stream of a peer that does not read its last message."""
         await peer.ending.wait()
         await asyncio.sleep(FAREWELL_SECONDS)
 

@@ -286,7 +286,6 @@ class Engine:
         self.recheck()
 
     def _tell_all_over(self) -> None:
-        """Inform each connected site that all runs have ended. Other sites are informed when they connect."""
         if self._run is None and self.finished.is_set() and self.failure is None:
             self._guarded(self._send_end)
 
@@ -356,7 +355,6 @@ class Engine:
         self._happened(Joined(site, join.key_session, is_current))
 
     def _refuse(self, store: RunStore, event: str, site: str, why: str) -> None:
-        """End the stream of a site that cannot continue, because the run cannot return to a saved state of the site."""
         store.note(event, site=site)
         self._guarded(store.commit)
         if self.failure is not None:

@@ -123,7 +123,6 @@ def _deadline(terms: Terms, attempt: Attempt, now: float, longest: float, sent: 
 
 
 def _after(effects: tuple[Effect, ...], outcome: Outcome) -> Outcome:
-    """Return an outcome with these effects before its own."""
     state, later = outcome
     return state, (*effects, *later)
 
@@ -204,7 +203,6 @@ def _agree_again(terms: Terms, state: Agreeing | Collecting, now: float, *, retu
 
 
 def _go_on(terms: Terms, state: Interrupted, now: float) -> Outcome:
-    """Offer the round again, unless the run must first go back, or a site is missing."""
     attempt = state.attempt
     if state.returns or not terms.sites <= attempt.present:
         return state, ()

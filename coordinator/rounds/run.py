@@ -132,12 +132,10 @@ class Run:
 
     @property
     def _fewest_rows(self) -> int:
-        """Return the smallest number of rows that this round's training sites can have together under the plan."""
         weighting = self.plan.site_weights
         return self._training_contributors * weighting.fewest_rows if isinstance(weighting, RowWeights) else 0
 
     def _is_in_range(self, sums: Sums) -> bool:
-        """Return whether every summed number is within the clipping range times the sum of the weights."""
         if not sums.updates.size or sums.exponents:  # honest sums of short integers use all of their range
             return True
         fixed_point = FixedPoint(self.plan.masking.clipping_range, len(self.plan.sites))
@@ -296,7 +294,6 @@ def new_run(plan: Plan, terms: Terms, state: State, manifest: Manifest | None = 
 
 
 def _phase(state: State) -> str:
-    """Return the name of the run's phase for people: `training` until the first whole contribution has arrived."""
     if isinstance(state, Collecting) and not state.complete:
         return "training"
     return type(state).__name__.lower()

@@ -122,7 +122,6 @@ def concluding_facts(state: State, terms: Terms) -> dict[str, int] | None:
 
 
 def _is_whole(run: Run) -> bool:
-    """Return whether all contributors of the current round are connected."""
     return not isinstance(run.state, Agreeing | Collecting) or run.terms.sites <= run.state.attempt.present
 
 

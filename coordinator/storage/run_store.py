@@ -246,7 +246,6 @@ class RunStore:
         return [SnapshotRow(*row) for row in self._log.store.read(wanted, self._run.name)]
 
     def _read(self, number: int) -> Snapshot | None:
-        """Return the snapshot before a round. Return None if it cannot be read, or before the first round."""
         rows = (row for row in self._rows() if row.round == number)
         return next((read_snapshot(self._folder, row) for row in rows), None)
 

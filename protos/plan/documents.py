@@ -214,7 +214,6 @@ def _refuse_surprises(text: str) -> None:
 
 
 def _construct(node: Node) -> Any:
-    """Convert a YAML node to values that JSON has."""
     line, column = node.start_mark.line + 1, node.start_mark.column + 1
     if node.tag not in _PLAIN_TAGS:
         raise _Mistakes([(line, column, f"the tag {node.tag} is not allowed")])
@@ -259,6 +258,8 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
             place = key if kind == "extra_forbidden" else node
     name = ".".join(path)
     match kind:
+        case _ if "grid" in location:
+            texts = [f"{name}: write monthly, or the length of an interval in the unit of the time, such as 7"]
         case "extra_forbidden":
             texts = [f"{name}: unknown key; {did_you_mean(str(location[-1]), _keys(_walk(schema, location[:-1])[1]))}"]
         case "missing" | "union_tag_not_found":
@@ -270,14 +271,19 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
             texts = [f"{name}: {_unknown(detail['input'], context['expected'])}"]
         case "string_type" if isinstance(detail["input"], int | float):
             texts = [f"{name}: {json.dumps(detail['input'])} must be a text: put it in quotes"]
-        case "string_pattern_mismatch" if "terms" in location:
-            texts = [f"{name}: name concepts, or a product such as age:sex; for a curve list knots under `splines`"]
+        case "string_pattern_mismatch" | "tuple_type" if "terms" in location:
+            told = "as their names are, and products such as age:sex. a*b is a, b and a:b, and a curve is in `splines`"
+            texts = [f"{name}: list concepts {told}"]
+        case "tuple_type" | "too_short" | "too_long" if "splines" in location:
+            texts = [f"{name}: list 3 to 7 knots that rise, such as [45, 57, 63, 75]"]
         case "string_pattern_mismatch" if context["pattern"] == NAME:
             texts = [f"{name}: write 1 to 40 small letters, digits and hyphens, the first a letter"]
         case "string_pattern_mismatch" if context["pattern"] == _ADDRESS:
             texts = [f"{name}: write HOST:PORT without http://; a proxy's login goes into the file proxy-login"]
         case "too_short" if isinstance(node, SequenceNode) and len(node.value) > context["actual_length"]:
             texts = []  # items with mistakes are not counted, and each has its own text
+        case "tuple_type" | "too_short":
+            texts = [f"{name}: list {context.get('min_length', 'items')} or more in brackets, such as [a, b]"]
         case _:
             reasons = context.get("error")
             said = reasons.found if isinstance(reasons, Reasons) else [detail["msg"].removeprefix("Value error, ")]
@@ -353,7 +359,6 @@ def _walk(schema: Mapping[str, Any], location: Sequence[str | int]) -> tuple[lis
 
 
 def _record(schema: Mapping[str, Any], reference: str) -> Mapping[str, Any]:
-    """Return the record to which a reference of the schema, such as `#/$defs/NetworkPlan`, points."""
     found: Mapping[str, Any] = schema["$defs"][reference.rsplit("/", 1)[-1]]
     return found
 
@@ -363,5 +368,4 @@ def _keys(records: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _tags(entry: Mapping[str, Any]) -> list[Any]:
-    """Return the words by which a union of records selects this record."""
     return [field["const"] for field in entry.get("properties", {}).values() if "const" in field]

@@ -213,7 +213,6 @@ class Exchanges:
         return is_early and stage is last and stage not in FITTING
 
     def _may_be_shared(self, chosen: tuple[bool, ...]) -> bool:
-        """Return whether a run can end with exactly these layers shared."""
         if isinstance(self._plan.ingredients.federated, SensitivePrefix):
             return chosen[0] and list(chosen) == sorted(chosen, reverse=True)
         return all(chosen)

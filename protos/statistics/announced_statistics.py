@@ -93,7 +93,6 @@ def _divided(words: Sequence[int], numbers: tuple[Number, ...]) -> Float64:
 
 
 def _slices(arithmetics: tuple[Arithmetic, ...], place: int) -> tuple[slice, slice, slice]:
-    """Return where an analysis stands in the numbers of the first, a Newton and the last round."""
     found = []
     for lengths in (
         [len(one.first) for one in arithmetics],

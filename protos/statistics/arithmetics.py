@@ -20,6 +20,7 @@ from protos.plan.analyses import (
     concepts_used,
 )
 from protos.plan.concepts import CodedConcept, Concept
+from protos.plan.documents import did_you_mean
 from protos.statistics.cox import CoxArithmetic
 from protos.statistics.group_curves import MONTH, CurveArithmetic
 from protos.statistics.private_tables import PrivateTables
@@ -62,7 +63,7 @@ def reasons_against(
     fitting = []
     for analysis in analyses:
         if strangers := sorted({name for used in concepts_used(analysis) for name in used} - known):
-            yield f"{analysis.name} names concepts that the plan does not declare: {', '.join(strangers)}"
+            yield f"{analysis.name} names unknown concepts: {', '.join(strangers)}; {did_you_mean(strangers[0], known)}"
         elif (found := size(analysis)).sites < (fewest := found.fewest_sites):
             yield f"{analysis.name}: only {found.sites} sites record all of its columns, but fewest_sites is {fewest}"
         else:

@@ -22,6 +22,7 @@ import numpy as np
 
 from protos.plan.analyses import AnnouncedPart, Cox, Float64, Frame, Number, StudySize, Unanswerable, concept_named
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
+from protos.statistics.design import event_of
 from protos.statistics.distributions import Test, chi_squared_test, p_of_chi_squared
 from protos.statistics.model import Estimates, ModelArithmetic, ModelRows
 from protos.statistics.newton_walk import LikelihoodSums, Position, symmetric
@@ -104,7 +105,7 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
         return {
             "kind": "cox",
             "time": self._cox.time,
-            "event": self._cox.event,
+            "event": event_of(self._cox.event, self._concepts),
             "events": round(self._count(sums, "events")),
             "sites without events": round(self._count(sums, "sites without events")),
             "log_likelihood": here.sums.log_likelihood if is_exact else None,

@@ -243,6 +243,12 @@ class Design:
         return in_words(compress((one.name for one in self.columns), shares > 0.1))
 
 
+def event_of(name: str, concepts: tuple[Concept, ...]) -> str:
+    """Return an outcome with the code that counts as the event, "died=yes", or the name of a number."""
+    concept = concept_named(concepts, name)
+    return f"{name}={concept.codes[-1]}" if isinstance(concept, CodedConcept) else name
+
+
 def in_words(names: Iterable[str]) -> str:
     """Return columns for a sentence: the first ones by name, and how many more."""
     own = list(dict.fromkeys(names))
@@ -279,7 +285,6 @@ def _factors(concept: NumberConcept | CodedConcept, model: Model) -> tuple[_Fact
 
 
 def _patients_by_cell(values: Sequence[Float64], patients: Integers) -> Integers:
-    """Count the patients with each combination of values that is there."""
     cells = np.unique(np.column_stack([*values, patients]), axis=0)[:, :-1]
     return np.unique(cells, axis=0, return_counts=True)[1]
 

@@ -30,6 +30,7 @@ from protos.plan.analyses import (
 )
 from protos.plan.concepts import CodedConcept, Concept
 from protos.statistics.cox import ROUNDING, followed, require_survival
+from protos.statistics.design import event_of
 from protos.statistics.distributions import TWO_SIDED
 from protos.statistics.log_rank import log_rank_numbers, log_rank_test
 from protos.statistics.survival_curve import SurvivalCurve
@@ -62,7 +63,7 @@ class CurveArithmetic(OneRound):
             if not isinstance(by, CodedConcept):
                 raise ValueError(f"{curve.by} has no codes, so it makes no groups")
             self._groups = tuple(f"{curve.by}={code}" for code in by.codes)
-        self._curve, self._size, self._time = curve, size, time
+        self._curve, self._size, self._time, self._event = curve, size, time, event_of(curve.event, concepts)
 
     @cached_property
     def first(self) -> tuple[Number, ...]:
@@ -117,7 +118,7 @@ class CurveArithmetic(OneRound):
         return {
             "kind": "curve",
             "time": self._curve.time,
-            "event": self._curve.event,
+            "event": self._event,
             "by": self._curve.by,
             "unit": self._time.unit,
             "resolution": float(self._grid[1]),
@@ -138,7 +139,6 @@ class CurveArithmetic(OneRound):
         return found
 
     def _counts(self, times: Float64, died: Any) -> list[float]:
-        """Return the events of each interval, the censored patients of each, and the patients followed beyond."""
         places = np.searchsorted(self._grid + ROUNDING * self._grid[1], times, side="left")  # 3 * 0.3 is below 0.9
         inside = places < len(self._grid)
         counts = [np.bincount(places[inside & kind], minlength=len(self._grid)) for kind in (died, ~died)]

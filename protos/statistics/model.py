@@ -309,7 +309,6 @@ class ModelArithmetic(ABC, Generic[Rows]):
         return one
 
     def _tests(self, found: Estimates) -> Iterator[dict[str, Any]]:
-        """Yield a test of each term that has several columns, and one of the curved columns of a spline."""
         columns = list(enumerate(self._design.columns))
         for term, own in groupby(columns, key=lambda one: one[1].term):
             places = [place for place, _ in own]
@@ -320,7 +319,6 @@ class ModelArithmetic(ABC, Generic[Rows]):
                 yield {"term": f"{term}, not a straight line", **found.joint(curved)}
 
     def _curved(self, found: Estimates) -> Iterator[dict[str, Any]]:
-        """Yield for each spline the estimate at every knot, compared with the middle knot."""
         for name, knots in self._splines.items():
             places = [place for place, column in enumerate(self._design.columns) if column.term == name]
             if not places:
@@ -341,10 +339,7 @@ class ModelArithmetic(ABC, Generic[Rows]):
 
     def own(self, frame: Frame) -> dict[str, Any]:
         """Return for each term the estimate of this site alone, with the limits of its interval."""
-        rows = self._size.largest_rows
-        one = StudySize(
-            sites=1, fewest_sites=1, largest_rows=rows, smallest_cell=1, smallest_part=1, rows_per_unknown=0.0
-        )
+        one = replace(self._size, sites=1, fewest_sites=1, smallest_cell=1, smallest_part=1, rows_per_unknown=0.0)
         alone, own = self._alone(one), replace(frame, smallest_cell=1)
         sums = AnnouncedPart(first=alone.first_values(own))
         while not alone.has_converged(sums) and len(sums.newton) < _MOST_ROUNDS_ALONE:

@@ -36,7 +36,7 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
-from protos.statistics.design import rough_moments
+from protos.statistics.design import event_of, rough_moments
 from protos.statistics.intercepts import binomial_intercept, firth_intercept, probabilities
 from protos.statistics.model import Estimates, ModelArithmetic, ModelRows
 from protos.statistics.newton_walk import LikelihoodSums, Position, symmetric
@@ -376,7 +376,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         return {
             "kind": "regression",
             "family": model.family,
-            "outcome": model.outcome,
+            "outcome": event_of(model.outcome, self._concepts),
             "intercept": model.intercept,
             "exposure": model.exposure,
             "robust": model.robust,

@@ -16,6 +16,7 @@ The rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
 from math import sqrt
@@ -169,9 +170,12 @@ class TableOneArithmetic(OneRound):
             counts = [len(present)]
         return [float(len(present) > 0), 0.0, *map(float, counts), float(len(values) - len(present)), *moments]
 
-    def own(self, frame: Frame) -> dict[str, Any]:  # noqa: ARG002
-        """Return nothing: a hospital's own rows are described by its own programs."""
-        return {}
+    def own(self, frame: Frame) -> dict[str, Any]:
+        """Return the same table of this site's rows. No cell of it is too small for the site's own people."""
+        size = replace(self._size, sites=1, fewest_sites=1, smallest_part=1)
+        alone = TableOneArithmetic(self._table, (*self._columns, *([self._by] if self._by else [])), size)
+        rows = replace(frame, patients=np.arange(frame.rows), smallest_cell=1)
+        return alone.result(AnnouncedPart(first=alone.first_values(rows)))
 
     def result(self, sums: AnnouncedPart) -> dict[str, Any]:
         """Return for each column a record of each group. A void cell has a reason and no numbers."""
@@ -201,7 +205,6 @@ class TableOneArithmetic(OneRound):
         return {"kind": "table_one"} | printed | {"rows that take no part": round(float(sums.first[-1]))}
 
     def _difference(self, records: dict[str, dict[str, Any]]) -> float | None:
-        """Return the largest standardised mean difference between two groups; None if a pair has none."""
         pairs = list(combinations((records[group] for group in self.groups), 2))
         found = [standardised_difference(one, other) for one, other in pairs]
         return max((one for one in found if one is not None), default=None) if None not in found else None

@@ -52,7 +52,6 @@ _ON_ENROLMENT_PORT: Final[Mapping[type, type[Message]]] = {
 
 
 def _contents_of(outer: type[Message]) -> dict[str, type]:
-    """Return the record of each message that an outer message can contain, by the message's name there."""
     found = {field.name: field.message_type for field in outer.DESCRIPTOR.oneofs_by_name["content"].fields}
     return {name: _RECORDS[kind.name] for name, kind in found.items() if kind is not None and kind.name != "Upkeep"}
 
@@ -161,7 +160,6 @@ def _content(message: SiteMessage | CoordinatorMessage | Upkeep) -> dict[str, An
 
 
 def _facts(record: object) -> dict[str, Any]:
-    """Return the fields of a record in the form of its generated message."""
     kind: Any = type(record)
     return {name: _written(name, getattr(record, name)) for name, _ in _readers(kind)}
 
@@ -202,7 +200,6 @@ def _inner(outer: Any, kinds: Mapping[str, type[Record]]) -> Record | Upkeep:
 
 
 def _record(kind: Callable[..., Record], message: Any) -> Record:
-    """Convert a generated message to a record of this kind."""
     return kind(**{name: read(getattr(message, name)) for name, read in _readers(kind)})
 
 

@@ -43,11 +43,13 @@ _NOTHING_APPROVED: Final = "Nothing was approved. Nothing was sent."
 def review(path: Path, plan_path: Path | None, page: Path | None) -> None:
     """Show what this site would send under a plan, and whether this hospital's policy allows the plan.
 
-    The exit status is 77 if the policy refuses the plan.
+    The exit status is 77 if the policy refuses the plan, and 78 if this site's contract does not fit the plan.
 
     Example: site-agent review --config hospital.yaml --plan plan.yaml --html review.html
     """
+    from site_agent.desk.mapped_concepts import concept_sections, require_fitting
     from site_agent.gate.permission import decide_plan
+    from site_agent.trainer.data.contract import find_contract
 
     hospital = read_hospital(path)
     give_up_network()  # before anything starts a thread
@@ -60,13 +62,16 @@ def review(path: Path, plan_path: Path | None, page: Path | None) -> None:
         is_checked = False
     refused = decide_plan(hospital, plan, manifest, identity=own_key, audit=log)
     title_section, *exact = review_sections(plan, manifest)
-    own = [*_meanings(hospital, plan), *_here(hospital, plan, refused, is_checked=is_checked and own_key is not None)]
-    sections = [title_section, *_in_short(hospital, plan), *exact, *own]
+    contract = find_contract(Path(hospital.data.contract))  # None if this user cannot read it
+    meanings = concept_sections(plan, contract, hospital.site)
+    here = _here(hospital, plan, refused, is_checked=is_checked and own_key is not None)
+    sections = [title_section, *_in_short(hospital, plan), *exact, *meanings, *here]
     _print(sections)
     title = f"{plan.study}, version {plan.version}: what {hospital.site} would send"
     _write_page(page, title, sections, hospital.policy.approvers)
     if refused:
         sys.exit(RefusedError.exit_status)
+    require_fitting(plan, contract, hospital.site)
 
 
 @click.command()
@@ -88,7 +93,7 @@ def review(path: Path, plan_path: Path | None, page: Path | None) -> None:
     "--beside",
     multiple=True,
     help="Name of another run whose sums may be compared with those of this plan. For several runs, repeat the option "
-    'or use commas. Or all: every run that `site-agent review` names under "Sums of this plan and of others".',
+    'or use commas. Or all: every run that `site-agent review` names under "This table and other studies".',
 )
 def approve(path: Path, plan_path: Path | None, by: str, until: str | None, beside: tuple[str, ...], yes: bool) -> None:
     """Record that a person approves a plan, or all plans of a folder. No training starts without an approval.
@@ -333,14 +338,6 @@ def _in_short(hospital: Hospital, plan: Plan) -> Iterator[Section]:
     yield in_words(plan, manifest_of(plan))
     if isinstance(plan, StatisticsPlan):
         yield analysis_section(plan)
-
-
-def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
-    """Return the plan's question and concepts, with this site's columns if this user can read the contract."""
-    from site_agent.desk.mapped_concepts import concept_sections
-    from site_agent.trainer.data.contract import find_contract
-
-    return concept_sections(plan, find_contract(Path(hospital.data.contract)), hospital.site)
 
 
 def own_fingerprint(hospital: Hospital) -> str | None:

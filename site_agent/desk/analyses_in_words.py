@@ -15,8 +15,10 @@ from protos.plan.analyses import (
     concept_named,
     concepts_used,
 )
-from protos.plan.concepts import CodedConcept, Concept
+from protos.plan.concepts import Concept
 from protos.plan.statistics_plan import StatisticsPlan
+from protos.statistics.design import event_of
+from site_agent.desk.drafting.column_draft import ColumnDraft
 from site_agent.desk.plan_review import Section, Table
 
 _RATIOS = {"binomial": "odds ratios", "gaussian": "differences", "poisson": "rate ratios"}
@@ -38,7 +40,17 @@ def analysis_section(plan: StatisticsPlan) -> Section:
     return Section("Analyses", tuple(_rules(plan)), Table(head, tuple(rows)))
 
 
+def reversed_events(plan: StatisticsPlan) -> Iterator[str]:
+    """Yield a question for each outcome of two codes whose words say that the first one is the event."""
+    models = [one for one in plan.analyses if not isinstance(one, TableOneAnalysis)]
+    for name in dict.fromkeys(concepts_used(one)[0][not isinstance(one, RegressionAnalysis)] for one in models):
+        codes = getattr(concept_named(plan.concepts, name), "codes", ())
+        if codes and ColumnDraft(name, ".", 2 * codes).event == codes[0]:
+            yield f"{name}={codes[1]} is the event, because it is the second code. Is the order of the codes right?"
+
+
 def _rules(plan: StatisticsPlan) -> Iterator[str]:
+    yield from reversed_events(plan)
     if plan.privacy is not None:
         return
     yield (
@@ -63,23 +75,17 @@ def result_in_words(analysis: Analysis, concepts: tuple[Concept, ...]) -> str:
             chosen += f", {model.exposure} as exposure" if model.exposure else ""
             chosen += ", standard errors robust by patient" if model.robust else ""
             chosen += ", Firth's correction" if model.firth else ""
-            outcome = _event(model.outcome, concepts) if model.family == "binomial" else model.outcome
+            outcome = event_of(model.outcome, concepts) if model.family == "binomial" else model.outcome
             return f"{_RATIOS[model.family]} for {outcome} by {', '.join(model.terms)}; {chosen}{_columns(model)}"
         case CoxAnalysis(cox=cox):
-            what = f"hazard ratios for {_event(cox.event, concepts)} after {cox.time}"
+            what = f"hazard ratios for {event_of(cox.event, concepts)} after {cox.time}"
             return f"{what} by {', '.join(cox.terms)}{_columns(cox)}"
         case CurveAnalysis(curve=curve):
             grid = "by month" if curve.grid == "monthly" else f"in steps of {curve.grid:g}"
-            what = f"curve of {curve.time} until {_event(curve.event, concepts)}"
+            what = f"curve of {curve.time} until {event_of(curve.event, concepts)}"
             return what + (f" by {curve.by}" if curve.by else "") + f", {grid} up to {curve.to:g}"
         case _:
             assert_never(analysis)
-
-
-def _event(name: str, concepts: tuple[Concept, ...]) -> str:
-    """Return an event with the code that counts as one, "died=yes"."""
-    concept = concept_named(concepts, name)
-    return f"{name}={concept.codes[-1]}" if isinstance(concept, CodedConcept) else name
 
 
 def _columns(model: Model) -> str:

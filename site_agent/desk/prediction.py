@@ -115,7 +115,6 @@ def scores_of_new_rows(hospital: Hospital, model: SavedModel, run: str, new: New
 
 
 def _head(contract: Contract, new: NewRows) -> list[str | float | None]:
-    """Return the names of the output's columns."""
     columns = _columns(contract)
     named = contract.patient if new.table.patients is not None else None
     first = "row" if named is None else named.name
@@ -135,7 +134,6 @@ def _lines(contract: Contract, new: NewRows, cells: Iterator[list[float | str]])
 
 
 def _row_numbers(table: Table) -> npt.NDArray[np.int64]:
-    """Return the number of each row as a spreadsheet and `data check` count it, int64 (rows,)."""
     assert table.row_numbers is not None  # it was read from a file
     return table.row_numbers
 

@@ -22,7 +22,7 @@ from site_agent.desk.plan_review import OCCASIONS, Section, counted, largest
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract import find_contract
 
-_HEADING: Final = "Sums of this plan and of others"
+_HEADING: Final = "This table and other studies"
 _ARE_NAMES: Final = ("study", "version", "question", "timing", "sites", "what is sent")
 _ARE_LISTED: Final = ("concepts", "columns", "analyses")
 _MOST_NAMED: Final = 12  # changes in one sentence
@@ -64,27 +64,29 @@ def compared_with_others(
 
 
 def compared_rows(hospital: Hospital, plan: Plan) -> Iterator[str]:
-    """Yield by how many patients of this table the rows of a statistics plan differ from those of earlier studies.
+    """Yield how many values the ranges of a statistics plan cut, and in how many patients earlier studies differ.
 
-    Nothing is yielded before the first study, or if this user cannot read the contract.
+    Nothing is yielded if this user cannot read the contract.
     """
     from site_agent.trainer.answered_values import compared, digests_of, in_words
     from site_agent.trainer.before_rounds import statistics_rows
     from site_agent.trainer.data.tables import read_table
     from site_agent.trainer.disk import RECORDS
+    from site_agent.trainer.statistics.concept_frame import cut_in_words
 
     memory, contract = hospital.state_path / "models", find_contract(Path(hospital.data.contract))
-    if not isinstance(plan, StatisticsPlan) or plan.privacy is not None or contract is None:
+    if not isinstance(plan, StatisticsPlan) or contract is None:
         return
     try:
+        table = read_table(Path(hospital.data.table), contract, scratch=hospital.scratch_path)
+        _, (used, cell, patients) = statistics_rows(hospital, plan, table)
+        yield from cut_in_words(plan, used)
+        if plan.privacy is not None or not (memory / RECORDS).exists():
+            return
         with closing(Store(memory / RECORDS, exists=True)) as store:
-            table = read_table(Path(hospital.data.table), contract, scratch=hospital.scratch_path)
-            _, (used, cell, patients) = statistics_rows(hospital, plan, table)
             found = [*compared(store, plan.run_name, used, digests_of(memory, used, patients), cell)]
-    except FileNotFoundError:
-        return
     except (OperatorError, OSError) as error:
-        yield f"The rows of this plan could not be compared with those of earlier studies. {explained(error).what}"
+        yield f"The rows of this plan could not be read and compared. {explained(error).what}"
         return
     for one in found:
         differ = (
@@ -152,7 +154,6 @@ def _listed(key: str) -> str:
 
 
 def _contributors(plan: Plan) -> dict[str, str]:
-    """Return the names of the sites that contribute to a plan, by the fingerprints of their identity keys."""
     return {site.identity: site.name for site in plan.sites if site.tier != "receiving"}
 
 

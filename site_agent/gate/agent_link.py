@@ -231,7 +231,6 @@ class Stream:
         self._link.post(Up(self.number, message), body)
 
     def _use_room(self) -> None:
-        """Use the room for one more message for a stored message, otherwise for a task that waits."""
         if self._later:
             self._post(self._later.popleft())
         else:

@@ -188,7 +188,6 @@ class SiteGate:
             self._forget_messages()
 
     def _work_beside(self, connection: Stream) -> list[asyncio.Task[None]]:
-        """Start the tasks that run as long as a stream."""
         return [
             self._spawn(self._read(connection)),
             self._spawn(watch(self._require_consent, CONSENT_POLL_SECONDS)),

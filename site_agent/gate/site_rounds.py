@@ -304,7 +304,6 @@ class Rounds:
         await self._apply(message, vector)
 
     def _before(self, message: Offer | Finish) -> Received:
-        """Return the parameters of the round before, from which those of the message follow."""
         # Before the contribution is built, the trainer may not have read these parameters yet.
         if self._base is None or self._base.round != message.round - 1 or self._contribution is None:
             raise MalformedMessage("a sum after parameters that this site does not have")

@@ -59,7 +59,6 @@ class Told:
         }
 
     def _certificate_days(self) -> float | None:
-        """Return the days until the site's certificate expires, or None if the site has no certificate yet."""
         with suppress(OperatorError, ValueError, IndexError):
             return round((self._certificates.shown.expiry() - self._now()).total_seconds() / 86400, 2)
         return None

@@ -148,6 +148,7 @@ def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> S
     from site_agent.trainer.answered_values import remember
     from site_agent.trainer.data.contract import require_answer
     from site_agent.trainer.data.run_table import table_digest, table_for_run
+    from site_agent.trainer.statistics.concept_frame import cut_in_words
     from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
     table, _ = table_for_run(hospital)
@@ -155,6 +156,7 @@ def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> S
     frame, remembered = statistics_rows(hospital, plan, table)
     secret = site_secret(state / "models")
     study = StatisticsStudy(plan, frame, site=hospital.site, secret=secret, digest=table_digest(table))
+    study.cut = tuple(cut_in_words(plan, remembered[0]))
     if plan.privacy is None:
         study.remember = partial(remember, state / "models", plan.run_name, *remembered)
     return study

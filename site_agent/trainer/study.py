@@ -237,7 +237,6 @@ class Study:
         return ShortUpdates(self.plan, self.manifest, tensors, key)
 
     def _private_sums(self, training: PrivateTraining) -> tuple[int, ...]:
-        """Return the sum of this site's clipped gradients at the shared values. A private round sends only this sum."""
         values = self._training.flat.values()
         arrays = [values[tensor.name].astype(np.float64) for tensor in self.networks.tensors]
         return private_sums(training, arrays, self._private_rows, os.urandom)
@@ -301,7 +300,6 @@ class Study:
         self._training.flat.private.data.copy_(self._own_start.cpu() + torch.from_numpy(np.asarray(moved)))
 
     def _measure(self, round_number: int, *, is_last: bool = False) -> None:
-        """Measure the loaded parameters if the plan requires it in this round, or if this is the last measurement."""
         if is_last or is_measured(self.plan, round_number):
             training = self._training
             self.choice.consider(round_number, float(training.validation_losses()), training.local.evaluated())

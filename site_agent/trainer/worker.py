@@ -313,7 +313,6 @@ class Worker:
         return Agreed()
 
     def _took(self, study: AnyStudy, question: Train) -> None:
-        """Record that a round was answered. If the plan requires it, save the state before the answer is sent."""
         assert self._saves is not None
         self._next = question.round + 1
         if question.saves:
@@ -418,7 +417,6 @@ def _of_own_rows(error: Exception) -> OperatorError:
 
 
 def _void(error: Exception) -> int:
-    """Print why a round has no answer, and return the number of its reason."""
     failure = _of_own_rows(error)
     _print_lines(failure)
     return int(_reason(failure))

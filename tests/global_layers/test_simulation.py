@@ -102,3 +102,19 @@ def test_a_mistake_in_a_notebook_has_its_place_and_no_traceback() -> None:
     alike = {name: own.assign(sex="female") for name, own in sites.items()}
     found = statistics_simulation.simulate(plan | {"analyses": two, "newton_rounds": 1}, alike)
     assert all("refused" in one for one in found)  # of the second one no hospital has a reason
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_notebook_is_warned_of_what_a_hospital_would_ask_or_refuse() -> None:
+    """Its policy, values that a range cuts, rows that name one patient, and codes whose first one is an event."""
+    cox = {"name": "x", "cox": {"time": "days", "event": "died", "terms": ["age"]}}
+    plan = {"analyses": [cox], "smallest_cell": 10, "concepts": CONCEPTS}
+    sites = {f"site-{number}": own.assign(id=own.index // 2) for number, own in patients(0).groupby("site")}
+    statistics_simulation.simulate(plan, sites, patient="id")
+    turned = [{**CONCEPTS[0], "high": 60}, {**CONCEPTS[4], "codes": ["yes", "no"]}, *CONCEPTS[5:]]
+    with pytest.warns(UserWarning, match="smallest_cell below 10") as told:
+        (found,) = statistics_simulation.simulate(plan | {"smallest_cell": 9, "concepts": turned}, sites)
+
+    words = str(told[0].message)
+    assert all(one in words for one in (" of age (", "patient='id'", "died=no is the event"))
+    assert (len(words.splitlines()), found["event"]) == (2 + 2 * len(sites), "died=no")

@@ -121,8 +121,7 @@ def refused_at_the_gate(
         return False
 
 
-@contextmanager
-def without_checked_values() -> Iterator[None]:
+def without_checked_values() -> AbstractContextManager[None]:
     """The gate encodes everything from the trainer, and does not count clipped values."""
     honest = FixedPoint.encode
 
@@ -130,22 +129,17 @@ def without_checked_values() -> Iterator[None]:
         honest(self, np.nan_to_num(update), weight, out)
         return 0
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FixedPoint, "encode", encode)
-        yield
+    return patched(FixedPoint, encode=encode)
 
 
-@contextmanager
-def without_bounds_of_numbers() -> Iterator[None]:
+def without_bounds_of_numbers() -> AbstractContextManager[None]:
     """The gate takes every number that the trainer has measured."""
 
     def scalars(self: Builder, exchange: Any, payload: memoryview, rows: int) -> list[int]:
         given = iter(np.frombuffer(payload, "<i8", offset=4 * exchange.layout.parameters).tolist())
         return [rows if scalar.name == "rows" else next(given) for scalar in exchange.scalars]
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Builder, "_scalars", scalars)
-        yield
+    return patched(Builder, _scalars=scalars)
 
 
 def without_fewest_rows() -> AbstractContextManager[None]:

@@ -7,15 +7,13 @@ approved. The attacker wants a site's contribution under such a plan.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 import site_agent.gate.permission
 from protos.plan.plan import Plan, plan_from_json
@@ -79,12 +77,9 @@ WEAK_PLANS: Mapping[str, WeakPlan] = {
 }
 
 
-@contextmanager
-def without_the_policy() -> Iterator[None]:
+def without_the_policy() -> AbstractContextManager[None]:
     """A site compares no plan and no contribution with its policy."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site_agent.gate.permission, "refusals", lambda *facts, **more: ())
-        yield
+    return patched(site_agent.gate.permission, refusals=lambda *facts, **more: ())
 
 
 def weak_plan(weakened: bool, kind: str) -> bool:

@@ -5,15 +5,14 @@ Real tables, real training, real gates and masks. The attacker wants a part of o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 import site_agent.trainer.fitting
 from protos.errors import ConfigurationError, OperatorError
@@ -92,12 +91,9 @@ def without_comparing_columns() -> AbstractContextManager[None]:
     return patched(site_agent.trainer.fitting, _check_recorded=lambda plan, dataset, site: None)
 
 
-@contextmanager
-def with_concepts_that_are_nowhere() -> Iterator[None]:
+def with_concepts_that_are_nowhere() -> AbstractContextManager[None]:
     """A site that lacks a concept answers as if it had no value of it, and is counted for it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(concept_columns, "recording_column", lambda concept, recorded, _: recorded.get(concept.name))
-        yield
+    return patched(concept_columns, recording_column=lambda concept, recorded, _: recorded.get(concept.name))
 
 
 def concept_of_one_site(weakened: bool) -> bool:

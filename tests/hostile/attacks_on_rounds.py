@@ -102,16 +102,14 @@ def _accept_any_round(self: Any, offer: Offer) -> Exchange:
     return self._exchanges.of(offer.round, offer.stage, offer.layers)  # type: ignore[no-any-return]  # our own
 
 
-@contextmanager
-def without_the_plans_rounds() -> Iterator[None]:
+def without_the_plans_rounds() -> AbstractContextManager[None]:
     """A site makes more rounds than the plan has."""
     honest = Exchanges.of
 
     def of(self: Exchanges, number: int, stage: Stage, layers: bytes) -> Exchange:
         return honest(self, number % 3, stage, layers)
 
-    with patched(Exchanges, of=of):
-        yield
+    return patched(Exchanges, of=of)
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -223,16 +221,14 @@ TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Calla
 }
 
 
-@contextmanager
-def without_the_ends() -> Iterator[None]:
+def without_the_ends() -> AbstractContextManager[None]:
     """A site forgets which runs have ended."""
     honest = AuditLog.records
 
     def records(self: AuditLog, *events: str, **of: Any) -> list[dict[str, Any]]:
         return [] if events == ("run_finished",) else honest(self, *events, **of)
 
-    with patched(AuditLog, records=records):
-        yield
+    return patched(AuditLog, records=records)
 
 
 def run_that_is_over(weakened: bool, is_restarted: bool) -> bool:

@@ -6,12 +6,10 @@ If their sets are equal, they differ by the patients who came and went.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
-
-import pytest
 
 from protos.plan.weighting import RowWeights
 from site_agent.trainer import before_rounds, released_numbers
@@ -37,8 +35,7 @@ def one_patient_between_two_studies(weakened: bool) -> bool:
     return sums[1] - sums[0] == 1
 
 
-@contextmanager
-def with_a_memory_of_exact_counts_alone() -> Iterator[None]:
+def with_a_memory_of_exact_counts_alone() -> AbstractContextManager[None]:
     """A site that remembers what it used in plans with exact rows, and rounds what its table has."""
 
     def count(study: CountedStudy, folder: Path, cell: int) -> None:
@@ -47,9 +44,7 @@ def with_a_memory_of_exact_counts_alone() -> Iterator[None]:
             rows = released_numbers.released_count(folder, rows, cell)
         study.count_rows_as(rows, len(study.dataset.validation))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(before_rounds, "_count_rows", count)
-        yield
+    return patched(before_rounds, _count_rows=count)
 
 
 class CountedStudy:

@@ -7,8 +7,7 @@ batches and dropout follow from a secret of the site and from the plan, so nobod
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -73,16 +72,14 @@ def first_parameters_of_the_coordinator(weakened: bool) -> bool:
     return played(scene, weakened, with_any_first_parameters)
 
 
-@contextmanager
-def with_any_starting_file() -> Iterator[None]:
+def with_any_starting_file() -> AbstractContextManager[None]:
     """A hospital whose policy permits a plan's starting file."""
     honest = permission.refusals
 
     def permissive(policy: Policy, *words: Any, **more: Any) -> tuple[str, ...]:
         return honest(policy.model_copy(update={"starting_file": "allow"}), *words, **more)
 
-    with patched(permission, refusals=permissive):
-        yield
+    return patched(permission, refusals=permissive)
 
 
 def starting_file_of_the_researcher(weakened: bool) -> bool:

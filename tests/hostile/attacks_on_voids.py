@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,8 +81,7 @@ def visible(site: Site) -> list[tuple[object, ...]]:
     return [*sizes, (str(site.error), site.is_running, len(facts_of(site.directory / "audit.jsonl")))]
 
 
-@contextmanager
-def in_the_open() -> Iterator[None]:
+def in_the_open() -> AbstractContextManager[None]:
     """The gate refuses instead of sending a void."""
     honest = Gate.build
 
@@ -92,9 +91,7 @@ def in_the_open() -> Iterator[None]:
             raise GateRefusal(what="not sent", reason=made.void)
         return made
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Gate, "build", build)
-        yield
+    return patched(Gate, build=build)
 
 
 def who_stops(weakened: bool) -> bool:
@@ -109,8 +106,7 @@ def who_stops(weakened: bool) -> bool:
     return played(scene, weakened, in_the_open)
 
 
-@contextmanager
-def of_zeros() -> Iterator[None]:
+def of_zeros() -> AbstractContextManager[None]:
     """A void has zeros instead of random integers."""
     honest = Builder.void
 
@@ -121,9 +117,7 @@ def of_zeros() -> Iterator[None]:
             layout.words(layout.body(buffer, index), index)[0] = 1
         return Contribution(position, exchange, 0, memoryview(buffer), made.digest, made.noisy, made.void)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Builder, "void", void)
-        yield
+    return patched(Builder, void=void)
 
 
 def difference_of_a_void(weakened: bool) -> bool:
@@ -178,8 +172,7 @@ def numbers_from_voids(weakened: bool) -> bool:
     return played(scene, weakened, counted)
 
 
-@contextmanager
-def not_kept() -> Iterator[None]:
+def not_kept() -> AbstractContextManager[None]:
     """A gate that starts again has forgotten that its run is void."""
     honest = Rounds.__init__
 
@@ -187,9 +180,7 @@ def not_kept() -> Iterator[None]:
         honest(self, **given)
         self.void = None
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Rounds, "__init__", forgetful)
-        yield
+    return patched(Rounds, __init__=forgetful)
 
 
 def numbers_after_a_restart(weakened: bool) -> bool:
@@ -255,15 +246,13 @@ def rows_from_refusals(weakened: bool) -> bool:
     return played(scene, weakened, refused_by_the_trainer)
 
 
-@contextmanager
-def refused_by_the_trainer() -> Iterator[None]:
+def refused_by_the_trainer() -> AbstractContextManager[None]:
     """The trainer stops instead of answering with a void."""
 
     def raised(error: Exception) -> int:
         raise error
 
-    with patched(worker, _void=raised):
-        yield
+    return patched(worker, _void=raised)
 
 
 ATTACKS = (

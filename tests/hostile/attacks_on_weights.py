@@ -8,30 +8,24 @@ number that no honest sites of these weights can have sent, voids the round.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import numpy as np
-import pytest
 
 from coordinator.rounds.phases import Gathering
 from coordinator.rounds.run import Run, new_run, terms_of
 from protos.numbers.fixed_point import FixedPoint
 from protos.plan.plan import Plan
-from tests.hostile.attack import Attack, in_copy
+from tests.hostile.attack import Attack, in_copy, patched
 from tests.rehearsal.study import contribution, made_up_identities, plan_with
 
 HONEST = {"a": 64, "b": 96}
 WEIGHTS = {"name": "rows", "largest_rows": 1024, "fewest_rows": 64}
 
 
-@contextmanager
-def without_bounds_on_sums() -> Iterator[None]:
+def without_bounds_on_sums() -> AbstractContextManager[None]:
     """The coordinator asks only for one row in all, and for no bound on the sum of the updates."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "_fewest_rows", 1)
-        patch.setattr(Run, "_is_in_range", lambda self, sums: True)
-        yield
+    return patched(Run, _fewest_rows=1, _is_in_range=lambda self, sums: True)
 
 
 def a_plan() -> Plan:

@@ -113,19 +113,15 @@ def attacked(weakened: bool, attack: Callable[[Scene], bool], without: Weakened)
             return False
 
 
-@contextmanager
-def without_the_register() -> Iterator[None]:
+def without_the_register() -> AbstractContextManager[None]:
     """The coordinator accepts every certificate of its authority."""
-    with patched(Register, is_accepted=lambda self, name, sha256: True):
-        yield
+    return patched(Register, is_accepted=lambda self, name, sha256: True)
 
 
-@contextmanager
-def without_times() -> Iterator[None]:
+def without_times() -> AbstractContextManager[None]:
     """An expired certificate is still accepted."""
     honest = enrolment_calls.identify_site
-    with patched(enrolment_calls, identify_site=lambda leaf, federation, now: honest(leaf, federation, NOW)):
-        yield
+    return patched(enrolment_calls, identify_site=lambda leaf, federation, now: honest(leaf, federation, NOW))
 
 
 @contextmanager

@@ -6,8 +6,8 @@ The attacker writes a file that a program of the toolkit reads.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,7 @@ def deep_nesting(_: Path) -> bool:
     return len(_read("words: " + "[" * 200 + "]" * 200).words) == 1
 
 
-@contextmanager
-def without_plain_documents() -> Iterator[None]:
+def without_plain_documents() -> AbstractContextManager[None]:
     """Anchors, aliases, tags and any depth are read."""
     kept = protos.plan.documents._construct
 
@@ -77,8 +76,7 @@ def without_plain_documents() -> Iterator[None]:
             return [construct(item) for item in node.value]
         return kept(node)
 
-    with patched(protos.plan.documents, _refuse_surprises=_nothing, _construct=construct):
-        yield
+    return patched(protos.plan.documents, _refuse_surprises=_nothing, _construct=construct)
 
 
 ATTACKS = tuple(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from site_agent.gate.loop import SiteGate
 from site_agent.gate.masked_steps import MaskedSteps
 from site_agent.gate.permission import Permission
 from site_agent.gate.site_rounds import Rounds
+from tests.hostile.attack import patched
 
 _CHECKING = (
     protos.masking.mask_context,
@@ -122,21 +123,17 @@ def without_a_memory() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def without_the_position() -> Iterator[None]:
+def without_the_position() -> AbstractContextManager[None]:
     """The received values are not bound into the masks."""
     honest = protos.masking.mask_context.round_context
 
     def context(transcript: bytes, position: bytes, *others: Any) -> bytes:
         return honest(transcript, bytes(32), *others)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site_agent.gate.site_masking, "round_context", context)
-        yield
+    return patched(site_agent.gate.site_masking, round_context=context)
 
 
-@contextmanager
-def with_a_careless_exchange() -> Iterator[None]:
+def with_a_careless_exchange() -> AbstractContextManager[None]:
     """The exchange of a library that does not look at its result."""
     honest = protos.masking.key_session.pair_key
 
@@ -150,9 +147,7 @@ def with_a_careless_exchange() -> Iterator[None]:
     def named(private: X25519PrivateKey, key: bytes, transcript: bytes, *, own: str, peer: str) -> bytes:
         return pair_key(private, key, transcript, own=own, peer_name=peer)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protos.masking.key_session, "pair_key", named)
-        yield
+    return patched(protos.masking.key_session, pair_key=named)
 
 
 def key_of_zero(transcript: bytes, own: str, peer: str) -> bytes:

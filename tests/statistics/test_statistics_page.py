@@ -60,7 +60,7 @@ def _results(table: SurvivalTable) -> tuple[dict[str, Any], dict[str, Any]]:
         {"name": "hazards"} | run(cox, frames)[0], {"name": "survival"} | run(curve, frames)[0],
         {"name": "other", "refused": "age follows from the other columns."}, TABLE_ONE,
     ]  # fmt: skip
-    own = {"survival": curve.own(frames[0])}
+    own = {"survival": curve.own(frames[0]), "characteristics": TABLE_ONE}
     with suppress(Unanswerable):  # one site of rossi alone has no estimate
         own["hazards"] = cox.own(without_missing(frames[0]))
     head = {"study": "lungs <b>", "version": 2, "plan_digest": "ab" * 32, "run": "lungs-2", "sites": ["one", "two"]}
@@ -120,10 +120,11 @@ def test_own_estimates_are_on_the_own_page_only() -> None:
     """The page of the coordinator has no word about a single hospital, nor why it did not answer."""
     (results, own), reason = _results(LUNG), "Only 3 rows have the event."
 
-    with_own, without = statistics_page(results, own, {"death": reason}), statistics_page(results)
+    with_own, without = statistics_page(results, own, [reason]), statistics_page(results)
 
     assert [reason in page for page in (with_own, without)] == [True, False]
     assert with_own.count("this hospital alone") >= 2
+    assert [page.count("61.2 (9.50)") for page in (with_own, without)] == [2, 1]
     assert "his hospital alone" not in without
     for found in own["hazards"].values():
         assert made._with_ends(*np.exp([found["estimate"], found["low"], found["high"]])) in with_own

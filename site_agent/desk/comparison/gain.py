@@ -157,7 +157,6 @@ def _verdict(difference: Difference, placebo: Difference | None) -> Verdict:
 
 
 def _other(best: str, baselines: Baselines) -> str:
-    """Return the name of the best local model as the beginning of a sentence about the gain."""
     if best in TITLES:
         return f"The best local model ({TITLES[best]}, chosen on the training rows)"
     return "The model trained alone" if baselines.placebo == SILOED else "The same network trained alone"
@@ -200,7 +199,6 @@ def _counts(rows: HeldOutRows) -> str:
 
 
 def _noun(rows: HeldOutRows) -> str:
-    """Return "patient" if no patient has two rows, otherwise "row"."""
     is_patient = rows.patients is not None and len(np.unique(rows.patients)) == len(rows)
     return "patient" if is_patient else "row"
 

@@ -59,7 +59,7 @@ _NUMBERED: Final = re.compile(r"(?=[^\d]*\d)[\w./-]{2,40}")
 _NUMBER_WORD: Final = (
     r"([ ._-]?(id|ids|identifier|nr|no|num|number|nummer|code|key|names?|source_value|pseudonym|kennung|kennziffer))"
 )
-_IDENTIFIER: Final = re.compile(
+IDENTIFIER: Final = re.compile(
     rf"((patient(en|s)?|pat|subject|person(en)?|participant|proband(en)?|teilnehmer|mrn|pid|id|pseudonym){_NUMBER_WORD}?"
     rf"|(nhs|chi|hospital|record|medical.?record|study|studien|client|versicherten){_NUMBER_WORD}|identifier|kennung)",
     re.I,
@@ -212,7 +212,7 @@ class ColumnDraft:
     @property
     def is_named_as_identifier(self) -> bool:
         """Whether name and number of different values are those of a patient's identifier."""
-        return bool(_IDENTIFIER.fullmatch(self.name)) and (not self.codes or len(self.codes) > self.rows / 2)
+        return bool(IDENTIFIER.fullmatch(self.name)) and (not self.codes or len(self.codes) > self.rows / 2)
 
     @property
     def has_identifiers(self) -> bool:
@@ -300,7 +300,8 @@ def follow_up_line(column: ColumnDraft, outcome: ColumnDraft) -> Line:
     ]
     if (column.numbers <= 0).any():
         words.append("suspicious: some times are 0 or below. Correct them, or add `zero: keep` for times of 0")
-    unit = next((one for one in ("weeks", "months", "years") if one[:-1] in column.name.lower()), "days")
+    told = re.search(r"week|mo(nth|$)|y(ea)?r", column.name.lower())
+    unit = "days" if told is None else {"w": "weeks", "m": "months", "y": "years"}[told[0][0]]
     return _line(column, "follow-up", [("unit", unit), *([] if column.is_complete else [("missing", "allow")])], words)
 
 

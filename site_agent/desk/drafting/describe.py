@@ -44,6 +44,7 @@ from site_agent.trainer.data.table_sources import Doubt, Wanted, blocks_of, firs
 MOST_ROWS: Final = 20_000
 _MOST_IN_A_TITLE: Final = 2  # cells
 _NUMBER: Final = re.compile(r"[-+<>]?\d[\d.,:/ -]*([eE][-+]?\d+)?")  # or a date
+_YEARS: Final = 1900  # numbers from here on are years of the calendar, and no time of follow-up
 _MISSING: Final = frozenset(("NA", "NaN", "NULL", "?", "."))
 _MOST_CELLS: Final = 2_000_000
 _LONG_VALUES: Final = re.compile(r"value(_as_number|num)?|result|wert|ergebnis", re.I)
@@ -248,7 +249,7 @@ def _follow_up(columns: list[ColumnDraft], outcome: ColumnDraft) -> ColumnDraft 
     if not outcome.is_coded:
         return None
     named = (one for one in columns if one is not outcome and FOLLOW_UP.fullmatch(one.name))
-    return next((one for one in named if one.is_numeric and not one.is_coded), None)
+    return next((one for one in named if one.is_numeric and not one.is_coded and one.numbers.min() < _YEARS), None)
 
 
 def _outcome(columns: list[ColumnDraft]) -> ColumnDraft:

@@ -28,11 +28,12 @@ _MOST_ROWS: Final = 20_000
 _MOST_BINS: Final = 32
 _ROWS_OF_A_BIN: Final = 12
 _FOLDS: Final = 3
-# Names of a time of follow-up: futime, survival_days, time, time to event, os_months. Not a time of day, nor an age.
+# Names of a time of follow-up: futime, survival_days, t, d.time, os_months, days_to_death. Not a time of day, or an age
+_WHAT: Final = r"(os|[pder]fs|tt[a-z]+|t2e|fup?|obs|surv|deaths?|dead|rec|last|event|censor\w*|[dfrs])"
+_UNIT: Final = r"(time|days?|weeks?|months?|years?|yrs?|(?<=[ ._-])mo)"
 FOLLOW_UP: Final = re.compile(
-    r"(.*(follow.?up|surviv|time.?to|futime|überleb|ueberleb|beobachtungs).*"
-    r"|((os|pfs|dfs|rfs|tte|obs|event|censor\w*)[ ._-]?)?(time|days?|weeks?|months?|years?)"
-    r"|(time|os|pfs|dfs|rfs)[ ._-](days?|weeks?|months?|years?)|tte)",
+    r"(.*(follow.?up|surviv|time.?to|futime|überleb|ueberleb|beobachtungs).*|t|t?stop|os|[pder]fs|tt[defpr]|t2e|fup?"
+    rf"|duration|dauer|zeit|({_WHAT}[ ._-]?|time[ ._-])*{_UNIT}\d?|{_UNIT}[ ._-]?(to[ ._-]?)?{_WHAT})",
     re.I,
 )
 # Names of a time at which a patient came under observation: start, tstart, entry_age, time at entry, left_truncation.

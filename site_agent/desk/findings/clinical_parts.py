@@ -124,7 +124,6 @@ def _percent(share: Facts) -> str | None:
 
 
 def _span(low: str, high: str) -> str:
-    """Return an interval in brackets, with non-breaking spaces, so that it stays on one line."""
     return f"({low} to {high})".replace(" ", "\u00a0")
 
 

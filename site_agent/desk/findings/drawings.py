@@ -72,7 +72,6 @@ def calibration_plots(facts: Facts) -> list[str]:
 
 
 def _shown(facts: Facts) -> list[str]:
-    """Return the names of the models whose curves are drawn. The constant guess has no curve."""
     return [name for name in facts["curves"] if not name.endswith("guess")]
 
 

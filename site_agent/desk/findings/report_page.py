@@ -143,7 +143,6 @@ def _differences(facts: Facts) -> list[str]:
 
 
 def _difference(metric: str, found: Facts | None) -> str | None:
-    """Return the federated model's metric minus another model's, and whether the federated model is better or worse."""
     if found is None:
         return None
     shown = figure_with_interval(found["difference"], found["interval"], sign="+")

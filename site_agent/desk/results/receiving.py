@@ -147,7 +147,6 @@ def _preprocessing(prior: PriorPlan, contract: Contract, table: Table, standard:
 
 
 def _shares(hospital: Hospital, prior: PriorPlan, contract: Contract, standard: Standard) -> Float64:
-    """Return for each output the fraction of patients that the mean prediction must equal."""
     outcome, own = prior.outcome, hospital.data.prevalence
     if isinstance(outcome, OneOfClasses):
         return standard.outcome_means[[outcome.classes.index(name) for name in contract.target.classes]]
@@ -155,7 +154,6 @@ def _shares(hospital: Hospital, prior: PriorPlan, contract: Contract, standard: 
 
 
 def _no_forest(outputs: int) -> Forest:
-    """Return a forest of one leaf, for a joined model in which the forest has weight 0."""
     return Forest(
         roots=np.zeros(1, np.int32),
         columns=np.zeros(1, np.int32),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,31 +15,26 @@ from site_agent.trainer.disk import write_whole
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
 STATISTICS: Final = "statistics"  # the folder of all runs' results in the state folder
-OWN_JSON: Final = "own.json"  # estimates of this hospital alone, and why it did not answer an analysis
+OWN_JSON: Final = "own.json"  # estimates of this hospital alone, and sentences for its people
 
 
-def results_folder(state: Path, run: str) -> Path:
-    """Return the folder with the results of a run."""
-    return state / STATISTICS / run
-
-
-def reasons_as_lines(folder: Path) -> Iterator[str]:
-    """Yield why this hospital did not answer an analysis, from the folder of a run's results."""
-    for name, why in json.loads((folder / OWN_JSON).read_text())["reasons"].items():
-        yield f"This hospital did not answer {name}. {why}"
+def own_lines(folder: Path) -> list[str]:
+    """Return what only this hospital's people read beside the estimates, from the folder of a run's results."""
+    return list(json.loads((folder / OWN_JSON).read_text()).get("told", ()))
 
 
 def write_results(hospital: Hospital, study: StatisticsStudy, run: str) -> None:
     """Write what each analysis prints, and the page. Raises UnavailableError: the disk cannot be written.
 
-    The page also has the estimates of this hospital alone, and why it did not answer an analysis.
+    The page also has estimates of this hospital alone, why it did not answer an analysis, and values that ranges cut.
     """
-    folder, results, own = results_folder(hospital.state_path, run), study.results(), study.own()
+    folder, results, own = hospital.state_path / STATISTICS / run, study.results(), study.own()
     write_whole(folder / RESULTS_CSV, results_as_csv(results).encode())
     content = results_as_json(study.plan, results)
     write_whole(folder / RESULTS_JSON, content)
-    write_whole(folder / RESULTS_HTML, statistics_page(json.loads(content), own, study.reasons).encode())
-    mine = {"estimates": own, "reasons": study.reasons}
+    told = [*(f"This hospital did not answer {name}. {why}" for name, why in study.reasons.items()), *study.cut]
+    write_whole(folder / RESULTS_HTML, statistics_page(json.loads(content), own, told).encode())
+    mine = {"estimates": own, "told": told}
     write_whole(folder / OWN_JSON, json.dumps(mine, indent=2).encode())
     refused = sum("refused" in one for one in results)
     structlog.get_logger().info("statistics_written", run=run, analyses=len(results), refused=refused)

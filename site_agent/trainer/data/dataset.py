@@ -235,7 +235,6 @@ def _groups(table: Table, rows: Rows) -> dict[str, tuple[str, ...]]:
 
 
 def _patients(table: Table, rows: Rows) -> npt.NDArray[np.int64] | None:
-    """Return a number for each row that is equal for rows of the same patient. The identifiers are not stored."""
     if table.patients is None:
         return None
     return np.unique([table.patients[row] for row in rows], return_inverse=True)[1].astype(np.int64)

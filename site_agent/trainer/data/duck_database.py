@@ -102,7 +102,6 @@ def duck_records(path: Path, form: SqlFormat, start: bytes) -> Generator[Row, No
 
 
 def _tables(folder: Path) -> dict[str, list[str]]:
-    """Return the files of each table in a folder, by the reader and the table's name."""
     found: dict[str, list[str]] = defaultdict(list)
     for file in sorted(folder.iterdir()):
         name, suffix = file.name.partition(".")[0], file.suffix.lower()

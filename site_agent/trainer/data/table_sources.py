@@ -478,7 +478,6 @@ class _Text:
         refuse([f"row {self._row + 1}: {told}"])
 
     def _holds_a_row(self, place: int, cell: str) -> bool:
-        """Return whether the lines of a cell have as many delimiters as rows, or as the ends of two rows."""
         first, *others = (line.count(self._delimiter) for line in cell.splitlines() or [""])
         most = self.width - 1
         return most > 0 and bool(others) and (most in others or (first == most - place and others[-1] == place))

@@ -229,7 +229,6 @@ def _rows(
 
 
 def _next(rows: Iterator[tuple[object, ...]]) -> tuple[object, ...] | None:
-    """Return the next row, or None after the last row. Raise an error if the sheet is damaged at this row."""
     try:
         with _silence():
             return next(rows, None)

@@ -109,7 +109,6 @@ class Convolutional(Network):
 
 
 def _blocks(channels: Sequence[int], architecture: ConvolutionalNetwork, first: int = 1) -> nn.Sequential:
-    """Return a block between each two neighbouring numbers of channels. The blocks are numbered from `first`."""
     activation, has_normalisation = activation_of(architecture.activation), architecture.normalisation
     pairs = enumerate(pairwise(channels), start=first)
     blocks = {f"block{number}": Block(*pair, activation, has_normalisation=has_normalisation) for number, pair in pairs}

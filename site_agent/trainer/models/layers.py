@@ -136,7 +136,6 @@ def activation_of(name: ActivationName) -> Activation:
 
 
 def _standard_statistics(scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Return for each channel a mean of 0 and a variance of 1, with the type and device of `scale`."""
     return _statistics(scale.shape[0], scale.dtype, scale.device)
 
 

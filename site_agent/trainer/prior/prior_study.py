@@ -262,7 +262,6 @@ class PriorStudy:
         return Rows(design=standard.applied(self._values), targets=targets, is_number=self.prior.is_number)
 
     def _others(self, found: AnnouncedSums, path: tuple[Float64, ...]) -> Float64:
-        """Subtract this site's own sums, make one Newton step, and return the coefficients."""
         rounds, before = len(path) - 1, path[-2]
         without = found.newton(rounds).without(self._own(found, before))
         return without.next_coefficients(before, self.prior.ridge)

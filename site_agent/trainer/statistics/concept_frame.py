@@ -10,7 +10,7 @@ of a split it is in. The rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -118,6 +118,17 @@ def used_values(plan: StatisticsPlan, table: Table, frame: Frame) -> dict[str, V
     kept = complete_rows(plan.analyses, frame)
     found = {name: one.only(kept, frame.left_out) for name, one in found.items()}
     return found | {"row": Values(values=np.ones(frame.rows + frame.left_out), is_code=True)}
+
+
+def cut_in_words(plan: StatisticsPlan, used: Mapping[str, Values]) -> Iterator[str]:
+    """Yield for each number in `used` how many values the plan's range replaces, if any, for this site's own people."""
+    for concept in plan.concepts:
+        one = used.get(f"{concept.name}, mapped")
+        if isinstance(concept, NumberConcept) and one is not None and one.hides is not None:
+            inside = one.hides[~np.isnan(one.values)]
+            if cut := np.count_nonzero(~inside):
+                words = f"{cut} of {len(inside)} values of {concept.name} ({cut / len(inside):.1%}) are beyond"
+                yield f"{words} {concept.low:g} to {concept.high:g}, the plan's range, and count as its ends."
 
 
 def _values(concept: Concept, one: Recorded, own: Float64) -> Float64:

@@ -60,6 +60,7 @@ class StatisticsStudy:
         self.data_digest, self.training_rows, self.column_count = digest, frame.rows, len(frame.columns)
         self.remember: Callable[[], None] = lambda: None  # before the first answer, which values it depends on
         self.reasons: dict[str, str] = {}  # by the name of an analysis, why this site did not answer it
+        self.cut: tuple[str, ...] = ()  # how many values the plan's ranges replaced, for this site's own people
         self._frame, self._exchanges = frame.only(complete_rows(plan.analyses, frame)), Exchanges(plan, self.manifest)
         self._alike = nearly_equal(plan, self._frame) if plan.privacy is None else frozenset()
         self._known = 0, _digest(b"")  # the bytes of final sums that this site received, and their digest

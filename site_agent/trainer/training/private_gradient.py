@@ -210,7 +210,6 @@ def _part(way: Integers, share: float | Float64) -> Integers:
 
 
 def _clipped_sum(training: PrivateTraining, arrays: Sequence[Float64], rows: PrivateRows) -> Integers:
-    """Return the sum of clipped gradients of all patients at the given parameters."""
     layers = [Layer(weight, bias) for weight, bias in zip(arrays[::2], arrays[1::2], strict=True)]
     exact = clipped_gradients(layers, training.promise.clip, rows, shared=training.trained // 2)
     # Two clipped sums are not further apart than the sums were, so no site reports its number of patients.

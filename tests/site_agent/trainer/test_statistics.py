@@ -141,14 +141,32 @@ def test_equal_values_answer_again(tmp_path: Path) -> None:
 def test_a_review_counts_the_patients_in_whom_another_plan_differs(tmp_path: Path) -> None:
     """The hospital reads before it approves that a second plan would be refused. A first plan differs from none."""
     hospital, plan = site(tmp_path), asking(AGE, smallest_cell=2, version=2)
-    assert not [*compared_rows(hospital, plan)]
+    assert not any("differ" in words for words in compared_rows(hospital, plan))
     own_numbers(hospital, asking(AGE, smallest_cell=2), hospital.state_path)
 
     found = [[*compared_rows(site(tmp_path, [*AGES[:9], *ages]), plan)] for ages in (AGES[9:], [9.0, 25.0, 35.0])]
 
-    assert [(f" {place} patient" in told, "refuse" in told) for place, (told,) in enumerate(found)] == [(1, 0), (1, 1)]
+    assert [(f" {place} patient" in told, "refuse" in told) for place, (*_, told) in enumerate(found)] == [
+        (1, 0),
+        (1, 1),
+    ]
     with pytest.raises(ReleasedBefore):
         own_numbers(hospital, plan, hospital.state_path)
+
+
+@pytest.mark.parametrize(("ends", "cut"), [((20.0, 100.0), [1]), ((30.0, 80.0), [4]), ((20.0, 200.0), [])])
+def test_a_hospital_reads_how_many_values_the_ranges_of_a_plan_cut(
+    tmp_path: Path, ends: tuple[float, float], cut: list[int]
+) -> None:
+    """In the review before it approves, and beside its own results."""
+    hospital, plan = site(tmp_path), asking(AGE | dict(zip(("low", "high"), ends, strict=True)), SEX)
+
+    for told in (compared_rows(hospital, plan), begin_statistics(hospital, plan, tmp_path).cut):
+        assert [f"{one} of 11 values" in words for words, one in zip(told, cut, strict=True)] == [True] * len(cut)
+    (tmp_path / "table.csv").unlink()
+    assert len([*compared_rows(hospital, plan)]) == 1
+    (tmp_path / "contract.yaml").unlink()
+    assert not [*compared_rows(hospital, plan)]
 
 
 def test_a_site_that_only_counts_needs_no_event_and_reads_of_no_training(tmp_path: Path) -> None:

@@ -214,7 +214,12 @@ def test_a_feature_that_is_a_time_of_follow_up_is_warned_about(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("header", "codes", "is_asked"),
-    [("age,time,status", "12", True), ("age,futime,death", "01", False), ("age,os_months,event", "012", True)],
+    [
+        ("age,time,status", "12", True),
+        ("age,futime,death", "01", False),
+        ("age,os_months,event", "012", True),
+        *((f"osmo,{time},dead", "01", False) for time in ("rfstime", "T", "d.time", "days_to_death", "surv_mo")),
+    ],
 )
 def test_a_draft_asks_which_code_is_the_event(tmp_path: Path, header: str, codes: str, is_asked: bool) -> None:
     """A time beside a status is no feature. Codes 1 and 2, or three codes, are asked and not guessed."""
@@ -224,7 +229,8 @@ def test_a_draft_asks_which_code_is_the_event(tmp_path: Path, header: str, codes
     text = describe(tmp_path / "table.csv").text
 
     time = header.split(",")[1]
-    assert f"{{name: {time}, role: follow-up, unit: {'months' if 'months' in time else 'days'}}}" in text
+    assert f"{{name: {time}, role: follow-up, unit: {'months' if 'mo' in time else 'days'}}}" in text
+    assert text.count("role: follow-up") == 1
     assert ("positive: []" in text) is is_asked
     if is_asked:
         with pytest.raises(ConfigurationError):
