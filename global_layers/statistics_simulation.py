@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import ChainMap
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -63,12 +63,7 @@ def simulate(
             numbers = [one for one in recorded if isinstance(one, NumberConcept)]
             used = ChainMap(*(numbers_of(one.name, columns[one.name], one.low, one.high) for one in numbers))
             columns |= {one.name: used[f"{one.name}, mapped"].values for one in numbers}
-            doubts += [f"{name}: {words}" for words in cut_in_words(made, used)]
-            named = [one for one in table if patient is None and IDENTIFIER.fullmatch(str(one))]
-            twice = [one for one in named if table[one].duplicated().any()]
-            doubts += [
-                f"{name}: rows with one {one} count as different patients, without patient={one!r}" for one in twice
-            ]
+            doubts += [f"{name}: {words}" for words in (*cut_in_words(made, used), *_several_rows(table, patient))]
             frame = Frame(columns=columns, patients=owners, smallest_cell=made.smallest_cell)
             studies[name] = StatisticsStudy(made, frame, site=name, secret=b"simulated")
     if wrong:
@@ -81,6 +76,12 @@ def simulate(
             reasons = ((name, study.reasons.get(one["name"], one["refused"])) for name, study in studies.items())
             one["refused"] += "".join(f" {name}: {why}" for name, why in reasons if why != one["refused"])
     return found
+
+
+def _several_rows(table: pd.DataFrame, patient: str | None) -> Iterator[str]:
+    for name in table if patient is None else ():
+        if IDENTIFIER.fullmatch(str(name)) and table[name].duplicated().any():
+            yield f"rows with one {name} count as different patients, without patient={name!r}"
 
 
 def _values(concept: Concept, table: pd.DataFrame, times: Set[str]) -> Any:

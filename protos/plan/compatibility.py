@@ -110,7 +110,6 @@ def _of_network(method: Method, network: Architecture) -> Iterator[str]:
 
 
 def _of_private(method: Method, network: Architecture) -> Iterator[str]:
-    """Yield the reasons why a method for private layers would keep no layer private, and so would equal FedAvg."""
     federated, parts = method.federated, method.federated_parts
     tensors = network_tensors(network, columns=2, outputs=1, common=1)
     if isinstance(federated, AllButNormalisation) and not any(tensor.is_normalisation for tensor in tensors):

@@ -258,8 +258,10 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
             place = key if kind == "extra_forbidden" else node
     name = ".".join(path)
     match kind:
-        case _ if "grid" in location:
-            texts = [f"{name}: write monthly, or the length of an interval in the unit of the time, such as 7"]
+        case "too_short" if isinstance(node, SequenceNode) and len(node.value) > context["actual_length"]:
+            texts = []  # items with mistakes are not counted, and each has its own text
+        case _ if told := _instead(kind, location):
+            texts = [f"{name}: {told}"]
         case "extra_forbidden":
             texts = [f"{name}: unknown key; {did_you_mean(str(location[-1]), _keys(_walk(schema, location[:-1])[1]))}"]
         case "missing" | "union_tag_not_found":
@@ -271,19 +273,10 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
             texts = [f"{name}: {_unknown(detail['input'], context['expected'])}"]
         case "string_type" if isinstance(detail["input"], int | float):
             texts = [f"{name}: {json.dumps(detail['input'])} must be a text: put it in quotes"]
-        case "string_pattern_mismatch" | "tuple_type" if "terms" in location:
-            told = "as their names are, and products such as age:sex. a*b is a, b and a:b, and a curve is in `splines`"
-            texts = [f"{name}: list concepts {told}"]
-        case "tuple_type" | "too_short" | "too_long" if "splines" in location:
-            texts = [f"{name}: list 3 to 7 knots that rise, such as [45, 57, 63, 75]"]
         case "string_pattern_mismatch" if context["pattern"] == NAME:
             texts = [f"{name}: write 1 to 40 small letters, digits and hyphens, the first a letter"]
         case "string_pattern_mismatch" if context["pattern"] == _ADDRESS:
             texts = [f"{name}: write HOST:PORT without http://; a proxy's login goes into the file proxy-login"]
-        case "too_short" if isinstance(node, SequenceNode) and len(node.value) > context["actual_length"]:
-            texts = []  # items with mistakes are not counted, and each has its own text
-        case "tuple_type" | "too_short":
-            texts = [f"{name}: list {context.get('min_length', 'items')} or more in brackets, such as [a, b]"]
         case _:
             reasons = context.get("error")
             said = reasons.found if isinstance(reasons, Reasons) else [detail["msg"].removeprefix("Value error, ")]
@@ -291,8 +284,18 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
     return [(place.start_mark.line + 1, place.start_mark.column + 1, text) for text in texts]
 
 
+def _instead(kind: str, location: Sequence[str | int]) -> str:
+    """Return what to write in place of what a user of other programs has written, or nothing."""
+    if "grid" in location:
+        return "write monthly, or the length of an interval in the unit of the time, such as 7"
+    if "splines" in location and kind in ("tuple_type", "too_short", "too_long"):
+        return "list 3 to 7 knots that rise, such as [45, 57, 63, 75]"
+    if "terms" in location and kind in ("tuple_type", "string_pattern_mismatch"):
+        return "list concepts in small letters, or products such as age:sex: a*b is a, b, a:b, and curves are `splines`"
+    return "list one or more in brackets, such as [a, b]" if kind in ("tuple_type", "too_short") else ""
+
+
 def _unknown(word: str, known: str) -> str:
-    """Return the message for a word that is not allowed, from pydantic's list of allowed words in quotation marks."""
     words = re.findall(r"'([^']*)'", known)
     hint = did_you_mean(word, [each if each[:1].isalnum() else f'"{each}"' for each in words])
     return f"there is no {word[:_LONGEST_NAME_SHOWN]}; {hint}"

@@ -252,7 +252,6 @@ def _private_gradients(training: PrivateTraining | None) -> Iterator[Scalar]:
 
 
 def _prior_scalars(prior: PriorPlan) -> Iterator[Scalar]:
-    """Yield the sums of federated-prior as scalars. Their bounds follow from the plan's largest number of rows."""
     rows = prior.largest_rows
     if prior.private is not None:
         for name in prior.private.names:

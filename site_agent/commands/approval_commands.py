@@ -47,12 +47,13 @@ def review(path: Path, plan_path: Path | None, page: Path | None) -> None:
 
     Example: site-agent review --config hospital.yaml --plan plan.yaml --html review.html
     """
-    from site_agent.desk.mapped_concepts import concept_sections, require_fitting
     from site_agent.gate.permission import decide_plan
-    from site_agent.trainer.data.contract import find_contract
 
     hospital = read_hospital(path)
-    give_up_network()  # before anything starts a thread
+    give_up_network()  # before anything starts a thread, as these do
+    from site_agent.desk.mapped_concepts import concept_sections, require_fitting
+    from site_agent.trainer.data.contract import find_contract
+
     plan = plan_named(hospital, plan_path)
     manifest, own_key, log, is_checked = manifest_of(plan), own_fingerprint(hospital), None, True
     try:

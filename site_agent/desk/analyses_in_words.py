@@ -18,7 +18,6 @@ from protos.plan.analyses import (
 from protos.plan.concepts import Concept
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.statistics.design import event_of
-from site_agent.desk.drafting.column_draft import ColumnDraft
 from site_agent.desk.plan_review import Section, Table
 
 _RATIOS = {"binomial": "odds ratios", "gaussian": "differences", "poisson": "rate ratios"}
@@ -42,6 +41,8 @@ def analysis_section(plan: StatisticsPlan) -> Section:
 
 def reversed_events(plan: StatisticsPlan) -> Iterator[str]:
     """Yield a question for each outcome of two codes whose words say that the first one is the event."""
+    from site_agent.desk.drafting.column_draft import ColumnDraft
+
     models = [one for one in plan.analyses if not isinstance(one, TableOneAnalysis)]
     for name in dict.fromkeys(concepts_used(one)[0][not isinstance(one, RegressionAnalysis)] for one in models):
         codes = getattr(concept_named(plan.concepts, name), "codes", ())

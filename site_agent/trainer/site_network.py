@@ -156,7 +156,6 @@ class SiteNetworks:
         flat.start([tensor for tensor in self.tensors if tensor.name not in names], seeds.private_start)
 
     def _check(self, network: nn.Module) -> None:
-        """Check that the network has exactly the listed tensors in their order, and no buffers."""
         found = {name: tuple(inner.shape) for name, inner in network.named_parameters()}
         difference = describe_difference(Manifest(self.tensors, ()), found)
         if not difference and list(found) != [tensor.name for tensor in self.tensors]:

@@ -163,7 +163,6 @@ def _other(best: str, baselines: Baselines) -> str:
 
 
 def _figures(rows: HeldOutRows, difference: Difference, other: str) -> Iterator[str]:
-    """Yield two sentences with the metrics of the federated model and of the best local model."""
     first, second = difference.first, difference.second
     if difference.metric == "rmse":
         unit = f" {rows.unit}" if rows.unit else ""
