@@ -251,7 +251,6 @@ class Study:
         return tuple(values[scalar.name] for scalar in exchange.scalars if scalar.name != "rows")
 
     def _probe(self) -> Answer:
-        """Train for one local epoch, measure the sensitivities, and restore the state before the epoch."""
         if self._rounds_taken:
             raise MalformedMessage("a probe after training has begun")
         training, before = self._training, self._training.local.state()

@@ -28,7 +28,7 @@ from site_agent.gate import masked_steps
 from site_agent.gate.door import Gate
 from site_agent.gate.itinerary import Itinerary
 from tests.federation import DEAD, Site, Vector, masked_plan, settle, sites_of, update_of
-from tests.hostile.attack import Attack, played
+from tests.hostile.attack import Attack, patched, played
 from tests.hostile.masking_coordinator import (
     agree,
     agreed,
@@ -58,9 +58,7 @@ def without_triggers() -> Iterator[None]:
         honest(self, run, plan, manifest, (), **more)
 
     schema = re.sub(r"CREATE TRIGGER.*?END;", "", masked_steps._SCHEMA, flags=re.DOTALL)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(masked_steps, "_SCHEMA", schema)
-        patch.setattr(Itinerary, "__init__", begin)
+    with patched(masked_steps, _SCHEMA=schema), patched(Itinerary, __init__=begin):
         yield
 
 

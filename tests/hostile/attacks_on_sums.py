@@ -21,7 +21,7 @@ from coordinator.rounds.run import Run
 from protos.plan.plan import Plan
 from protos.wire.messages import Chunk, MalformedMessage, SiteMessage
 from tests.federation import Federation, masked_plan
-from tests.hostile.attack import Attack, played
+from tests.hostile.attack import Attack, patched, played
 from tests.hostile.wrong_chunks import THREE_CHUNKS, Meddle, flipped, shifted, undisturbed, wrong_masks
 
 
@@ -50,9 +50,8 @@ def is_spoiled(network: Federation) -> bool:
 @contextmanager
 def without_check_words() -> Iterator[None]:
     """The coordinator does not check whether all masks cancelled, and takes any number that comes of it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunningSum, "is_consistent", property(lambda self: True))
-        patch.setattr(Run, "_is_in_range", lambda self, sums: True)
+    consistent = property(lambda self: True)
+    with patched(RunningSum, is_consistent=consistent), patched(Run, _is_in_range=lambda self, sums: True):
         yield
 
 

@@ -165,8 +165,6 @@ def test_a_hospital_reads_how_many_values_the_ranges_of_a_plan_cut(
         assert [f"{one} of 11 values" in words for words, one in zip(told, cut, strict=True)] == [True] * len(cut)
     (tmp_path / "table.csv").unlink()
     assert len([*compared_rows(hospital, plan)]) == 1
-    (tmp_path / "contract.yaml").unlink()
-    assert not [*compared_rows(hospital, plan)]
 
 
 def test_a_site_that_only_counts_needs_no_event_and_reads_of_no_training(tmp_path: Path) -> None:
