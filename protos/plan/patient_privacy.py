@@ -90,12 +90,9 @@ class TrainingPrivacy(Privacy):
     Attributes:
         patients: the number that divides each sum of gradients: about the number of training patients at all sites. It
             is declared, so that no site sends a count.
-        noise: `shared` or `local`. With `shared` the sites' shares add up to the noise of a round, so a round is one
-            sum. With `local` each site adds the whole noise in each of its steps, of which a round may have several.
     """
 
     patients: StrictInt = Field(ge=1, le=1 << 30)
-    noise: Literal["shared", "local"] = "shared"
 
 
 def noise_multiplier(privacy: Privacy, sums: int) -> float:
@@ -103,25 +100,19 @@ def noise_multiplier(privacy: Privacy, sums: int) -> float:
     return sqrt(sums) / privacy.ratio
 
 
-def why_not_private(method: Method, noise: Literal["shared", "local"]) -> Iterator[str]:
+def why_not_private(method: Method) -> Iterator[str]:
     """Yield each reason why a method cannot keep the promise of differential privacy to patients, as a short text."""
     if isinstance(method.federated, Nothing):
         yield "the sites of this method send no sums over patients to which noise could be added"
         return
     yield from _of_federated(method)
-    yield from _of_procedure(method.procedure, noise)
+    yield from _of_procedure(method.procedure)
     if isinstance(method.penalty, Contrastive | ExtractorContrast):
         # The gradient of a proximal term is 0 at the received values, from which the only step of a round starts.
         yield (
             "the contrastive penalty uses the site's own earlier model, which was trained on patients' data without "
             "noise"
         )
-
-
-def has_own_steps(method: Method) -> bool:
-    """Return whether a method trains private layers in the rounds. They change the next shared gradient."""
-    # Private layers that keep their first values depend on no patient.
-    return not isinstance(method.federated, Everything | Nothing) and not isinstance(method.procedure, FederatedOnly)
 
 
 def _of_federated(method: Method) -> Iterator[str]:
@@ -141,30 +132,24 @@ def _of_federated(method: Method) -> Iterator[str]:
         case Parts(parts=parts) if Part.COMMON in parts:
             yield "the program cannot clip the gradients of a network with a shared and a private extractor"
         case Parts() | Prefix():
-            if method.update_rate != 1.0:
+            # Private layers that keep their first values depend on no patient.
+            if not isinstance(method.procedure, FederatedOnly):
                 yield (
-                    "with update_rate below 1, a site would keep a part of its values from earlier rounds. Set "
-                    "update_rate to 1"
+                    "the method trains private layers, which would carry patients' data into the next sum. Use fedbabu "
+                    "or a method that shares the whole network"
                 )
         case _:
             assert_never(method.federated)
 
 
-def _of_procedure(procedure: Procedure, noise: Literal["shared", "local"]) -> Iterator[str]:
+def _of_procedure(procedure: Procedure) -> Iterator[str]:
     match procedure:
         case Together() | FederatedOnly() | PersonalCopy() | Mixture():
             return
         case PrivateFirst():
-            yield (
-                "the method trains private layers first, in steps that the privacy budget does not cover. Use "
-                "fedper, which trains the same private layers and the shared layers together in one step"
-            )
-        case InnerProblem() if noise == "local":
-            return  # its steps add the whole noise, as other local steps do
+            yield "the method trains private layers first, in steps that the privacy budget does not cover"
         case InnerProblem():
-            yield (
-                "pfedme makes several training steps on patients' data in each round. Set noise under privacy to local"
-            )
+            yield "pfedme makes several training steps on patients' data in each round"
         case ControlVariates():
             yield "a control variate stores gradients of a site's patients without noise, and influences later updates"
         case ColumnByColumn():
