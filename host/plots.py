@@ -16,12 +16,9 @@ from typing import Final, Literal, TypeAlias
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-Kind: TypeAlias = Literal["line", "points"]
-REFERENCE: Final = -1
-OTHER_REFERENCE: Final = -2
+Kind: TypeAlias = Literal["line", "points", "reference"]  # a reference is a dotted grey line for comparison
 # The colours of Okabe and Ito 2008, which people with colour blindness can distinguish.
 PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#806600", "#7a3e9d", "#b3003b", "#2b6b6b")
-COLOURS: Final = len(PALETTE)
 DASHES: Final = ("-", "--", ":", "-.", (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
 GREY: Final = "#57606a"
 INCHES: Final = 1 / 96
@@ -29,15 +26,11 @@ INCHES: Final = 1 / 96
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One line or one series of points, with `xs` and `ys` of equal length. Without a label it is not in the legend.
-
-    `colour` counts from 0 to COLOURS - 1; REFERENCE and OTHER_REFERENCE are grey lines for comparison.
-    """
+    """One line or one series of points, with `xs` and `ys` of equal length. Without a label it is not in the legend."""
 
     label: str
     xs: Sequence[float]
     ys: Sequence[float]
-    colour: int
     kind: Kind = "line"
 
 
@@ -55,13 +48,9 @@ def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
     figure = Figure(figsize=(460 * INCHES, 380 * INCHES), layout="constrained")
     axes = figure.add_subplot(xlabel=x.label, ylabel=y.label)
     for one in series:
-        label, is_reference = one.label or "_", one.colour < 0
-        colour = GREY if is_reference else PALETTE[one.colour % COLOURS]
-        if one.kind == "points":
-            axes.plot(one.xs, one.ys, "o", color=colour, markersize=4, label=label)
-        else:
-            dashes = (":" if one.colour == REFERENCE else "--") if is_reference else DASHES[one.colour % COLOURS]
-            axes.plot(one.xs, one.ys, color=colour, linestyle=dashes, linewidth=1.5, label=label)
+        colour = GREY if one.kind == "reference" else PALETTE[0]
+        look = {"line": "-", "points": "o", "reference": ":"}[one.kind]
+        axes.plot(one.xs, one.ys, look, color=colour, linewidth=1.5, markersize=4, label=one.label or "_")
     axes.set_xlim(x.low, x.high)
     axes.set_ylim(y.low, y.high)
     axes.grid(color="#d0d7de", linewidth=0.5)

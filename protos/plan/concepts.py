@@ -25,7 +25,6 @@ Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=80, 
 Definition: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=400, pattern=f"^{READABLE}+$")]
 # The micro sign and the Greek letter are one unit.
 Unit: TypeAlias = Annotated[Text, AfterValidator(lambda unit: unit.replace("\u00b5", "\u03bc"))]
-Answers: TypeAlias = Literal["same", "related", "other"]  # whether a site's outcome is that of the question
 
 
 class Question(Document):

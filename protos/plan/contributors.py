@@ -57,6 +57,6 @@ def kinds_of(plan: Plan) -> dict[str, frozenset[str]]:
 def rule_of(plan: Plan) -> str:
     """Return the digest of a plan's rule, in hexadecimal. A site's name and identity key are in the rule together."""
     content = {key: value for key, value in json.loads(plan.canonical).items() if key not in _NO_RULE}
-    sites = sorted((site.identity, site.name, site.tier, site.answers) for site in plan.sites)
+    sites = sorted((site.identity, site.name, site.tier) for site in plan.sites)
     content["sites"] = [site for site in sites if site[1] not in plan.receiving_sites]
     return digest("rule", json.dumps(content, sort_keys=True)).hex()

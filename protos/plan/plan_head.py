@@ -18,7 +18,7 @@ from pydantic import Field, StrictBool, StringConstraints, model_validator
 from protos.numbers.fixed_point import is_power_of_two
 from protos.numbers.short_integers import largest_integer
 from protos.plan.canonical import digest
-from protos.plan.concepts import Answers, Concept, Question
+from protos.plan.concepts import Concept, Question
 from protos.plan.documents import NAME, Document, refuse_for
 from protos.plan.ingredients import Method, Nothing
 from protos.plan.patient_privacy import Privacy
@@ -39,12 +39,11 @@ Tier: TypeAlias = Literal["receiving", "statistics", "evaluation", "training"]
 
 
 class ListedSite(Document):
-    """A site in the plan. `answers` states whether its outcome is that of the question. Kinds have their own tiers."""
+    """A site in the plan. Kinds have their own tiers."""
 
     name: Name
     identity: Fingerprint
     tier: Tier = "training"
-    answers: Answers = "same"
 
 
 _FEWEST_LEVELS: Final = 256  # of a short integer on each side of 0
@@ -96,8 +95,6 @@ class PlanHead(Document, ABC):
             yield "the plan lists two sites with the same name"
         if len({site.identity for site in self.sites}) != len(self.sites):
             yield "the plan lists two sites with the same identity key"
-        if self.question is None and any(site.answers != "same" for site in self.sites):
-            yield "a site has the setting answers, but the plan has no question. Add question or remove answers"
         fewest = max(FEWEST_SITES, self.assumed_colluders + 2) if self.masking.required else FEWEST_SITES
         if self.training_count < fewest:
             yield (

@@ -31,5 +31,5 @@ def drawn_curve(state: Path, run: str) -> str:
         return ""  # there is no such file yet
     if not points:
         return ""
-    series = Series(label="validation rows", xs=list(points), ys=list(points.values()), colour=0)
+    series = Series(label="validation rows", xs=list(points), ys=list(points.values()))
     return plot("Loss by round", axis_over("after round", series.xs), axis_over("loss", series.ys), [series])

@@ -15,7 +15,7 @@ from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.desk.plan_review import Section, Table
-from site_agent.trainer.data.contract import BinaryTarget, Contract, require_answer
+from site_agent.trainer.data.contract import BinaryTarget, Contract
 from site_agent.trainer.prior.concept_columns import Recorded, mapped_columns, mapped_number, recorded_concepts
 from site_agent.trainer.statistics.concept_frame import mapped_concepts
 
@@ -25,7 +25,7 @@ _SMALL_PART: Final = 0.05  # of the larger of two ranges is in both
 def concept_sections(plan: Plan, contract: Contract | None, site: str) -> Iterator[Section]:
     """Yield the sections about question and concepts. `contract` is None if this user cannot read this site's."""
     if plan.question is not None:
-        yield _question(plan, plan.question)
+        yield _question(plan.question)
     try:
         require_fitting(plan, contract, site)
     except ConfigurationError as wrong:
@@ -38,14 +38,13 @@ def require_fitting(plan: Plan, contract: Contract | None, site: str) -> None:
     """Raise ConfigurationError if this site cannot take part in a plan with its contract. Accept one that is None."""
     if contract is None:
         return
-    require_answer(plan, contract, site)
     if isinstance(plan, StatisticsPlan):
         mapped_concepts(plan.concepts, contract, site)
     elif plan.concepts and (isinstance(plan, PriorPlan) or plan.reads_concepts):
         mapped_columns(plan.concepts, contract, None if plan.tier_of(site) == "receiving" else site)
 
 
-def _question(plan: Plan, asked: Question) -> Section:
+def _question(asked: Question) -> Section:
     sentences = [
         f"Outcome: {asked.outcome}",
         f"Patients: {asked.population}",
@@ -53,11 +52,6 @@ def _question(plan: Plan, asked: Question) -> Section:
         f"Use: {asked.use}",
         f"Responsible: {asked.responsible}. Approval number: {asked.approval_number}",
     ]
-    others = [f"{one.name} ({one.answers} outcome)" for one in plan.sites if one.answers != "same"]
-    if others:
-        sentences.append(
-            f"These sites have only a similar outcome in their tables, not this outcome itself: {', '.join(others)}."
-        )
     return Section("The question", tuple(sentences))
 
 

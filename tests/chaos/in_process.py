@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -322,8 +321,7 @@ class Results:
 
         def begin(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Any]:
             seeds = Seeds.published(plan.seed, hospital.site)  # so that federations in two folders can be compared
-            fitted = SimpleNamespace(contract=SimpleNamespace(target=SimpleNamespace(answers=None)))
-            return Study(plan, rows_at(hospital.site), seeds=seeds), fitted
+            return Study(plan, rows_at(hospital.site), seeds=seeds), None
 
         def report(hospital: Hospital, study: Study, preprocessing: Any, run: str) -> None:
             self.of[hospital.site] = fingerprint(study.conclude())

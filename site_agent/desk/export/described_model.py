@@ -18,7 +18,7 @@ def description_of(model: SavedModel, run: str) -> dict[str, Json]:
         "plan_digest": model.plan.digest.hex(),
         "task": target.task,
         "classes": list(target.classes),
-        "outcome": {"unit": target.unit if target.task == "regression" else None, "answers": target.answers},
+        "outcome": {"unit": target.unit if target.task == "regression" else None},
         "inputs": list(_inputs(model)),
     }
 

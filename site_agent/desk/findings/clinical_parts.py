@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from host.printed_page import Cell, pairs, paragraph, table
 from site_agent.desk.comparison.bootstrap_intervals import is_lower_better
 from site_agent.desk.comparison.gain import FEDERATED
-from site_agent.desk.findings.drawings import Facts, calibration_plots, decision_plot, title_of
+from site_agent.desk.findings.drawings import Facts, calibration_plots, title_of
 
 
 def compared(facts: Facts, models: Sequence[str]) -> str:
@@ -63,7 +63,7 @@ def calibration(facts: Facts, models: Facts) -> list[str]:
 
 
 def at_threshold(facts: Facts) -> list[str]:
-    """Return a decision curve, and a table of thresholds for the federated and the best local model."""
+    """Return a table of thresholds for the federated and the best local model."""
     if facts["task"] != "binary":
         return []
     head = [
@@ -81,11 +81,7 @@ def at_threshold(facts: Facts) -> list[str]:
         "the false positives weighted by the threshold. The last column is the net benefit of the better of two "
         "choices: treat all patients, or treat nobody."
     )
-    return [
-        *decision_plot(facts),
-        table("Values at each threshold", head, lines),
-        paragraph(words, "soft"),
-    ]
+    return [table("Values at each threshold", head, lines), paragraph(words, "soft")]
 
 
 def verdict(metric: str, difference: float, interval: Sequence[float] | None) -> str:

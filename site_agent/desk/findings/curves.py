@@ -12,10 +12,9 @@ import numpy as np
 from sklearn import calibration
 
 from site_agent.desk.comparison.evaluation import Scores
-from site_agent.desk.findings.thresholds import Happened, net_benefit
+from site_agent.desk.findings.thresholds import Happened
 from site_agent.trainer.disk import Json
 
-THRESHOLDS: Final = tuple(round(0.01 * percent, 2) for percent in range(1, 100))
 _BINS: Final = 10
 
 
@@ -30,9 +29,3 @@ def calibration_curve(happened: Happened, scores: Scores) -> dict[str, Json] | N
         happened.astype(np.int64), scores.clip(0.0, 1.0), n_bins=_BINS, strategy="quantile"
     )
     return {"xs": predicted.tolist(), "ys": observed.tolist()}
-
-
-def decision_curve(happened: Happened, scores: Scores) -> dict[str, Json]:
-    """Return for each of THRESHOLDS the net benefit if all patients at or above this threshold are treated."""
-    ys = [net_benefit(happened, scores >= threshold, threshold) for threshold in THRESHOLDS]
-    return {"xs": list(THRESHOLDS), "ys": ys}

@@ -11,14 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, assert_never, cast
 
-import numpy as np
-
 from protos.errors import ConfigurationError
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.findings.curves import (
     calibration_curve,
-    decision_curve,
 )
 from site_agent.desk.findings.subgroups import subgroups
 from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds, prevalence_of
@@ -90,17 +87,10 @@ def prior_rounds(newton_rounds: int) -> int:
 
 
 def _of_outcome(test: HeldOutRows, models: Mapping[str, Scores]) -> dict[str, Json]:
-    """Return each model's curves, and the results of treating patients from usual thresholds on."""
+    """Return each model's calibration curve, and the results of treating patients from usual thresholds on."""
     happened = test.labels == 1
-    curves: dict[str, Json] = {}
-    for name, scores in models.items():
-        curves[name] = {
-            "calibration": calibration_curve(happened, scores),
-            "decision": decision_curve(happened, scores),
-        }
     return {
-        "curves": curves,
-        "treat_all": decision_curve(happened, np.ones(len(happened))),
+        "calibration_curves": {name: calibration_curve(happened, scores) for name, scores in models.items()},
         "prevalence": prevalence_of(happened, test.patients),
         "at_thresholds": {
             name: at_thresholds(happened, scores, USUAL_THRESHOLDS, test.patients) for name, scores in models.items()

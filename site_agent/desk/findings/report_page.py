@@ -30,9 +30,6 @@ _READING: Final = (
     "that the model ranks correctly. Brier score and log loss: the distance between the predicted probabilities and "
     "the observed outcomes. A lower Brier score or log loss is better.",
     "Calibration: if the predicted probability is 20%, 20 of 100 such rows should have the outcome.",
-    "Decision curve: the net benefit of treating every patient whose predicted probability is at or above the "
-    "threshold, in true positives per row. A model is useful at a threshold if the model's line is above the two lines "
-    "'treat all' and 'treat nobody'. Decision curves have no confidence intervals.",
 )
 
 _NEXT: Final = (

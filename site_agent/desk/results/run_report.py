@@ -112,7 +112,6 @@ def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[st
     """Return the general facts for a report: site, run, plan, task, number of rows, columns, program versions."""
     dataset = study.own
     return run_facts(hospital, study.plan, run) | {
-        "answers": {site.name: site.answers for site in study.plan.sites}.get(hospital.site),
         "task": dataset.task,
         "rows": {"training": len(dataset.training), "validation": len(dataset.validation), "test": len(dataset.test)},
         "rows_without_outcome": dataset.rows_without_outcome,

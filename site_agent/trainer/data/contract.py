@@ -20,9 +20,8 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from protos.errors import ConfigurationError, UnavailableError
-from protos.plan.concepts import Answers, ConceptName, Unit
+from protos.plan.concepts import ConceptName, Unit
 from protos.plan.documents import Document, read_document
-from protos.plan.plan import Plan
 from site_agent.trainer.data.columns import (
     CategoricalFeature,
     Code,
@@ -43,7 +42,6 @@ from site_agent.trainer.data.columns import (
     check_distinct,
     check_labels,
 )
-from site_agent.trainer.failures import unfit
 
 _READS: Final = re.compile(r"\s*(select|with)\b", re.IGNORECASE)
 _HIDDEN: Final = re.compile(r"""--[^\n\r]*|'[^']*'|"[^"]*\"""")
@@ -151,13 +149,9 @@ Task = Literal["binary", "multi-class", "regression"]
 
 
 class _Target(TableColumn):
-    """The column of the outcome. `answers` is how it relates to a plan's question.
-
-    `missing: drop` skips rows without an outcome. They are counted and shown.
-    """
+    """The column of the outcome. `missing: drop` skips rows without an outcome. They are counted and shown."""
 
     role: Literal["target"]
-    answers: Answers = "same"
     missing: Literal["refuse", "drop"] = "refuse"
     concept: ConceptName | None = None
 
@@ -365,13 +359,3 @@ def read_contract(path: Path) -> Contract:
             raise
         remedy = "A service tries again by itself. If the file will not be there, correct its path in hospital.yaml."
         raise UnavailableError(what=error.what, consequence=error.consequence, remedy=remedy) from error
-
-
-def require_answer(plan: Plan, contract: Contract, site: str) -> None:
-    """Raise ConfigurationError if a plan describes this site's outcome differently from its contract."""
-    planned = {one.name: one.answers for one in plan.sites}.get(site)
-    if plan.question is not None and planned not in (None, own := contract.target.answers):
-        raise unfit(
-            what=f"The plan says that this site predicts the {planned} outcome, and the contract says: {own}.",
-            remedy="Correct the key `answers` of the target in the contract, or ask for a new version of the plan.",
-        )

@@ -10,7 +10,7 @@ from protos.errors import ConfigurationError, OperatorError
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from site_agent.hospital import Hospital
-from site_agent.trainer.data.contract import read_contract, require_answer
+from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.tables import FEWEST_ROWS, Table, survey_new_rows
 from site_agent.trainer.prior.concept_columns import Mapped, mapped_columns
@@ -39,7 +39,6 @@ def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
     """
     assert isinstance(plan, PriorPlan)  # a plan with receivers has federated-prior
     contract = read_without_outcomes(hospital).contract
-    require_answer(plan, contract, hospital.site)
     outcomes_of(plan, contract, np.empty(0))
     mapped = mapped_columns(plan.concepts, contract, None)
     if all(one is None for one in mapped):

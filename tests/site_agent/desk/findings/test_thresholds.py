@@ -8,11 +8,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import confusion_matrix
 
 from site_agent.desk.findings.clinical_parts import verdict
-from site_agent.desk.findings.curves import (
-    THRESHOLDS,
-    calibration_curve,
-    decision_curve,
-)
+from site_agent.desk.findings.curves import calibration_curve
 from site_agent.desk.findings.thresholds import at_thresholds
 from tests.for_each import for_each
 
@@ -69,7 +65,8 @@ SCORES = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.6, 0.9])
 
 def test_net_benefit_by_hand() -> None:
     """At a threshold of 0.5 three of the four treated had the outcome, at 0.2 four of seven: at odds of 1 and 0.25."""
-    found = dict(zip(THRESHOLDS, decision_curve(HAPPENED, SCORES)["ys"], strict=True))
+    thresholds = [0.2, 0.5, 0.8, 0.95]
+    found = {one["threshold"]: one["net_benefit"] for one in at_thresholds(HAPPENED, SCORES, thresholds, None)}
 
     assert found[0.5] == pytest.approx(3 / 8 - 1 / 8)
     assert found[0.2] == pytest.approx(4 / 8 - 3 / 8 * 0.25)
