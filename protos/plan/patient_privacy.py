@@ -9,30 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import sqrt
-from typing import Final, Literal, Self, assert_never
+from typing import Final, Literal, Self
 
 from pydantic import Field, StrictInt, model_validator
 
-from protos.plan.architecture import Part
 from protos.plan.documents import Document
 from protos.plan.ingredients import (
-    AllButNormalisation,
-    ColumnByColumn,
-    Contrastive,
-    ControlVariates,
     Everything,
-    ExtractorContrast,
     FederatedOnly,
-    InnerProblem,
     Method,
     Mixture,
     Nothing,
-    Parts,
     PersonalCopy,
-    Prefix,
-    PrivateFirst,
-    Procedure,
-    SensitivePrefix,
+    Proximal,
     Together,
 )
 from protos.privacy.accounting import ratio_of
@@ -105,54 +94,14 @@ def why_not_private(method: Method) -> Iterator[str]:
     if isinstance(method.federated, Nothing):
         yield "the sites of this method send no sums over patients to which noise could be added"
         return
-    yield from _of_federated(method)
-    yield from _of_procedure(method.procedure)
-    if isinstance(method.penalty, Contrastive | ExtractorContrast):
-        # The gradient of a proximal term is 0 at the received values, from which the only step of a round starts.
+    # Private layers that keep their first values depend on no patient.
+    if not isinstance(method.federated, Everything) and not isinstance(method.procedure, FederatedOnly):
         yield (
-            "the contrastive penalty uses the site's own earlier model, which was trained on patients' data without "
-            "noise"
+            "the method trains private layers, which would carry patients' data into the next sum. Use fedbabu or a "
+            "method that shares the whole network"
         )
-
-
-def _of_federated(method: Method) -> Iterator[str]:
-    match method.federated:
-        case Everything() | Nothing():
-            return
-        case AllButNormalisation():
-            yield (
-                "networks in training with privacy have no normalisation layers that could stay private. Use fedavg, "
-                "which is the same method for these networks"
-            )
-        case SensitivePrefix():
-            yield (
-                "the method would measure the layers on patients' data, and the privacy budget does not cover this "
-                "measurement. Set the key layers of player-fl"
-            )
-        case Parts(parts=parts) if Part.COMMON in parts:
-            yield "the program cannot clip the gradients of a network with a shared and a private extractor"
-        case Parts() | Prefix():
-            # Private layers that keep their first values depend on no patient.
-            if not isinstance(method.procedure, FederatedOnly):
-                yield (
-                    "the method trains private layers, which would carry patients' data into the next sum. Use fedbabu "
-                    "or a method that shares the whole network"
-                )
-        case _:
-            assert_never(method.federated)
-
-
-def _of_procedure(procedure: Procedure) -> Iterator[str]:
-    match procedure:
-        case Together() | FederatedOnly() | PersonalCopy() | Mixture():
-            return
-        case PrivateFirst():
-            yield "the method trains private layers first, in steps that the privacy budget does not cover"
-        case InnerProblem():
-            yield "pfedme makes several training steps on patients' data in each round"
-        case ControlVariates():
-            yield "a control variate stores gradients of a site's patients without noise, and influences later updates"
-        case ColumnByColumn():
-            yield "the program cannot clip the gradients of a network with a common and a unique column"
-        case _:
-            assert_never(procedure)
+    if not isinstance(method.procedure, Together | FederatedOnly | PersonalCopy | Mixture):
+        yield "the method uses patients' data beside the one sum of gradients in each round that the noise covers"
+    if not isinstance(method.penalty, Proximal | None):
+        # The gradient of a proximal term is 0 at the received values, from which the only step of a round starts.
+        yield "the penalty uses the site's own earlier model, which was trained on patients' data without noise"

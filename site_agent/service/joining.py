@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.hospital import Hospital
 from site_agent.service.enrolling import enrol_where_needed, now, site_identity_key
 from site_agent.service.neighbours import Neighbours, neighbours_of
-from site_agent.service.status_socket import Told, telling
+from site_agent.service.status_socket import status_facts, telling
 from site_agent.site_standing import Standing
 from site_agent.state_folders import gate_folder, gate_store_path
 from site_agent.trainer_socket import Check, Failed, GateEnd
@@ -50,9 +51,9 @@ async def join(hospital: Hospital, path: Path) -> None:
     async with neighbours_of(hospital, path) as neighbours:
         link = AgentLink()
         certificates = SiteCertificates(link.ask, audit)
-        told = Told(hospital.site, audit, standing, certificates, version("global-layers"), now)
+        facts = partial(status_facts, hospital.site, audit, standing, certificates, now)
         try:
-            async with telling(gate_folder(state), told, standing):
+            async with telling(gate_folder(state), facts, standing):
                 await _take_part(hospital, neighbours, link, certificates, audit, standing)
         finally:
             link.close()

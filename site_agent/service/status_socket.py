@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,51 +29,34 @@ PULSE_SECONDS: Final = 1.0
 PATIENCE_SECONDS: Final = 10.0
 
 
-class Told:
-    """Collects the facts of a site's status again for each request."""
-
-    def __init__(
-        self,
-        site: str,
-        audit: AuditLog,
-        standing: Standing,
-        certificates: SiteCertificates,
-        software: str,
-        now: Callable[[], datetime],
-    ) -> None:
-        """Store the objects from which the status is collected. `now` returns aware UTC times."""
-        self._site, self._standing, self._certificates = site, standing, certificates
-        self._software, self._now = software, now
-        self._audit = audit
-
-    def facts(self) -> dict[str, Any]:  # Any: every type that JSON has
-        """Return all facts about the site's status, as values for JSON. See `site-agent status --json`."""
-        count, size = self._audit.total("contribution_released", "bytes")
-        return {
-            "site": self._site,
-            "version": self._software,
-            **self._standing.facts(),
-            "certificate_days_left": self._certificate_days(),
-            "left": {"contributions": count, "bytes": size},
-            "privacy_spent": [facts["epsilon"] for facts in self._audit.records("privacy_spent")],
-            "audit": {"records": self._audit.head.count},
-        }
-
-    def _certificate_days(self) -> float | None:
-        with suppress(OperatorError, ValueError, IndexError):
-            return round((self._certificates.shown.expiry() - self._now()).total_seconds() / 86400, 2)
-        return None
+def status_facts(
+    site: str, audit: AuditLog, standing: Standing, certificates: SiteCertificates, now: Callable[[], datetime]
+) -> dict[str, Any]:  # Any: every type that JSON has
+    """Return all facts about the site's status, as values for JSON. See `site-agent status --json`."""
+    count, size = audit.total("contribution_released", "bytes")
+    days = None  # without a certificate
+    with suppress(OperatorError, ValueError, IndexError):
+        days = round((certificates.shown.expiry() - now()).total_seconds() / 86400, 2)
+    return {
+        "site": site,
+        "version": version("global-layers"),
+        **standing.facts(),
+        "certificate_days_left": days,
+        "left": {"contributions": count, "bytes": size},
+        "privacy_spent": [facts["epsilon"] for facts in audit.records("privacy_spent")],
+        "audit": {"records": audit.head.count},
+    }
 
 
 @asynccontextmanager
-async def telling(folder: Path, told: Told, standing: Standing) -> AsyncIterator[None]:
+async def telling(folder: Path, facts: Callable[[], dict[str, Any]], standing: Standing) -> AsyncIterator[None]:
     """Report the status on the status socket and to the service manager (systemd), until the block ends.
 
     Raises:
         ConfigurationError: the socket cannot be created.
         UnavailableError: the disk is full.
     """
-    server = await _listen(folder, told)
+    server = await _listen(folder, facts)
     pulse = asyncio.create_task(_pulse(standing))
     try:
         async with server:
@@ -82,10 +66,10 @@ async def telling(folder: Path, told: Told, standing: Standing) -> AsyncIterator
         (folder / STATUS_SOCKET).unlink(missing_ok=True)
 
 
-async def _listen(folder: Path, told: Told) -> asyncio.Server:
+async def _listen(folder: Path, facts: Callable[[], dict[str, Any]]) -> asyncio.Server:
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
-            writer.write(json.dumps(told.facts()).encode())
+            writer.write(json.dumps(facts()).encode())
             await writer.drain()
         writer.close()
 

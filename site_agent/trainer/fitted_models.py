@@ -22,7 +22,7 @@ from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.image_folder import blocks
 
 if TYPE_CHECKING:
-    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.linear_model import LogisticRegression
 
 
 _TINIEST: Final = float(np.finfo(np.float64).eps)
@@ -85,7 +85,7 @@ class Lines:
         return values
 
 
-def lines_of(fitted: LogisticRegression | Ridge, outputs: int, gap: float = np.inf) -> Lines:
+def lines_of(fitted: LogisticRegression, outputs: int, gap: float = np.inf) -> Lines:
     """Convert a linear model of scikit-learn, whose class labels are indices of classes, to plain arrays.
 
     If no row has a class, its start is lower than the lowest other start by `gap`.
@@ -179,13 +179,7 @@ def _children(nodes: _Nodes) -> npt.NDArray[np.int64]:
 
 
 def on_bounded_scale(task: Task, answers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Convert class frequencies (rows, outputs) to bounded logits or logarithms. Numbers are not changed."""
-    match task:
-        case "binary":
-            return np.asarray(np.log((answers + DISTANCE) / (1.0 - answers + DISTANCE)))
-        case "multi-class":
-            return np.asarray(np.log((answers + DISTANCE) / (1.0 + answers.shape[1] * DISTANCE)))
-        case "regression":
-            return answers
-        case _:
-            assert_never(task)
+    """Convert class frequencies (rows, outputs) to bounded logits or logarithms."""
+    if task == "binary":
+        return np.asarray(np.log((answers + DISTANCE) / (1.0 - answers + DISTANCE)))
+    return np.asarray(np.log((answers + DISTANCE) / (1.0 + answers.shape[1] * DISTANCE)))

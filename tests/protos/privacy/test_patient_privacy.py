@@ -59,19 +59,24 @@ PRIVATE: dict[str, dict[str, Any]] = {
 }
 # Why each other method cannot; each reason is read by the researcher.
 REFUSED = {
-    "fedrep": "the method trains private layers first, in steps that the privacy budget does not cover",
-    "fenda-fl": "cannot clip the gradients of a network with a shared and a private extractor",
-    "player-fl": "the method would measure the layers on patients' data",
-    "fedbn": "no normalisation layers that could stay private",
-    "chfl": "cannot clip the gradients of a network with a common and a unique column",
-    "perfcl": "the contrastive penalty uses the site's own earlier model",
-    "moon": "the contrastive penalty uses the site's own earlier model",
-    "scaffold": "a control variate stores gradients of a site's patients",
-    "pfedme": "several training steps on patients' data in each round",
-    "global-layers": "the method trains private layers",
-    "fedper": "the method trains private layers",
-    "lg-fedavg": "the method trains private layers",
-    "player-fl-random": "the method trains private layers",
+    **dict.fromkeys(
+        (
+            "global-layers",
+            "fedper",
+            "fedrep",
+            "lg-fedavg",
+            "fedbn",
+            "fenda-fl",
+            "chfl",
+            "player-fl",
+            "player-fl-random",
+        ),
+        "the method trains private layers",
+    ),
+    "perfcl": "the penalty uses the site's own earlier model",
+    "moon": "the penalty uses the site's own earlier model",
+    "scaffold": "beside the one sum of gradients",
+    "pfedme": "beside the one sum of gradients",
     "local": "no sums over patients",
 }
 
