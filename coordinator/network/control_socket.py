@@ -40,7 +40,10 @@ async def control_server(engine: Engine, status: Callable[[], dict[str, Any]], s
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 word = (await reader.read(_LONGEST)).decode("ascii", "replace").strip()
-            writer.write(json.dumps(_end_run(engine) if word == "stop" else status()).encode())
+            reply = status()
+            if word == "stop":
+                reply = {"run": (reply["run"] or {}).get("run"), "changed": engine.end_run()}
+            writer.write(json.dumps(reply).encode())
             await writer.drain()
         except (TimeoutError, ConnectionError):
             pass  # the person's command has disconnected
@@ -59,11 +62,6 @@ async def control_server(engine: Engine, status: Callable[[], dict[str, Any]], s
             consequence="The coordinator did not start.",
             remedy="Set `state` in coordinator.yaml to a directory in which this user has permission to write.",
         ) from cause
-
-
-def _end_run(engine: Engine) -> dict[str, Any]:
-    run = engine.status()["run"]
-    return {"run": run["run"] if run else None, "changed": engine.end_run()}
 
 
 async def stop_run(state: Path) -> str:

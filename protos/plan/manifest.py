@@ -30,7 +30,6 @@ from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.prior_sums import GUARD, GUARD_SCALE, LARGEST_ROW_LOSS, PRIOR_MOMENT_SCALE
-from protos.plan.private_training import PrivateTraining
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import EqualWeights, RowWeights
 from protos.privacy.accounting import PRIVATE_SCALE
@@ -220,7 +219,9 @@ def _federated_tensors(plan: NetworkPlan) -> tuple[TensorSpec, ...]:
 def _scalars(plan: NetworkPlan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
     """Yield every scalar that the plan allows sites to send. Scalars of one round are in the order of the vector."""
     weight, method = largest_weight(plan), plan.ingredients
-    yield from _private_gradients(plan.private_training)
+    if (training := plan.private_training) is not None:
+        for name in training.names:
+            yield Scalar(name, training.bound, scale=PRIVATE_SCALE, is_signed=True)
     match plan.weighting:
         case EqualWeights():
             pass
@@ -243,12 +244,6 @@ def _statistics_scalars(plan: StatisticsPlan) -> Iterator[Scalar]:
     for stage, numbers in zip(stages, plan.numbers_by_round, strict=True):
         for one in numbers:
             yield Scalar(one.name, one.bound, stage, one.scale, is_signed=one.is_signed)
-
-
-def _private_gradients(training: PrivateTraining | None) -> Iterator[Scalar]:
-    if training is not None:
-        for name in training.names:
-            yield Scalar(name, training.bound, scale=PRIVATE_SCALE, is_signed=True)
 
 
 def _prior_scalars(prior: PriorPlan) -> Iterator[Scalar]:

@@ -162,7 +162,3 @@ class PriorPlan(AnnouncingPlan):
         if self.private is not None:
             return len(self.statistics_names), 0, 0
         return len(self.statistics_names), len(self.newton_names), 1
-
-    def rows_needed(self, rounds: int) -> float:
-        """Return how many rows the other sites need so that this site takes part in `rounds` Newton rounds."""
-        return self.rows_per_unknown * rounds * (len(self.columns) + 3) / 2

@@ -69,7 +69,9 @@ def review(path: Path, plan_path: Path | None, page: Path | None) -> None:
     sections = [title_section, *_in_short(hospital, plan), *exact, *meanings, *here]
     _print(sections)
     title = f"{plan.study}, version {plan.version}: what {hospital.site} would send"
-    _write_page(page, title, sections, hospital.policy.approvers)
+    if page is not None:
+        write_public(page, review_page(title, sections, signatures=hospital.policy.approvers).encode())
+        click.echo(f"Written to {page}.")
     if refused:
         sys.exit(RefusedError.exit_status)
     require_fitting(plan, contract, hospital.site)
@@ -264,12 +266,6 @@ def plan_named(hospital: Hospital, path: Path | None) -> Plan:
 def _print(sections: Sequence[Section]) -> None:
     for line in as_lines(sections):
         click.echo(line)
-
-
-def _write_page(page: Path | None, title: str, sections: Sequence[Section], signatures: int) -> None:
-    if page is not None:
-        write_public(page, review_page(title, sections, signatures=signatures).encode())
-        click.echo(f"Written to {page}.")
 
 
 def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...], *, is_checked: bool) -> list[Section]:

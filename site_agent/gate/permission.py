@@ -66,7 +66,7 @@ def decide_plan(
     forbidden += _clauses(refuse_replay(hospital.state_path, plan))
     if audit is not None and plan.privacy is not None and plan.tier_of(hospital.site) != "receiving":
         spending = PrivacyLedger(audit)
-        if not spending.has_paid(plan.run_name):
+        if all(payment.run != plan.run_name for payment in spending.payments()):
             forbidden += _clauses(spending.refuse(hospital.policy.privacy, plan))
     return forbidden
 

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -92,7 +92,9 @@ class PrivacyLedger:
 
     def payments(self) -> tuple[Payment, ...]:
         """Return every payment from the privacy budget of this site, the oldest first. Raises StoreError."""
-        return tuple(_payment_in(facts) for facts in self._audit.records(_SPENT))
+        names = Payment.model_fields.keys() - {"at"}  # the time is the record's
+        paid = self._audit.records(_SPENT)
+        return tuple(Payment(at=facts["time"], **{name: facts[name] for name in names}) for facts in paid)
 
     def refuse(self, limits: PrivacyLimits | None, plan: Plan) -> str | None:
         """Return why the policy's limits leave no privacy budget for a plan. Return None if budget remains."""
@@ -114,10 +116,6 @@ class PrivacyLedger:
         if until is None or now >= until:
             return None
         return f"an older state was restored here, so the whole epsilon of a year is treated as spent until {until:%F}"
-
-    def has_paid(self, run: str) -> bool:
-        """Return whether this site has recorded a privacy cost for this run."""
-        return any(payment.run == run for payment in self.payments())
 
     def kept(self, run: str, position: bytes) -> list[int] | None:
         """Return the recorded noisy numbers of a step, or None."""
@@ -214,8 +212,3 @@ def standing(
     recent = [payment.ratio for payment in payments if datetime.fromisoformat(payment.at) > now - YEAR]
     of_study = [payment.ratio for payment in payments if payment.study == study]
     return Standing(*(epsilon_of(together([*found, *more]), limits.delta) for found in (of_study, recent)))
-
-
-def _payment_in(facts: Mapping[str, Any]) -> Payment:  # Any: every type that JSON has
-    """Return the payment in a record of the audit log. Its time is the record's."""
-    return Payment(at=facts["time"], **{name: facts[name] for name in Payment.model_fields if name != "at"})

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _TINIEST: Final = float(np.finfo(np.float64).eps)
+_GAP: Final = 5.0
 
 
 def probabilities(task: Task, outputs: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
@@ -85,10 +86,10 @@ class Lines:
         return values
 
 
-def lines_of(fitted: LogisticRegression, outputs: int, gap: float = np.inf) -> Lines:
+def lines_of(fitted: LogisticRegression, outputs: int) -> Lines:
     """Convert a linear model of scikit-learn, whose class labels are indices of classes, to plain arrays.
 
-    If no row has a class, its start is lower than the lowest other start by `gap`.
+    A class without rows is rare, not impossible: its start is lower than the lowest other start by _GAP.
     """
     slopes, starts = np.atleast_2d(fitted.coef_), np.atleast_1d(fitted.intercept_)
     if outputs == 1:
@@ -96,7 +97,7 @@ def lines_of(fitted: LogisticRegression, outputs: int, gap: float = np.inf) -> L
     # If two classes are present, scikit-learn returns the logit of the second class.
     if len(slopes) < len(fitted.classes_):
         slopes, starts = (np.concatenate([np.zeros_like(each), each]) for each in (slopes, starts))
-    all_slopes, all_starts = np.zeros((outputs, slopes.shape[1])), np.full(outputs, starts.min() - gap)
+    all_slopes, all_starts = np.zeros((outputs, slopes.shape[1])), np.full(outputs, starts.min() - _GAP)
     all_slopes[fitted.classes_], all_starts[fitted.classes_] = slopes, starts
     return Lines(slopes=all_slopes, starts=all_starts)
 

@@ -180,7 +180,7 @@ def _own_regression(dataset: Dataset, folds: npt.NDArray[np.int64]) -> tuple[Lin
 def _line(dataset: Dataset, rows: Examples, penalty: float) -> Lines:
     features = rows.features.astype(np.float64)
     line = LogisticRegression(C=1.0 / penalty, max_iter=1_000).fit(features, rows.targets.astype(np.int64))
-    return lines_of(line, dataset.outputs, gap=5.0)  # a class without rows is rare, not impossible
+    return lines_of(line, dataset.outputs)
 
 
 def _forest(

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
+from math import prod
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from protos.plan.architecture import ImageSize
 from protos.plan.networks.convolutional_networks import (
     KERNEL,
     ConvolutionalNetwork,
@@ -83,7 +83,9 @@ class Convolutional(Network):
         super().__init__()
         self._image, self._dropout = architecture.image, architecture.dropout
         self._activation, blocks = activation_of(architecture.activation), architecture.blocks
-        self.numbers_per_row = _numbers_per_row(self._image, blocks)
+        self.numbers_per_row = sum(
+            channels * prod(sides_after(self._image, number)) for number, channels in enumerate(blocks)
+        )
         self.input = _blocks((self._image.channels, blocks[0]), architecture)
         later = dict(_blocks(blocks, architecture, first=2).named_children())
         widths = (flat_width(self._image, blocks), *architecture.hidden)
@@ -93,7 +95,7 @@ class Convolutional(Network):
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
         """Return the last hidden layer, (B, last hidden width), of images (B, pixels), before dropout."""
-        images = self.input(as_images(rows, self._image))
+        images = self.input(rows.view(-1, self._image.channels, self._image.height, self._image.width))
         for block in (part for part in self.body.values() if isinstance(part, Block)):
             images = block(images)
         values = images.flatten(1)
@@ -113,16 +115,3 @@ def _blocks(channels: Sequence[int], architecture: ConvolutionalNetwork, first: 
     pairs = enumerate(pairwise(channels), start=first)
     blocks = {f"block{number}": Block(*pair, activation, has_normalisation=has_normalisation) for number, pair in pairs}
     return nn.Sequential(OrderedDict(blocks))
-
-
-def as_images(rows: Tensor, image: ImageSize) -> Tensor:
-    """Convert flat rows (B, pixels) to images (B, channels, height, width)."""
-    return rows.view(-1, image.channels, image.height, image.width)
-
-
-def _numbers_per_row(image: ImageSize, blocks: Sequence[int]) -> int:
-    return sum(
-        channels * height * width
-        for number, channels in enumerate(blocks)
-        for height, width in [sides_after(image, number)]
-    )

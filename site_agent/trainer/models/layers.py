@@ -115,7 +115,7 @@ class FullyConnected(nn.Module):
 
 def affine(values: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Return γ·x/√(1 + 1e-5) + β along the second axis."""
-    mean, variance = _standard_statistics(scale)
+    mean, variance = _statistics(scale.shape[0], scale.dtype, scale.device)
     # This needs one kernel forward and one kernel backward, and is the fastest way that we know.
     return torch.batch_norm(values, scale, shift, mean, variance, False, 0.0, NORMALISATION_EPSILON, False)
 
@@ -135,12 +135,9 @@ def activation_of(name: ActivationName) -> Activation:
             assert_never(name)
 
 
-def _standard_statistics(scale: Tensor) -> tuple[Tensor, Tensor]:
-    return _statistics(scale.shape[0], scale.dtype, scale.device)
-
-
 @lru_cache(maxsize=256)
 def _statistics(channels: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return for each channel a mean of 0 and a variance of 1."""
     # These tensors are constants and not buffers, so that they are never saved or sent. Inference mode is switched off,
     # because a later training step cannot use tensors made in it.
     with torch.inference_mode(False):

@@ -243,7 +243,7 @@ class PriorStudy:
         if any(used[place] for place in self._rare):
             raise OutOfBound("a column counts as common that is rare at this site")
         others = rows - len(self.outcomes)
-        if others < (needed := self.prior.rows_needed(rounds)):
+        if others < (needed := self.prior.rows_per_unknown * rounds * (len(self.prior.columns) + 3) / 2):
             raise OutOfBound(f"the other sites have {others} rows, and {rounds} rounds need {needed:g}")
         for number in range(1, rounds + 1):
             own = self._own(found, path[number - 1])

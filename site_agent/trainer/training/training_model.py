@@ -92,12 +92,6 @@ def as_representing(network: nn.Module) -> Represents:
     return network
 
 
-def whole_gradient(flat: FlatNetwork, loss: LossFunction, batch: Rows) -> None:
-    """Set the gradients of all parameters to the gradient of the batch's loss."""
-    flat.zero_gradients()
-    torch.autograd.backward(loss(flat.network(batch.features), batch.targets))
-
-
 class Model:
     """A neural network with its optimiser."""
 
@@ -109,10 +103,10 @@ class Model:
 
     def gradient(self, batch: Rows, term: Term | None = None) -> None:
         """Set the gradients of all parameters to the gradient of the batch's loss plus the term `term`."""
-        if term is None:
-            whole_gradient(self.flat, self._recipe.loss, batch)
-            return
         self.flat.zero_gradients()
+        if term is None:
+            torch.autograd.backward(self._recipe.loss(self.flat.network(batch.features), batch.targets))
+            return
         representing = as_representing(self.flat.network)
         representations = representing.represent(batch.features)
         value = self._recipe.loss(representing.decide(representations), batch.targets) + term(representations)
