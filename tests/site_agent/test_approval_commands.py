@@ -121,7 +121,8 @@ def test_the_review_refuses_what_the_spent_budget_refuses(site: Site) -> None:
 def test_a_plan_that_does_not_fit_the_contract_cannot_be_approved(site: Site, unit: str) -> None:
     """Or the run would end for all hospitals before its first round. A script sees it in the review's exit status."""
     age = {"kind": "number", "name": "age", "definition": "Age.", "unit": "years", "low": 0.0, "high": 120.0}
-    plan = site.plan(columns=[], concepts=[age | {"typical": 50.0, "spread": 10.0}])
+    network = {"architecture": {"name": "dense", "hidden": [2]}, "outputs": 1}
+    plan = site.plan(columns=[], concepts=[age | {"typical": 50.0, "spread": 10.0}], **network)
     target = {"name": "died", "role": "target", "task": "binary", "positive": ["1"]}
     columns = [{"name": "age", "role": "feature", "type": "numeric", "unit": unit, "concept": "age"}, target]
     (site.folder / "c.yaml").write_text(yaml.safe_dump({"format": {"header": True}, "columns": columns}))
