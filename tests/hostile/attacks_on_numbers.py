@@ -169,7 +169,9 @@ def product_of_one_patient(weakened: bool) -> bool:
     (hessian,) = NewtonSums.decoded(words, 3, 1).hessian
     own = values_of(studies[0]._recorded, studies[0].part("training"), len(rows))[:1]
     theirs = (own - standard.means) / standard.deviations
-    return bool(abs(hessian[0, 1] / hessian[2, 2] * 4 * len(rows) - theirs[0, :2].prod()) < 0.5)
+    # Without these columns their entry of H is 0, and their means are those of random numbers.
+    is_read = abs(hessian[0, 1] / hessian[2, 2] * 4 * len(rows) - theirs[0, :2].prod()) < 0.5
+    return bool(standard.is_used[:2].all() and is_read)
 
 
 def _statistics(study: PriorStudy) -> tuple[int, ...]:
