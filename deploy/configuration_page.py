@@ -18,8 +18,7 @@ sys.path.insert(0, str(HOUSE))
 from coordinator.commands.configuration import CoordinatorConfiguration  # noqa: E402
 from site_agent.hospital import Hospital  # noqa: E402
 
-_END: Final = """The environment variable `GLOBAL_LAYERS_AUTHORITY` replaces `authority` in coordinator.yaml. No other
-variable replaces a key, and none names a proxy.
+_END: Final = """No variable of the environment replaces a key, and none names a proxy.
 
 The examples in [deploy/examples](../deploy/examples) explain each key of a plan and of a data contract."""
 

@@ -6,9 +6,8 @@ the folder in which a program was started.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import Field
 
@@ -18,7 +17,6 @@ from protos.plan.plan import Plan, read_plan
 
 # Many commands read this file while the coordinator runs, and most of them start nothing.
 _CONSEQUENCE = "The command did nothing. A running coordinator keeps its settings."
-AUTHORITY_VARIABLE: Final = "GLOBAL_LAYERS_AUTHORITY"
 
 
 class CoordinatorConfiguration(Document):
@@ -44,7 +42,7 @@ class CoordinatorConfiguration(Document):
 
 
 def read_configuration(path: Path) -> CoordinatorConfiguration:
-    """Read coordinator.yaml. The environment variable GLOBAL_LAYERS_AUTHORITY can replace the setting `authority`.
+    """Read coordinator.yaml.
 
     Raises:
         ConfigurationError: the file is wrong. The error lists every mistake.
@@ -53,7 +51,7 @@ def read_configuration(path: Path) -> CoordinatorConfiguration:
     base = path.resolve().parent
     return configuration.model_copy(
         update={
-            "authority": str(base / (os.environ.get(AUTHORITY_VARIABLE) or configuration.authority)),
+            "authority": str(base / configuration.authority),
             "state": str(base / configuration.state),
             "starting_files": str(base / configuration.starting_files),
             "plans": tuple(str(base / plan) for plan in configuration.plans),

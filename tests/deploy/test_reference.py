@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from coordinator.commands.configuration import AUTHORITY_VARIABLE, read_configuration
+from coordinator.commands.configuration import read_configuration
 from coordinator.commands.coordinator_cli import cli as coordinator
 from host.command_line import finish
 from pki.pki_cli import commands as pki
@@ -40,20 +40,11 @@ def test_wrong_words_are_one_sentence(program: str, words: list[str], capsys: py
     assert re.fullmatch(rf"  Run `{program}( check)? --help`\.", lines[2])
 
 
-def test_the_environment_gives_the_place_of_the_authority_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The environment may give the path of the authority, and nothing else."""
+def test_the_environment_replaces_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a program does follows from its file alone."""
     examples = ROOT / "deploy/examples"
     before = read_hospital(examples / "hospital.yaml"), read_configuration(examples / "coordinator.yaml")
-    for name in ("STATE", "POLICY", "SITE", "LISTEN", "PLANS", "INVITATION"):
+    for name in ("STATE", "POLICY", "SITE", "LISTEN", "PLANS", "INVITATION", "AUTHORITY"):
         monkeypatch.setenv(f"GLOBAL_LAYERS_{name}", "elsewhere")
-    monkeypatch.setenv(AUTHORITY_VARIABLE, "/run/credentials/authority")
 
-    hospital, configuration = (
-        read_hospital(examples / "hospital.yaml"),
-        read_configuration(examples / "coordinator.yaml"),
-    )
-
-    assert hospital == before[0]
-    assert configuration == before[1].model_copy(update={"authority": "/run/credentials/authority"})
+    assert (read_hospital(examples / "hospital.yaml"), read_configuration(examples / "coordinator.yaml")) == before
