@@ -178,15 +178,10 @@ class LogProgram:
 
 def in_words(facts: Facts) -> str:
     """Return a record as one sentence: the event, and its facts by name."""
-    name, shown = str(facts.get("event", "record")).replace("_", " "), _from_one(facts)
+    name, number = str(facts.get("event", "record")).replace("_", " "), facts.get("round")
+    shown = {**facts, "round": number + 1} if isinstance(number, int) else facts  # people count rounds from 1
     rest = ", ".join(f"{key.replace('_', ' ')} {_shown(shown[key])}" for key in shown if key not in _SHOWN_APART)
     return f"{name[:1].upper()}{name[1:]}{': ' if rest else ''}{rest}."
-
-
-def _from_one(facts: Facts) -> Facts:
-    """Return the facts of a record for people, with rounds counted from 1. The log counts rounds from 0."""
-    number = facts.get("round")
-    return {**facts, "round": number + 1} if isinstance(number, int) else facts
 
 
 def _line(number: int, facts: Facts) -> str:

@@ -12,7 +12,6 @@ moment. It follows from plan and sums alone, so a record of it can be replayed. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
@@ -30,7 +29,6 @@ from protos.plan.manifest import (
     LARGEST_LOSS,
     LOSS_SCALE,
     SENSITIVITY_SCALE,
-    Manifest,
     largest_weight,
 )
 from protos.plan.network_plan import NetworkPlan
@@ -143,15 +141,6 @@ def _measure(plan: NetworkPlan, course: Course, round_number: int, sums: Sums) -
     is_better = loss < (LARGEST_LOSS if course.best is None else course.best[1])
     here = (round_number, loss)
     return replace(course, curve=(*course.curve, here), best=here if is_better else course.best)
-
-
-def news(manifest: Manifest, before: Course, after: Course) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield an event for the log for each decision that is in `after` but not in `before`."""
-    if after.sensitivities != before.sensitivities:
-        layers = [layer for layer, is_in in zip(manifest.layers, after.chosen, strict=True) if is_in]
-        yield "layers_chosen", {"layers": layers, "sensitivities": list(after.sensitivities)}
-    if after.training_rounds != before.training_rounds:
-        yield "training_ends_early", {"training_rounds": after.training_rounds}
 
 
 def announce(plan: AnnouncingPlan, course: Course, round_number: int, sums: Sums, values: Float32) -> Course:

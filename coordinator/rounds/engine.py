@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from coordinator.rounds.course import news
 from coordinator.rounds.phases import (
     Attempt,
     CloseRound,
@@ -460,13 +459,10 @@ class Engine:
             self._send(frozenset(some), Bind(offer.round, effect.attempt, run.plan.site_names, first))
 
     def _close(self, run: Run, store: RunStore, number: int) -> None:
-        before = run.course
         run.close_round(number)
         run.times.closed()
         store.closed(number)
         self._log.info("round_closed", run=run.name, round=run.rounds_made, contributors=len(run.terms.sites))
-        for event, facts in news(run.manifest, before, run.course):
-            self._log.info(event, run=run.name, **facts)
 
     def _void(self, run: Run, store: RunStore, void: VoidRound) -> None:
         facts = {"round": void.round, "attempt": void.attempt, "missing": sorted(void.missing)}
