@@ -82,5 +82,4 @@ def _concept(column: Mapping[str, Any], values: pd.Series[Any]) -> dict[str, Any
 
 
 def _codes(values: pd.Series[Any]) -> list[str]:
-    """Return the codes of a column, the most frequent first."""
     return [str(code) for code in values.value_counts().index]

@@ -110,7 +110,6 @@ class LogSource:
 
 
 def _write_new(output: Path, content: str) -> None:
-    """Write a new file (mode 0600). Raises UsageError: the file exists."""
     try:
         file = new_file(output)
     except FileExistsError as cause:

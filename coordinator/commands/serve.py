@@ -53,7 +53,6 @@ class _Parts:
 
 
 def _require_free(configuration: CoordinatorConfiguration) -> None:
-    """Check that no other program listens on the addresses of both ports."""
     for listen in (configuration.listen, configuration.enrolment_listen):
         if listen is not None and (taken := taken_addresses(listen)):
             raise ConfigurationError(
@@ -175,7 +174,6 @@ async def _first_of(
 
 
 async def _watch(parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
-    """Detect revocations within a second, send log checkpoints to be cosigned, and keep systemd's watchdog informed."""
     looked_at = -math.inf
     while True:
         if time.monotonic() - looked_at > _CERTIFICATE_SECONDS:
@@ -204,7 +202,6 @@ def _stop_on_signals() -> asyncio.Task[bool]:
 
 # Any: every type that JSON has
 def _told(engine: Engine, authority: Authority) -> dict[str, Any]:
-    """Return the engine's status and the remaining days of certificates."""
     facts, now = engine.status(), datetime.now(UTC)
     try:
         with Register(authority.register_path) as register:

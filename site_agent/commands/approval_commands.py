@@ -269,7 +269,6 @@ def _print(sections: Sequence[Section]) -> None:
 
 
 def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...], *, is_checked: bool) -> list[Section]:
-    """Return the sections of the review about this hospital: earlier plans, policy and approvals."""
     earlier = approvals.last_approved(hospital.state_path, plan)
     approval = approvals.find_approval(hospital.state_path, plan)
     sentences = [f"The policy refuses this plan: {reason}." for reason in refused] or ["The policy allows this plan."]

@@ -148,8 +148,6 @@ class _Guard:
 
 
 class _Pages:
-    """The pages of a console, and the actions of their buttons."""
-
     def __init__(self, setting: Setting, session: Session) -> None:
         self._setting, self._session = setting, session
         self._turn = asyncio.Lock()

@@ -94,7 +94,6 @@ def _places(model: SavedModel) -> list[int] | None:
 
 
 def _scores(task: Task, outputs: Tensor) -> Tensor:
-    """Convert outputs (rows, outputs) to probabilities. The outputs of a regression stay unchanged."""
     match task:
         case "binary":
             return outputs.sigmoid()
@@ -272,8 +271,6 @@ class _Number(_Part):
 
 
 class _Lines(_Part):
-    """A linear model's outputs, float64 (rows, outputs)."""
-
     slopes: Tensor
     starts: Tensor
 
