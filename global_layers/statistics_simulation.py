@@ -96,8 +96,10 @@ def _values(concept: Concept, table: pd.DataFrame, times: Set[str]) -> Any:
     if isinstance(concept, NumberConcept):
         try:  # as objects, because pandas converts dates to nanoseconds
             numbers = own.astype(object).to_numpy(np.float64, na_value=np.nan)
-        except (TypeError, ValueError):
-            return f"the column {concept.name} has dates or words: use a number in {concept.unit or 'its unit'}"
+        except (TypeError, ValueError, OverflowError):
+            numbers = np.array([np.inf])
+        if np.isinf(numbers).any():
+            return f"the column {concept.name} has dates, words or inf: use a number in {concept.unit or 'its unit'}"
         if concept.name in times and (numbers < 0).any():
             return f"the column {concept.name} has times below 0"
         return numbers

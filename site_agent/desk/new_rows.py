@@ -78,7 +78,8 @@ class NewRows:
         for one in self.left_out:
             for place, value in zip(one.places.tolist(), one.values, strict=True):
                 found[place].append(f"column {one.column}: {one.flaw.words}{f' ({value})' if value else ''}")
-        return tuple(map(_joined, found))
+        more = ([f"and {len(one) - _MOST_REASONS} more"] if len(one) > _MOST_REASONS else [] for one in found)
+        return tuple("; ".join([*one[:_MOST_REASONS], *others]) for one, others in zip(found, more, strict=True))
 
     @property
     def usable(self) -> Rows:
@@ -89,15 +90,11 @@ class NewRows:
         return np.flatnonzero(is_usable).astype(np.int64)
 
 
-def _joined(reasons: Sequence[str]) -> str:
-    others = len(reasons) - _MOST_REASONS
-    return "; ".join([*reasons[:_MOST_REASONS], *([f"and {others} more"] if others > 0 else [])])
-
-
 def shown(cell: object) -> str:
     """Return a value for a screen or a spreadsheet: short, on one line, without control characters."""
     text = f"{cell:g}" if isinstance(cell, float) else str(cell).strip()
-    plain = "".join(one if one.isprintable() and one not in ";|" else "\N{REPLACEMENT CHARACTER}" for one in text)
+    seen = (one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
+    plain = "".join(f"'{one}'" if one in ";|" else one for one in seen)  # where some spreadsheets split cells
     return plain if len(plain) <= _LONGEST_SHOWN else plain[: _LONGEST_SHOWN - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 

@@ -136,14 +136,11 @@ class Measures:
 
     def validation_of(self, loss: float) -> dict[str, int]:
         """Return the numbers that this site sends about the validation loss of one model."""
+        loss = min(loss, LARGEST_LOSS) if math.isfinite(loss) else LARGEST_LOSS
         return {
             "validation weight": self._validation_rows,
-            "validation loss": _integer(self._validation_weight * _or_largest(loss), LARGEST_LOSS, LOSS_SCALE),
+            "validation loss": _integer(self._validation_weight * loss, LARGEST_LOSS, LOSS_SCALE),
         }
-
-
-def _or_largest(loss: float) -> float:
-    return min(loss, LARGEST_LOSS) if math.isfinite(loss) else LARGEST_LOSS
 
 
 def _integer(value: float, largest: float, scale: int) -> int:

@@ -82,7 +82,7 @@ def test_a_mistake_in_a_notebook_has_its_place_and_no_traceback() -> None:
         "x names ": {"cox": cox | {"terms": ["agee"]}},
         "analyses.0.cox.ridge: ": {"cox": cox | {"ridge": pd.Timedelta(1)}},
     }
-    ages = pd.Timestamp(1990, 5, 4), pd.Timedelta(days=9), pd.Period("2024-05"), "fifty"
+    ages = pd.Timestamp(1990, 5, 4), pd.Timedelta(days=9), pd.Period("2024-05"), "fifty", -np.inf, 10**400
     wrong: list[tuple[str, Any, Any]] = [
         *((place, plan | {"analyses": [{"name": "x", **one}]}, sites) for place, one in analyses.items()),
         ("smalest_cell: ", plan | {"smalest_cell": 3}, sites),

@@ -51,7 +51,7 @@ _ANSWERS: Final = frozenset({"none", "nil", "nd", "keine", "normal", "na"})
 _POSITIVE: Final = re.compile(r"\d?\+{1,4}|\(\+\)|pos(itive?)?|traces?", re.I)  # beside it, - is the negative result
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _PADDED: Final = re.compile(r"0\d+", re.ASCII)  # a code, such as a postcode
-_CODE_NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
+_is_number: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?").fullmatch
 _DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{6}", re.ASCII)
 _PATTERNS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%Y%m%d")
 # A number of a patient with letters, such as P-10000: one word with a digit.
@@ -391,7 +391,7 @@ def _numeric(column: ColumnDraft, words: list[str]) -> Line:
     if len(values):
         is_far = far_values(values)
         low, high = rounded_range(float(values[~is_far].min()), float(values[~is_far].max()))
-        keys.append(("range", f"[{low:g}, {high:g}]"))
+        keys.append(("range", f"[{low:.15g}, {high:.15g}]"))
         words.append("range: widen it to the values that are possible in a patient; unit: add it")
         if is_far.any():
             words.append("suspicious: some values lie too far from the others. The range leaves them out")
@@ -403,7 +403,7 @@ def _numeric(column: ColumnDraft, words: list[str]) -> Line:
         keys.append(("missing_markers", _list(own)))
     keys += _limit(column, words)
     if column.other_texts and column.is_numeric:
-        words.append(f"{column.other_texts} cells have text that is not a number")
+        words.append(f"{column.other_texts} cells have text that is not a number, or an infinite one")
     return _line(column, "feature", [*keys, _missing(column, is_marked=bool(markers))], words)
 
 
@@ -434,10 +434,6 @@ def _list(codes: Sequence[str]) -> str:
     return "[" + ", ".join(code if _is_number(code) else json.dumps(code) for code in codes) + "]"
 
 
-def _is_number(code: str) -> bool:
-    return _CODE_NUMBER.fullmatch(code) is not None
-
-
 def noted_draft(name: str, decimal: str, cells: Sequence[str], notes: Mapping[str, FileNote]) -> ColumnDraft:
     """Return the draft of a column without the cells that its file calls missing. Notes are by name."""
     note = notes.get(name)
@@ -458,7 +454,8 @@ def noted_line(column: ColumnDraft, line: Line, note: FileNote | None) -> Line:
     if note.ignored and keys["role"] != "patient":
         return Line(keys=(("name", keys["name"]), ("role", "ignore")), words=(note.ignored,))
     labels = {canonical_code(code): label for code, label in note.labels.items() if not note.means_missing(code)}
-    if keys["role"] in ("feature", "target", "ignore") and len(labels) > 1 and column.codes.keys() <= labels.keys():
+    is_labelled = len(labels) > 1 and column.codes.keys() <= labels.keys() and (column.codes or not column.texts)
+    if keys["role"] in ("feature", "target", "ignore") and is_labelled:
         keys = _labelled(keys, labels)
         words = [word for word in words if "whole numbers" not in word and "all values are equal" not in word]
     elif note.labels:
@@ -469,7 +466,7 @@ def noted_line(column: ColumnDraft, line: Line, note: FileNote | None) -> Line:
             keys["unit"] = json.dumps(note.written_unit, ensure_ascii=False)
             words = [word.replace("; unit: add it", "") for word in words]
         if note.limits is not None:
-            keys["range"] = f"[{note.limits[0]:g}, {note.limits[1]:g}]"
+            keys["range"] = f"[{note.limits[0]:.15g}, {note.limits[1]:.15g}]"
     if column.declared and keys["role"] in ("feature", "group", "follow-up"):
         keys["missing_markers"] = json.dumps(list(column.declared))
         words.append("missing_markers: what the file calls missing; a reason such as 'not asked' can also be a code")

@@ -17,14 +17,15 @@ import pyarrow.compute as compute
 from site_agent.desk.examination.finding import Finding, counted, row_warning
 from site_agent.trainer.data.cell_rules import canonical_code
 from site_agent.trainer.data.run_table import is_missing
+from site_agent.trainer.data.table_sources import shortest
 from site_agent.trainer.data.tables import Table
 
-_POWER: Final = re.compile(r"\d(\.\d+)?[eE]\+?\d+", re.ASCII)
+_POWER: Final = re.compile(r"\d([.,]\d+)?[eE]\+?\d+", re.ASCII)
 _LONGER: Final = re.compile(r"\d{15,}(\d)(\.0)?", re.ASCII)  # than the 15 digits of a spreadsheet
 _FEWEST_ROUNDED: Final = 3
 _LONG: Final = re.compile(r"\d{8,15}(\.0)?", re.ASCII)
 _FLOAT_WHOLE: Final = 1 << 24  # above it, a float of 32 bits does not hold every whole number
-_FEWEST_FLOATS: Final = 10
+_FEWEST_FLOATS: Final = 10  # binary digits that other numbers would have there too
 _FEWEST_ROWS_OF_NOBODY: Final = 10
 _ROWS_OF_NOBODY: Final = 5
 _FEWEST_TWINS: Final = 3
@@ -67,7 +68,7 @@ def _canonical(text: str) -> str:
         for one in unicodedata.normalize("NFKC", text)
         if unicodedata.category(one) != "Cf"
     )
-    plain = f"{float(seen):.0f}" if _POWER.fullmatch(seen) else canonical_code(seen).casefold()
+    plain = f"{float(seen.replace(',', '.')):.0f}" if _POWER.fullmatch(seen) else canonical_code(seen).casefold()
     return plain.lstrip("0") or "0" if plain.isdecimal() else plain
 
 
@@ -75,7 +76,7 @@ def _alike(identifiers: Collection[str]) -> int:
     """Return how many identifiers are another spelling of one of the others."""
     names = arrow.array(identifiers, arrow.string())
     # Only these have another spelling than the one in lower case.
-    is_odd = compute.match_substring_regex(names, r"[^ -~]|[.]|^[+0-]|^\d[eE]")
+    is_odd = compute.match_substring_regex(names, r"[^ -~]|[.]|^[+0-]|^\d[,eE]")
     seen = arrow.array({_canonical(one) for one in names.filter(is_odd).to_pylist()}, arrow.string())
     plain = arrow.concat_arrays([seen, compute.utf8_lower(names.filter(compute.invert(is_odd)))])
     dashed = compute.replace_substring(plain, " ", "-").unique()
@@ -92,12 +93,12 @@ def identifier_findings(table: Table) -> Iterator[Finding]:
         return
     found = dict[str, str]()
     if alike := _alike(counts.keys()):
-        told = (
-            f"{alike} identifiers differ from others only in capitals, dashes, blanks, accents, zeros or hidden signs"
-        )
-        found["alike"] = f"{told}; are they one patient?"
+        told = "identifiers differ from others only in capitals, dashes, blanks, accents, zeros or hidden signs"
+        found["alike"] = f"{alike} {told}; are they one patient?"
     long = np.array([number for who in counts if _LONG.fullmatch(who) and (number := float(who)) > _FLOAT_WHOLE])
-    is_float = len(long) >= _FEWEST_FLOATS and bool((long == long.astype(np.float32)).all())
+    floats = long.astype(np.float32)
+    is_float = any((long == one).all() for one in (floats, shortest(floats)))
+    is_float = is_float and np.log2(np.spacing(floats)).sum() >= _FEWEST_FLOATS
     last = Counter(end[1] for who in counts if (end := _LONGER.fullmatch(who)))
     zeros = last["0"] if 2 * last["0"] >= last.total() else 0  # a tenth of all numbers ends in 0
     powers = [who for who in counts if _POWER.fullmatch(who)]

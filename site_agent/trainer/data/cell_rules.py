@@ -46,6 +46,8 @@ NOT_A_NUMBER: Final = Flaw("text where a number is declared")
 BEYOND_LIMIT: Final = Flaw(
     "a number behind < or >; declare `detection_limit` for a feature or outcome, or write the number"
 )
+_INFINITE: Final = re.compile(r"[+-]?inf(inity)?", re.I)
+INFINITE: Final = Flaw("an infinite number")
 TOO_LARGE: Final = Flaw("a number too large to compute with")
 PLAIN_DATE: Final = "%Y-%m-%d"
 MISSING: Final = Flaw("a missing value (the contract refuses it)")
@@ -110,7 +112,7 @@ class NumberRule:
         beyond = LIMIT.fullmatch(text) if len(text) <= LONGEST_NUMBER else None
         text = beyond[2] if beyond else text
         if len(text) > LONGEST_NUMBER or not _NUMBER.fullmatch(text):
-            return FAILED_FORMULA if text in ERROR_CODES else NOT_A_NUMBER
+            return FAILED_FORMULA if text in ERROR_CODES else INFINITE if _INFINITE.fullmatch(text) else NOT_A_NUMBER
         if beyond and self.detection_limit is None:
             return BEYOND_LIMIT
         value = float(text)
@@ -222,5 +224,5 @@ class IntervalRule:
 
 
 def folded(text: str) -> str:
-    """Return a text in the form in which texts are compared: in lower case, with one spelling for each accent."""
-    return unicodedata.normalize("NFC", text).strip().casefold()
+    """Return a unit in the form in which units are compared: in lower case, ² as 2, and the Greek letter mu as u."""
+    return unicodedata.normalize("NFKC", text).strip().casefold().replace("\u03bc", "u")

@@ -46,12 +46,9 @@ OTHER_FORMAT: Final = Flaw("a file that is neither PNG nor JPEG")
 DAMAGED: Final = Flaw("a damaged image file")
 SEVERAL: Final = Flaw("a file with several images")
 TRANSPARENT: Final = Flaw("an image with transparency (save it without transparency)")
-GREY: Final = Flaw("a grey image, and the contract declares channels: 3")
-COLOURED: Final = Flaw("an image in colour, and the contract declares channels: 1")
-FEW_BITS: Final = Flaw("an image with 2 or 4 bits (save it with 8 bits)")
-WIDE: Final = Flaw("an image with 16 bits, and the contract declares bits: 8")
-NARROW: Final = Flaw("an image with 8 bits, and the contract declares bits: 16")
-OTHER_PIXELS: Final = Flaw("an image with a palette, with black and white only, or for print (save it as grey or RGB)")
+OTHER_CHANNELS: Final = Flaw("a grey image where the contract declares channels: 3, or one in colour for channels: 1")
+OTHER_DEPTH: Final = Flaw("an image with 8 bits where the contract declares bits: 16, or with 16 where it declares 8")
+OTHER_PIXELS: Final = Flaw("an image with a palette, with 1, 2 or 4 bits, or for print (save it as grey or RGB)")
 TOO_MANY_PIXELS: Final = Flaw(f"an image of more than {LARGEST_FILE_PIXELS} pixels")
 
 NOT_DICOM: Final = Flaw("a file that is not DICOM")
@@ -82,9 +79,7 @@ def of_size(column: ImageColumn, width: int, height: int) -> Flaw | None:
 
 def of_channels(column: ImageColumn, channels: int) -> Flaw | None:
     """Return the flaw of a file whose number of channels differs from the contract, or None."""
-    if channels == column.image.channels:
-        return None
-    return GREY if channels == 1 else COLOURED
+    return None if channels == column.image.channels else OTHER_CHANNELS
 
 
 def other_size(column: ImageColumn) -> Flaw:
@@ -144,12 +139,10 @@ def _flaw_before_decoding(image: Image.Image, column: ImageColumn) -> Flaw | Non
         return flaw
     stored = " ".join(str(tile) for tile in getattr(image, "tile", ()))
     if ";2" in stored or ";4" in stored:
-        return FEW_BITS  # the library would silently stretch them to 8
+        return OTHER_PIXELS  # the library would silently stretch them to 8
     if bits == 8 and ";16" in stored:
         bits = 16  # for a colour image the library would drop the lower 8 bits without an error
-    if bits != column.bits:
-        return WIDE if bits == 16 else NARROW
-    return None
+    return None if bits == column.bits else OTHER_DEPTH
 
 
 def _decoded(image: Image.Image, column: ImageColumn) -> Intensities:

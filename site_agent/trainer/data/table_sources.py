@@ -189,7 +189,7 @@ def _rows(
                 doubts.append(Doubt(f"{words}; was it copied with `sqlite3 FILE \"VACUUM INTO 'COPY'\"`?"))
             if path.suffix.lower() == ".csv" and _COMPARED.search(form.query):
                 words = "the query takes the min or max of cells of CSV files, which are texts: 95 is above 140"
-                doubts.append(Doubt(f"{words}; write CAST(... AS DOUBLE) for numbers"))
+                doubts.append(Doubt(f"{words}; write CAST(... AS DOUBLE) for numbers, and AS DATE for days"))
             return query_records(path, form)
         case _:
             assert_never(form)

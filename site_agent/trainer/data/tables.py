@@ -347,6 +347,8 @@ class _Reading:
         names = [column.name for column in self.contract.columns]
         if 2 * len(set(map(written_name, first)).intersection(names)) > len(first):
             refuse(["the first row has the contract's names: remove this row, and bring the columns in their order"])
+        if marks := [mark for mark in ";\t|" if 2 * sum(mark in cell for cell in first) > len(first)]:
+            refuse([f"most cells of the first row have a {marks[0]!r} in them; {_DELIMITER}"])
         if self.for_prediction and len(first) == len(names) - 1:
             names.remove(self.contract.target.name)
         return {name: place for place, name in enumerate(names)}

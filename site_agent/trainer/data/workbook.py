@@ -14,7 +14,7 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import date
@@ -29,6 +29,7 @@ from openpyxl.utils.cell import coordinate_to_tuple
 from openpyxl.utils.exceptions import CellCoordinatesException, InvalidFileException
 from openpyxl.workbook import Workbook
 
+from site_agent.trainer.data.cell_rules import LIMIT_SIGNS
 from site_agent.trainer.data.contract import ExcelFormat
 from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.table_sources import Doubt, Row, Unreadable, cell_of
@@ -44,6 +45,11 @@ _DAMAGED: Final = (
 _STRICT: Final = b"http://purl.oclc.org/ooxml/spreadsheetml/main"
 _WRITTEN_DATE: Final = re.compile(r"(\d{1,2})[./-](\d{1,2})[./-](\d{4}|\d{2})")
 _LITERAL: Final = re.compile(r'"[^"]*"|\\.')  # in a cell's format
+_CONDITION: Final = re.compile(r"\[[^]]*\]")
+_SHOWN: Final = {
+    "%": "are shown in percent, and 45% is read as 0.45; declare the range of a share",
+    "<": "have a format that shows < or >, and what is shown as <5 is read as 5; write such cells as text",
+}
 _LAST_MONTH: Final = 12
 _NO_VALUE: Final = Unreadable("a formula without a saved value; open the workbook, let it compute, and save it")
 _MERGED: Final = Unreadable("a cell that is merged with another; unmerge the cells and write the value into each")
@@ -58,7 +64,7 @@ class _Sheet:
     hidden: set[int] = field(default_factory=set)
     zeros: Counter[int] = field(default_factory=Counter)  # by column, formulas whose saved value is 0
     others: Counter[int] = field(default_factory=Counter)  # by column, other cells with a number
-    percents: Counter[int] = field(default_factory=Counter)  # by column, cells that are shown in percent
+    shown: Counter[tuple[int, str]] = field(default_factory=Counter)  # by column, cells that are shown with a sign
 
 
 def sheet_rows(path: Path, form: ExcelFormat, doubts: list[Doubt], start: int) -> Generator[Row, None, None]:
@@ -113,16 +119,15 @@ def _rows_of(
     sheet: Any = sheets[form.sheet] if form.sheet is not None else visible[0]
     if sheet not in visible:
         doubts.append(Doubt("the declared sheet of the workbook is hidden"))
-    known = _looked_up(path, sheet._worksheet_path, _percent_styles(workbook))
+    known = _looked_up(path, sheet._worksheet_path, _signs(workbook))
     if known.hidden:
         doubts.append(Doubt(f"{len(known.hidden)} hidden or filtered rows of the sheet are read like all others"))
     for column, count in known.zeros.items():
         if not known.others[column] and count > 1:
             words = f"all {count} formulas have the saved value 0, as programs save that do not compute"
             doubts.append(Doubt(words, column - 1))
-    for column, count in (+known.percents).items():
-        words = f"{count} cells are shown in percent, and 45% is read as 0.45; declare the range of a share"
-        doubts.append(Doubt(words, column - 1, largest=2.0))
+    for (column, sign), count in known.shown.items():
+        doubts.append(Doubt(f"{count} cells {_SHOWN[sign]}", column - 1, largest=2.0 if sign == "%" else None))
     sheet.reset_dimensions()
     rows = _rows(sheet.iter_rows(values_only=True), known, doubts, start)
     header = next(rows, None)
@@ -137,13 +142,15 @@ def _rows_of(
     yield from rows
 
 
-def _percent_styles(workbook: Any) -> set[str]:
-    own = {164 + place: _LITERAL.sub("", form) for place, form in enumerate(workbook._number_formats)}
-    styles = (style.numFmtId for style in workbook._cell_styles)
-    return {str(place) for place, form in enumerate(styles) if form in (9, 10) or "%" in own.get(form, "")}
+def _signs(workbook: Any) -> dict[str, str]:
+    """Return the sign that each style shows and its cells do not have."""
+    own = {9: "%", 10: "%"} | {164 + place: form for place, form in enumerate(workbook._number_formats)}
+    forms = {str(place): own.get(style.numFmtId, "") for place, style in enumerate(workbook._cell_styles)}
+    limits = {place: "<" for place, form in forms.items() if set(LIMIT_SIGNS) & set(_CONDITION.sub("", form))}
+    return limits | {place: "%" for place, form in forms.items() if "%" in _LITERAL.sub("", form)}
 
 
-def _looked_up(path: Path, part: str, percents: set[str]) -> _Sheet:
+def _looked_up(path: Path, part: str, signs: Mapping[str, str]) -> _Sheet:
     found, is_header, row = _Sheet(), True, 0
     try:
         with zipfile.ZipFile(path) as archive, archive.open(part.removeprefix("/")) as xml:
@@ -157,7 +164,8 @@ def _looked_up(path: Path, part: str, percents: set[str]) -> _Sheet:
                             column = _number(name and coordinate_to_tuple(name)[1], after=column)
                             if not is_header:
                                 _look_at(cell, row, column, found)
-                                found.percents[column] += cell.get("s") in percents and len(cell) > 0
+                                if (sign := signs.get(cell.get("s") or "")) and len(cell):
+                                    found.shown[column, sign] += 1
                         if element.get("hidden") in ("1", "true") and cells:
                             found.hidden.add(row)
                         is_header = is_header and not cells

@@ -26,6 +26,7 @@ from site_agent.trainer.models.layers import (
     Activation,
     Linear,
     Network,
+    Normalisation,
     activation_of,
     parameter,
 )
@@ -44,13 +45,8 @@ class Convolution(nn.Module):
         return functional.conv2d(images, self.weight, self.bias, padding=KERNEL // 2)
 
 
-class ImageNormalisation(nn.Module):
+class ImageNormalisation(Normalisation):
     """Scales each image to mean 0 and variance 1, then computes γ·x + β."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.weight = parameter(channels)
-        self.bias = parameter(channels)
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalise images (B, channels, height, width)."""

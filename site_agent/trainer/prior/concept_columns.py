@@ -172,9 +172,11 @@ def mapped_number(concept: NumberConcept, one: Recorded) -> MappedNumber:
     if (one.unit or "") not in known:
         alike = [unit for unit in known if folded(unit) == folded(one.unit or "")]
         hint = f" If {alike[0]} is the same unit, write it so in the contract." if alike else ""
+        others = " or ".join(each.unit for each in concept.conversions)
+        told = f"converts only {others}" if others else "declares no conversion"
         raise wrong_mapping(
             f"{one.name} is in {one.unit or 'no unit'}, {concept.name} in {concept.unit or 'no unit'}, and the plan "
-            f"declares no conversion.{hint}"
+            f"{told}.{hint}"
         )
     factor, offset = known[one.unit or ""]
     return MappedNumber(feature=one.name, factor=factor, offset=offset, low=concept.low, high=concept.high)

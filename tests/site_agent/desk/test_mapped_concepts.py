@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from protos.plan.concepts import Question
+import pytest
+
+from protos.errors import ConfigurationError
+from protos.plan.concepts import NumberConcept, Question
 from protos.plan.plan import Plan, plan_from_json
 from site_agent.desk.mapped_concepts import concept_sections
 from site_agent.desk.plan_review import as_lines
 from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.prior.concept_columns import Recorded, mapped_number
 from tests.site_agent.trainer.prior.prior_federation import prior_plan
 
 OTHERS = ["berlin", "cluj", "delft"]
@@ -71,6 +75,10 @@ def test_a_unit_without_a_factor_is_told_before_anything_runs() -> None:
     assert "same unit" not in lines
     other = "\n".join(as_lines(concept_sections(_plan(), _contract(unit="mg/dL"), "ahus")))
     assert "If mg/dl is the same unit" in other
+    micro = json.dumps(CONCEPTS[0] | {"conversions": [{"unit": "\u00b5mol/l", "factor": 1.0}]})
+    with pytest.raises(ConfigurationError, match="same unit") as told:
+        mapped_number(NumberConcept.model_validate_json(micro), Recorded(name="chol", concept="c", unit="umol/L"))
+    assert "no conversion" not in told.value.what
     assert len({_contract(f"{sign}mol/l").digest for sign in "\u00b5\u03bc"}) == 1
 
 

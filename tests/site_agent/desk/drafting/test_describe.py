@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from openpyxl import Workbook
 from protos.errors import DataError
 from protos.plan.concepts import NumberConcept
 from protos.plan.documents import parse_document
-from site_agent.desk.drafting.column_draft import rounded_range
+from site_agent.desk.drafting.column_draft import ColumnDraft, feature_line, rounded_range
 from site_agent.desk.drafting.describe import describe
 from site_agent.desk.examination.examine import examine
 from site_agent.desk.examination.examined_columns import unlikely_markers
@@ -106,6 +107,8 @@ def test_a_drafted_range_holds_every_value_and_ends_at_none(seed: int) -> None:
     assert high > values.max()
     assert not {low, high} & set(values.tolist())
     assert low >= 0 or seed % 2 == 0
+    written = dict(feature_line(ColumnDraft("x", ".", map(repr, (1.8e8 + np.arange(30) / 8).tolist()))).keys)["range"]
+    assert json.loads(written) == [179999999.5, 180000004]
 
 
 @needs_heart

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -115,11 +116,25 @@ def test_the_event_is_what_labels_say_or_asked(labels: str, event: str | None) -
     assert f"positive: [{event or ''}]" in target_line(column, is_timed=False).text
 
 
-@pytest.mark.parametrize(("first", "step", "is_told"), [(2e7, 3, True), (4 * 10**15, 4, False), (10**17, 40, True)])
-def test_rounded_identifiers_are_told(tmp_path: Path, first: float, step: int, is_told: bool) -> None:
+def _float(number: int) -> str:
+    return f"{np.float32(number):.0f}"
+
+
+def _shortest(number: int) -> str:
+    return f"{float(str(np.float32(number))):.0f}"
+
+
+@pytest.mark.parametrize(
+    ("first", "step", "written", "is_told"),
+    [
+        *((2 * 10**7, 3, _float, True), (18 * 10**7, 10, _float, True), (18 * 10**7, 10, _shortest, True)),
+        *((12 * 10**8, 40, _shortest, True), (10**9, 10, str, False), (4 * 10**15, 4, str, False)),
+        *((10**17, 40, str, True), (1, 1, '"1,{}E+11"'.format, True)),
+    ],
+)
+def test_rounded_identifiers_are_told(tmp_path: Path, first: int, step: int, written: Any, is_told: bool) -> None:
     """Stata's type float stores several patients under one number; of whole numbers a tenth or more ends in 0."""
-    kind = int if isinstance(first, int) else np.float32
-    rows = [[str(int(kind(first + step * row))), *cells] for row, (_, *cells) in enumerate(_lines())]
+    rows = [[written(first + step * row), *cells] for row, (_, *cells) in enumerate(_lines())]
     found = survey_table(_file(tmp_path / "table.csv", rows), contract_from(_contract()))
     assert ("identifiers-rounded" in {one.key for one in examine(found, Split(seed=0)).findings}) == is_told
 

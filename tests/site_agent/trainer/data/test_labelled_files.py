@@ -144,6 +144,15 @@ def test_numbers_that_spss_calls_missing_are_asked_about(tmp_path: Path) -> None
     assert len(survey_table(path, drafted).doubts) == 1
 
 
+def test_labels_at_the_ends_of_a_scale_make_no_codes(tmp_path: Path) -> None:
+    """Most values between them have no label."""
+    path, frame = tmp_path / "table.sav", pd.DataFrame({"VAS": np.arange(101.0), "OUTCOME": np.arange(101) % 2})
+    pyreadstat.write_sav(frame, path, variable_value_labels={"VAS": {0: "none", 100: "worst"}})
+
+    assert isinstance(_drafted(path).features[0], NumericFeature)
+    assert "0 is none, 100 is worst" in describe(path).text
+
+
 def test_special_missing_values_are_not_numbers(tmp_path: Path) -> None:
     """`.a` of Stata stays apart from `.`, and a contract that does not declare it has an error."""
     frame, path = _frame(), tmp_path / "table.dta"

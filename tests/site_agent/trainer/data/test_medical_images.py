@@ -134,7 +134,7 @@ WORDS: dict[str, Flaw] = {
     "liver_1frame.dcm": image_formats.UNSCALED,
     "rtdose_1frame.dcm": image_formats.NOT_GREY_OR_RGB,
     "examples_palette.dcm": image_formats.NOT_GREY_OR_RGB,
-    "examples_rgb_color.dcm": image_formats.COLOURED,
+    "examples_rgb_color.dcm": image_formats.OTHER_CHANNELS,
 }
 
 
@@ -257,7 +257,8 @@ WRONG: dict[str, tuple[bytes, dict[str, Any], int | None, Flaw | str]] = {
     "voxels in the header": (with_header(VOLUME, vox_offset=0), {"files": AXIAL}, None, image_formats.IN_HEADER),
     "voxels in an extension": (VOLUME[:348] + b"\1" + VOLUME[349:], {"files": AXIAL}, None, image_formats.IN_HEADER),
     "deflated": (dicom(drawn(0), syntax="1.2.840.10008.1.2.1.99"), {}, None, image_formats.PACKED),
-    "grey for colour": (dicom(drawn(0)), {"image": {"height": 4, "width": 6, "channels": 3}}, None, image_formats.GREY),
+    "grey for colour": (dicom(drawn(0)), {"image": {"height": 4, "width": 6, "channels": 3}}, None,
+                        image_formats.OTHER_CHANNELS),
     "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(200), {}, None, image_formats.NOT_DICOM),
     "DICOM for NIfTI": (dicom(drawn(0)), {"files": AXIAL}, None, image_formats.NOT_NIFTI),
     "nothing for NIfTI": (b"\x5c\x01", {"files": AXIAL}, None, image_formats.NOT_NIFTI),

@@ -185,5 +185,6 @@ def test_the_example_contract_fits_the_public_database(
     assert survey.table.target is not None
     assert survey.table.target.sum() == 0
     assert found.errors
+    assert not survey.doubts
     with pytest.raises(DataError):
         prepared(sqlite, contract, Split(seed=1))

@@ -55,8 +55,8 @@ def test_types_of_duckdb_are_read_without_a_loss(tmp_path: Path) -> None:
 
 
 def _resource(kind: str, patient: int, **more: Any) -> str:
-    version = "/_history/2" if patient % 2 else ""
-    return json.dumps({"resourceType": kind, "subject": {"reference": f"Patient/{patient}{version}"}, **more}) + "\n"
+    whom = f"Patient/{patient}/_history/2" if patient % 2 else f"urn:uuid:{patient}"
+    return json.dumps({"resourceType": kind, "subject": {"reference": whom}, **more}) + "\n"
 
 
 def _result(patient: int, value: str, day: str, unit: str = "mg/L", **more: Any) -> str:
@@ -93,7 +93,7 @@ def test_fhir_resources_become_one_row_of_each_patient(tmp_path: Path) -> None:
     assert dict(zip(table.patients, table.features["diabetes"], strict=True))["2"] == 1
     assert table.target is not None
     assert table.target.sum() == 7
-    for flaw in (_result(1, "<5", "2020-02-01"), _result(1, "5", "2020-02-01", "mg/dL"), _result(1, "5", "2020")):
+    for flaw in (_result(1, "<5", "2020-02-01"), _result(99, "5", "2021-02-01"), _result(1, "5", "2020")):
         (tmp_path / "Observation.002.ndjson").write_text(flaw)
         assert [one.count for one in survey_table(tmp_path / "Patient.ndjson", contract).mistakes] == [1]
     whole, bundle = _result(1, "5", "2020-02-01"), json.dumps({"resourceType": "Bundle", "entry": people})

@@ -10,7 +10,7 @@ import signal
 import sqlite3
 import traceback
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -158,10 +158,10 @@ def test_a_damaged_parquet_file_is_read_or_refused(tmp_path: Path, seed: int) ->
         assert "Zebra" not in told  # it may also be read
 
 
-def _filled(path: Path) -> Path:
+def _filled(path: Path, lines: Sequence[Sequence[str]] = SMALL_ROWS) -> Path:
     with closing(sqlite3.connect(path)) as database:
         database.execute(f"CREATE TABLE visits ({', '.join(SMALL_HEADER)})")
-        rows = [[_typed(cell) for cell in row] for row in SMALL_ROWS]
+        rows = [[_typed(cell) for cell in row] for row in lines]
         database.executemany("INSERT INTO visits VALUES (?, ?, ?, ?, ?, ?)", rows)
         database.commit()
     return path
@@ -453,13 +453,7 @@ def test_the_parts_of_a_table_from_a_database_do_not_follow_its_order(tmp_path: 
     reading = _with_format('{kind: sql, query: "SELECT * FROM visits"}')
     parts, digests = [], set()
     for rows in (SMALL_ROWS, SMALL_ROWS[::-1]):
-        path = tmp_path / f"{len(parts)}.sqlite"
-        with closing(sqlite3.connect(path)) as one:
-            one.execute(f"CREATE TABLE visits ({', '.join(SMALL_HEADER)})")
-            typed = [[_typed(cell) for cell in row] for row in rows]
-            one.executemany("INSERT INTO visits VALUES (?, ?, ?, ?, ?, ?)", typed)
-            one.commit()
-        table = read_table(path, reading)
+        table = read_table(_filled(tmp_path / f"{len(parts)}.sqlite", rows), reading)
         split = split_rows(table, Split(test_share=0.25, validation_share=0.25, seed=7))
         features = np.stack(list(table.features.values()), axis=1)
         parts.append([features[rows] for rows in (split.training, split.validation, split.test)])

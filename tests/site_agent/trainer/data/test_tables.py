@@ -70,6 +70,7 @@ def test_a_german_export_is_read(tmp_path: Path) -> None:
     [
         (_changed(4, 0, "Zebra"), "column Age: text where a number is declared in row 6"),
         (_changed(4, 0, "nan"), "column Age: text where a number is declared in row 6"),
+        (_changed(4, 0, "-Infinity"), "column Age: an infinite number in row 6"),
         (_changed(4, 0, "1_0"), "column Age: text where a number is declared in row 6"),
         (_changed(4, 1, "1e300"), "column chol: a number too large"),
         (_changed(4, 0, "130"), "column Age: a number outside the declared range 0 to 120 in row 6"),
@@ -170,6 +171,8 @@ def test_prediction_without_a_header_may_leave_out_the_target(write: Write) -> N
     assert table.features["Age"][1] == 67
     with pytest.raises(DataError, match="names"):
         survey_new_rows(write(SMALL_ROWS, SMALL_HEADER[::-1]), contract)
+    with pytest.raises(DataError, match="delimiter"):
+        survey_new_rows(write([["63", *["0;1"] * 5]] * 12, None), contract)
 
 
 def _with_patients(*, one_row: bool) -> Contract:
