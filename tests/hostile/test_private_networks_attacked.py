@@ -31,8 +31,8 @@ _NEURONS, _COLUMNS = 400, 6
 
 def plan_of(epsilon: float) -> Plan:
     """A plan for the audit at four sites, with as many canaries as its own network has room for."""
-    content = json.loads(private_network_plan({"epsilon": epsilon, "delta": DELTA, "clip": 1.0}).canonical)
-    return canary_plan(content, 10, neurons=NEURONS_OF_A_PLAN)
+    content = json.loads(private_network_plan().canonical)
+    return canary_plan(content, 10, neurons=NEURONS_OF_A_PLAN, epsilon=epsilon, delta=DELTA, clip=1.0)
 
 
 def attacked(plan: Plan, seed: int, noise: Noise = with_noise) -> Audited:

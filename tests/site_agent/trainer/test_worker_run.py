@@ -8,11 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
+from benchmarks.prior.prior_gain import CONCEPTS, uci_tables
+from benchmarks.private_networks import network_plan_of
 from coordinator.rounds.phases import Gathering
 from coordinator.rounds.run import new_run, terms_of
 from protos.plan.exchange import stage_at
-from protos.plan.plan import Plan
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan, plan_from_json
 from protos.wire.messages import SiteReason, Stage
 from site_agent.desk import after_rounds
 from site_agent.gate.door import Builder, payload_bytes
@@ -97,3 +101,38 @@ def test_a_restarted_trainer_skips_no_round(tmp_path: Path) -> None:
     assert isinstance(later, Failed)
     assert later.reason is SiteReason.STATE_LOST
     assert isinstance(answer_to(0), Trained)  # from the state that it has
+
+
+def test_private_layers_over_the_trainer_socket_follow_from_the_sums_that_the_gate_returns(tmp_path: Path) -> None:
+    """A trainer that joins at the second round answers it as one that made the first. Without all sums it refuses."""
+    uci = CONCEPTS.parent
+    changes = {"method": {"name": "fedper"}, "outputs": None}
+    whole = json.loads(network_plan_of(uci_tables(uci), 1.0, rounds=3, hidden=(4,)).canonical)
+    plan = plan_from_json(json.dumps(whole | changes))
+    manifest, own = manifest_of(plan), plan.own_numbers
+    down, shared = manifest.initial_parameters(plan.seed).tobytes(), 8 * len(manifest.scalars)
+
+    def answers(name: str, *payloads: tuple[int, bytes]) -> list[Message]:
+        asked = ScriptedSocket(
+            Prepare("run-1", plan.canonical), *(train(number, memoryview(bytearray(sent))) for number, sent in payloads)
+        )
+        (tmp_path / name).mkdir()
+        config = make_site(tmp_path / name)
+        content = yaml.safe_load(config.read_text()) | {"site": "va"}
+        content["data"] |= {"table": str(uci / "va.data"), "contract": str(uci / "va.yaml")}
+        config.write_text(yaml.safe_dump(content))
+        approve_plan(config, plan)
+        Worker(read_hospital(config), asked, after_rounds).serve()  # type: ignore[arg-type]
+        return asked.answers
+
+    kept = [np.full(own, size << 34, "<i8").tobytes() for size in (0, 1, 2)]
+    _, first, second = answers("one", (0, down + kept[0]), (1, down + kept[1]))
+    _, late = answers("two", (1, down + kept[1]))
+    _, other = answers("three", (1, down + kept[2]))
+    _, short = answers("four", (1, kept[1][8:]))
+
+    assert own == 4 + 1
+    assert len(first.payload) == shared + 8 * own
+    assert bytes(second.payload)[:shared] == bytes(late.payload)[:shared] != bytes(other.payload)[:shared]
+    assert bytes(second.payload)[shared:] != bytes(late.payload)[shared:]  # noise of their own
+    assert isinstance(short, Failed)
