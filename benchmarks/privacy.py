@@ -44,13 +44,13 @@ from protos.plan.prior_plan import PriorPlan
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.privacy.discrete_gaussian import discrete_gaussian
-from protos.statistics.intercepts import binomial_intercept
 from protos.wire.messages import Stage
 from site_agent.gate.privacy_ledger import with_noise
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.dataset import prepare_rows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.prior_study import PriorStudy
+from site_agent.trainer.prior.site_sums import profiled_intercept
 from site_agent.trainer.requests import Asked
 
 Numbers = npt.NDArray[np.float64]
@@ -123,7 +123,7 @@ def area(split: Split, slopes: Numbers) -> float:
             values = np.array(study._table.target)[rows]
             design = np.nan_to_num((_values(study, part) - means) / deviations)
             lines[part] = design @ slopes[0], values
-        start = binomial_intercept(*lines["training"])
+        start = profiled_intercept(*lines["training"], is_number=False)
         scores.append(lines["test"][0] + start)
         outcomes.append(lines["test"][1])
     return float(roc_auc_score(np.concatenate(outcomes), np.concatenate(scores)))

@@ -104,7 +104,7 @@ def _of_prior(
     for name, member in members.items():
         known = studies[name].known_by_others()
         own = fit_own_models(member.dataset, Seeds.published(seed, name).own("join"))
-        join = joined_with(studies[name], known, own)
+        join = joined_with(studies[name], known, member.preprocessing, own)
         design = known.design(studies[name].part("test"), len(member.dataset.test)).astype("float32")
         inputs = member.dataset.test.features
         joined, alone = (member.auroc(one.outputs(inputs, design)[:, 0]) for one in (join.model, join.alone))

@@ -28,6 +28,7 @@ from site_agent.desk.results.joining_models import fit_own_models
 from site_agent.desk.results.prior_report import joined_with
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import SplitRows, prepare_rows
+from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.tables import Table, read_table
 from site_agent.trainer.prior.prior_study import PriorStudy
 
@@ -91,16 +92,16 @@ def split_of(table: Table, rows: int, seed: int) -> SplitRows:
 
 def gains(tables: Mapping[str, Table], plan: Plan, rows: int, seed: int) -> dict[str, float]:
     """Return for each site of one split the AUROC of the joined model minus that of the model without the others."""
-    studies: dict[str, PriorStudy] = {}
+    studies: dict[str, tuple[PriorStudy, Preprocessing]] = {}
     for name, table in tables.items():
         split = split_of(table, rows, seed)
-        dataset, _ = prepare_rows(table, split)
-        studies[name] = PriorStudy(plan, dataset, table, split, site=name, secret=bytes(32), fewest=0)
-    run_rounds(plan, studies)
+        dataset, preprocessing = prepare_rows(table, split)
+        studies[name] = PriorStudy(plan, dataset, table, split, site=name, secret=bytes(32), fewest=0), preprocessing
+    run_rounds(plan, {name: study for name, (study, _) in studies.items()})
     found = {}
-    for name, study in studies.items():
+    for name, (study, preprocessing) in studies.items():
         known, test = study.known_by_others(), study.own.test
-        join = joined_with(study, known, fit_own_models(study.own, seed))
+        join = joined_with(study, known, preprocessing, fit_own_models(study.own, seed))
         design = known.design(study.part("test"), len(test)).astype(np.float32)
         joined, alone = (
             float(roc_auc_score(test.targets, model.outputs(test.features, design)[:, 0]))

@@ -10,7 +10,7 @@ their sums over the sites. The rules:
 
 Sources: Newton's method for penalised logistic regression (Hastie, Tibshirani, Friedman 2009, section 4.4.1). Each site
 has its own intercept, which the site profiles out. Bounds: with columns of squared sum at most N over all rows,
-Cauchy-Schwarz gives |sum H| <= N / 4, and |sum g| <= N.
+Cauchy-Schwarz gives |sum H| <= N / 4 for a class and N for a number, and |sum g| <= N.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 NEWTON_SCALE: Final = 1 << 36
-LARGEST_WEIGHT: Final = 0.25  # of one row in the Hessian
 CONVERGED: Final = 1e-8  # the largest change of a coefficient in the last step, in standardised units
 _PARTS: Final = 4  # 16-bit parts of one 64-bit integer
 _ROUNDING: Final = 1e-6  # the error of a sum of this many numbers rounded to 2**-37, and of an eigenvalue in float64
@@ -80,17 +79,18 @@ class NewtonSums:
         """Return these sums minus the sums of one site."""
         return NewtonSums(hessian=self.hessian - own.hessian, gradient=self.gradient - own.gradient)
 
-    def require_possible(self, rows: float) -> None:
+    def require_possible(self, rows: float, largest_weight: float) -> None:
         """Check that honest sites with this number of rows can have sent these sums.
 
         Args:
             rows: N, at least the squared sum of every standardised column.
+            largest_weight: of one row in H: 1/4 for classes, 1 for numbers.
 
         Raises:
             OutOfBound: an entry is beyond its bound, or H is not positive semidefinite.
         """
         slack = _ROUNDING * (1.0 + rows)
-        if np.abs(self.hessian).max(initial=0.0) > rows * LARGEST_WEIGHT + slack:
+        if np.abs(self.hessian).max(initial=0.0) > rows * largest_weight + slack:
             raise OutOfBound("an entry of the Hessian beyond its bound")
         if np.abs(self.gradient).max(initial=0.0) > rows + slack:
             raise OutOfBound("an entry of the gradient beyond its bound")

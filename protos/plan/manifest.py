@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from protos.errors import ConfigurationError
 from protos.numbers.chunk_layout import Layout
-from protos.numbers.newton_sums import LARGEST_WEIGHT, NEWTON_SCALE
+from protos.numbers.newton_sums import NEWTON_SCALE
 from protos.plan.architecture import FromFile, NamedTensors, TensorSpec, network_tensors
 from protos.plan.canonical import digest
 from protos.plan.compatibility import missing_parts
@@ -254,12 +254,12 @@ def _prior_scalars(prior: PriorPlan) -> Iterator[Scalar]:
         return
     for name in prior.statistics_names:
         kind = name.partition(" ")[0]
-        # For classes a sum is a count. For columns it is a sum of values between 0 and 1.
-        is_count = kind in ("count", "outcomes") or name.startswith("sum outcome")
+        # For classes a sum is a count. For columns and numbers it is a sum of values between 0 and 1.
+        is_count = kind in ("count", "outcomes") or (name.startswith("sum outcome") and not prior.is_number)
         scale = 1 if is_count or kind == "voids" else PRIOR_MOMENT_SCALE
         yield Scalar(name, 1 if kind == "voids" else rows * scale, Stage.STATISTICS, scale)
     for name in prior.newton_names:
-        share = LARGEST_WEIGHT if name.startswith("hessian") else 1.0
+        share = prior.largest_weight if name.startswith("hessian") else 1.0
         bound = int(rows * share * NEWTON_SCALE)
         yield Scalar(name, bound, Stage.NEWTON, NEWTON_SCALE, is_signed=True)
     yield Scalar(GUARD, rows * LARGEST_ROW_LOSS * GUARD_SCALE, Stage.GUARD, GUARD_SCALE, is_signed=True)

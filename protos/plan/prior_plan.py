@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache, cached_property
 from itertools import combinations, combinations_with_replacement
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeAlias, assert_never
 
 from pydantic import Field, StrictInt
 
 from protos.plan.announcing_plan import AnnouncingPlan
-from protos.plan.concepts import Concept, ConceptColumn, NumberConcept, Text, columns_of
+from protos.plan.concepts import Concept, ConceptColumn, LowAndHigh, NumberConcept, Text, columns_of
+from protos.plan.documents import Document
 from protos.plan.methods import FEDERATED_PRIOR
 from protos.plan.plan_head import MOST_SITES, ListedSite, Stages, why_not_listed
 from protos.plan.private_prior import PrivateSums
@@ -26,6 +27,33 @@ from protos.wire.messages import Stage
 
 MOST_SUMS: Final = 1 << 17  # of one round: about 500 columns of a regression with one outcome
 MOMENTS: Final = ("voids", "count", "sum", "squares")
+
+
+class YesOrNo(Document):
+    """The outcome is present or absent."""
+
+    task: Literal["binary"]
+
+
+class OneOfClasses(Document):
+    """The outcome is one of these classes. One regression for each class predicts this class against all others."""
+
+    task: Literal["multi-class"]
+    classes: tuple[Text, ...] = Field(min_length=3, max_length=50)
+
+
+class Number(LowAndHigh):
+    """The outcome is a number."""
+
+    task: Literal["regression"]
+
+    @property
+    def width(self) -> float:
+        """Return the width of the outcome's range: the highest value minus the lowest value."""
+        return self.high - self.low
+
+
+PriorOutcome: TypeAlias = Annotated[YesOrNo | OneOfClasses | Number, Field(discriminator="task")]
 
 
 class PriorSite(ListedSite):
@@ -38,8 +66,7 @@ class PriorPlan(AnnouncingPlan):
     """A plan in which sites fit a regression on common concepts from sums.
 
     Attributes:
-        classes: of the outcome that all sites predict, three or more. One regression predicts each of them against all
-            others. Without classes the outcome is present or absent.
+        outcome: the kind of outcome that all sites predict.
         ridge: the penalty is ridge / 2 times the squared coefficients, in standardised units.
         newton_rounds: the largest number of Newton rounds; they stop when no coefficient moves by 1e-8.
         fewest_sites: the number of sites that must record a concept, according to the plan. With three, each of the
@@ -52,7 +79,7 @@ class PriorPlan(AnnouncingPlan):
     kind: Literal["prior"]
     sites: Annotated[tuple[PriorSite, ...], Field(min_length=1, max_length=MOST_SITES)]
     concepts: tuple[Concept, ...] = Field(min_length=1, max_length=500)
-    classes: tuple[Text, ...] = Field(default=(), max_length=50)
+    outcome: PriorOutcome = YesOrNo(task="binary")
     ridge: float = Field(default=10.0, gt=0, le=1e6)
     newton_rounds: StrictInt = Field(default=15, ge=1, le=50)
 
@@ -64,10 +91,13 @@ class PriorPlan(AnnouncingPlan):
             yield f"the concepts have {columns} columns and need {sums:,} sums in a round; {MOST_SUMS:,} are allowed"
             return
         yield from why_not_listed(self.concepts, self.site_names)
-        if len(set(self.classes)) != len(self.classes) or len(self.classes) in (1, 2):
-            yield "classes lists a class twice, or fewer than three. For an outcome of two classes, remove the key"
-        if self.privacy is not None and self.classes:
-            yield "privacy: the program cannot clip the gradients of several classes yet. Remove classes"
+        if len(set(self.outputs)) != len(self.outputs):
+            yield "the outcome lists a class twice"
+        if self.privacy is not None and not isinstance(self.outcome, YesOrNo):
+            yield (
+                "privacy: the outcome must be binary, because the program cannot clip the gradients of other outcomes "
+                "yet"
+            )
         yield from self.why_too_many_rows()
         places = {name: 1 << place for place, name in enumerate(self.site_names)}
         sets = [
@@ -89,10 +119,13 @@ class PriorPlan(AnnouncingPlan):
 
     @cached_property
     def stages(self) -> Stages:
-        """Return the stages: statistics, Newton rounds and the guard; with privacy one round sends all sums."""
+        """Return the stages: statistics, Newton rounds and the guard; with privacy one round sends all sums.
+
+        A number as the outcome needs one Newton round, because one step is then exact.
+        """
         if self.privacy is not None:
             return ((Stage.STATISTICS, 1),)
-        return (Stage.STATISTICS, 1), (Stage.NEWTON, self.newton_rounds), (Stage.GUARD, 1)
+        return (Stage.STATISTICS, 1), (Stage.NEWTON, 1 if self.is_number else self.newton_rounds), (Stage.GUARD, 1)
 
     @property
     def may_end_early(self) -> bool:
@@ -119,7 +152,23 @@ class PriorPlan(AnnouncingPlan):
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         """Return the name of each fitted regression."""
-        return tuple(f"outcome={name}" for name in self.classes) or ("outcome",)
+        match self.outcome:
+            case YesOrNo() | Number():
+                return ("outcome",)
+            case OneOfClasses(classes=classes):
+                return tuple(f"outcome={name}" for name in classes)
+            case other:
+                assert_never(other)
+
+    @property
+    def is_number(self) -> bool:
+        """Return whether the outcome is a number."""
+        return isinstance(self.outcome, Number)
+
+    @property
+    def largest_weight(self) -> float:
+        """Return the largest weight that one row can have in the Hessian."""
+        return 1.0 if self.is_number else 0.25
 
     @cached_property
     def statistics_names(self) -> tuple[str, ...]:
@@ -131,7 +180,8 @@ class PriorPlan(AnnouncingPlan):
         if self.private is not None:
             return self.private.names
         moments = [f"{kind} {column.name}" for column in self.columns for kind in MOMENTS]
-        return (*moments, "outcomes", *(f"sum {output}" for output in self.outputs))
+        outcomes = [f"sum {output}" for output in self.outputs]
+        return (*moments, "outcomes", *outcomes, *(["squares outcome"] if self.is_number else []))
 
     @cached_property
     def newton_names(self) -> tuple[str, ...]:

@@ -39,7 +39,8 @@ class Standard:
         means, deviations: float64 of shape (columns,), of values scaled from the concept's range to 0..1.
         is_used: bool of shape (columns,): no site has too few values of the column, and it varies.
         rows: training rows with an outcome, of all sites; None in the private form, which does not count them.
-        outcome_means: float64 of shape (outputs,): shares of classes.
+        outcome_means: float64 of shape (outputs,): shares of classes, or the number's mean in 0..1.
+        outcome_deviation: the deviation of a number, in 0..1; 1 for classes.
     """
 
     means: Float64 = field(repr=False)
@@ -47,6 +48,7 @@ class Standard:
     is_used: npt.NDArray[np.bool_]
     rows: int | None
     outcome_means: Float64 = field(repr=False)
+    outcome_deviation: float
 
     def applied(self, values: Float64) -> Float64:
         """Standardise values in 0..1, float64 of shape (rows, columns). Missing values and unused columns become 0."""
@@ -90,12 +92,18 @@ class AnnouncedSums:
         means, deviations = _moments(np.maximum(counts, 1.0), sums, squares)
         enough = is_whole & (deviations > _NARROWEST)
         totals = np.array([found[f"sum {output}"] for output in prior.outputs], np.float64)
+        if prior.is_number:
+            all_rows, of_squares = np.full(1, float(rows)), np.full(1, float(found["squares outcome"]))
+            outcome_means, outcome_deviations = _moments(all_rows, totals, of_squares)
+        else:
+            outcome_means, outcome_deviations = totals / rows, np.ones(1)
         return Standard(
             means=means,
             deviations=np.where(enough, deviations, 1.0),
             is_used=enough,
             rows=rows,
-            outcome_means=totals / rows,
+            outcome_means=outcome_means,
+            outcome_deviation=max(float(outcome_deviations[0]), _NARROWEST),
         )
 
     def without(self, own: Sequence[int]) -> Standard:
@@ -124,7 +132,7 @@ class AnnouncedSums:
     def coefficients(self, rounds: int) -> tuple[Float64, ...]:
         """Return the coefficients before each of `rounds` Newton rounds, and the coefficients after the last one.
 
-        A longer step is shortened to LARGEST_STEP in each regression.
+        For classes, a longer step is shortened to LARGEST_STEP in each regression.
 
         Returns:
             rounds + 1 arrays of shape (outputs, columns); the first one is 0.
@@ -138,23 +146,29 @@ class AnnouncedSums:
         path = [np.zeros((len(prior.outputs), len(prior.columns)))]
         for number in range(1, rounds + 1):
             sums = self.newton(number)
-            sums.require_possible(rows or 0)
+            sums.require_possible(rows or 0, prior.largest_weight)
             step = sums.next_coefficients(path[-1], prior.ridge) - path[-1]
             # With a rare outcome, whole steps from 0 go too far and come back, and few patients would decide the next.
-            step /= np.maximum(1.0, np.abs(step).max(axis=1, keepdims=True) / LARGEST_STEP)
+            if not prior.is_number:
+                step /= np.maximum(1.0, np.abs(step).max(axis=1, keepdims=True) / LARGEST_STEP)
             path.append(path[-1] + step)
         return tuple(path)
 
     @property
     def guard(self) -> float:
-        """Return how much the score of the other sites reduces the log loss, summed over all sites."""
+        """Return how much the score of the other sites reduces the log loss, summed over all sites.
+
+        For numbers it is half the decrease of squared errors.
+        """
         return self._words[-1] / GUARD_SCALE
 
 
 def _declared(private: PrivateSums) -> Standard:
     means, deviations = private.standard
     is_used, halves = np.ones(len(means), np.bool_), np.full(1, 0.5)
-    return Standard(means=means, deviations=deviations, is_used=is_used, rows=None, outcome_means=halves)
+    return Standard(
+        means=means, deviations=deviations, is_used=is_used, rows=None, outcome_means=halves, outcome_deviation=1.0
+    )
 
 
 def place_sums(vector: Float32, place: slice, integers: Sequence[int]) -> None:

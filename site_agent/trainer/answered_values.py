@@ -36,7 +36,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from host.record_store import Store
 from protos.errors import RefusedError
 from protos.plan.canonical import pack
-from protos.plan.concepts import ConceptColumn
+from protos.plan.concepts import ConceptColumn, LowAndHigh
 from site_agent.trainer.data.columns import CategoricalFeature
 from site_agent.trainer.data.preprocessing import Rows
 from site_agent.trainer.data.tables import Table
@@ -143,13 +143,15 @@ def features_of(table: Table, rows: Rows) -> dict[str, Values]:
     return found | {f"mark {place}": Values(values=marks[rows]) for place, marks in enumerate(table.marks)}
 
 
-def outcomes_of(table: Table, rows: Rows) -> dict[str, Values]:
-    """Return the outcome of some rows."""
+def outcomes_of(table: Table, rows: Rows, outcome: LowAndHigh | None = None) -> dict[str, Values]:
+    """Return the outcome of some rows, and as a plan maps it if the outcome is a number."""
     if table.target is None:
         return {}
     target, own = table.contract.target, table.target[rows]
     if target.classes:
         return codes_of(target.name, own, target.classes)
+    if outcome is not None:
+        return numbers_of(target.name, own, outcome.low, outcome.high)
     return {target.name: Values(values=own)}
 
 

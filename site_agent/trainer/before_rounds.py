@@ -14,7 +14,7 @@ from host.starting_files import starting_values
 from protos.plan.concepts import columns_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
-from protos.plan.prior_plan import PriorPlan
+from protos.plan.prior_plan import Number, PriorPlan
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
 from site_agent.hospital import Hospital
@@ -133,7 +133,7 @@ def _remember_prior(hospital: Hospital, study: PriorStudy, table: Table, rows: S
 
     plan = study.prior
     used = concepts_of(plan.columns, study.mapped, table, rows.training)
-    used |= outcomes_of(table, rows.training)
+    used |= outcomes_of(table, rows.training, plan.outcome if isinstance(plan.outcome, Number) else None)
     used |= {f"outcome {place}, mapped": Values(values=own) for place, own in enumerate(study.outcomes.T)}
     folder, patients = hospital.state_path / "models", patients_of(table, rows.training)
     remember(folder, plan.run_name, used, hospital.policy.smallest_cell, patients)

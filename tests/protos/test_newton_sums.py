@@ -66,7 +66,7 @@ def test_impossible_sums_are_refused(change: str) -> None:
     design = np.random.default_rng(1).normal(size=(100, 3))
     design /= np.sqrt((design**2).mean(axis=0))
     honest = NewtonSums(hessian=(design.T @ design / 4)[None], gradient=np.zeros((1, 3)))
-    honest.require_possible(100)
+    honest.require_possible(100, 0.25)
     wrong = NewtonSums(hessian=honest.hessian.copy(), gradient=honest.gradient.copy())
     if change == "hessian":
         wrong.hessian[0, 0, 0] = 25.1
@@ -77,4 +77,4 @@ def test_impossible_sums_are_refused(change: str) -> None:
         wrong.hessian[0, 0, 0] = 20.0
 
     with pytest.raises(OutOfBound):
-        wrong.require_possible(100)
+        wrong.require_possible(100, 0.25)

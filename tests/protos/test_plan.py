@@ -82,7 +82,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         HEAD
         | {
             "concepts": [CONCEPTS[0] | {"name": "chol"}],
-            "classes": ["a", "b", "c"],
+            "outcome": {"task": "regression", "low": 0.0, "high": 9.0},
             "ridge": 1.0,
             "newton_rounds": 3,
             "fewest_sites": 3,
@@ -299,7 +299,7 @@ def test_a_changed_byte_is_another_plan_or_none(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"classes": ["mild", "mild", "severe"]},
+        {"outcome": {"task": "multi-class", "classes": ["mild", "mild", "severe"]}},
         {"concepts": [CONCEPTS[0] | {"recorded_by": []}]},
     ],
 )

@@ -68,7 +68,7 @@ class NaturalSites:
                 concepts.append({**concept, "recorded_by": recorded_by})
         keys: dict[str, Any] = {"kind": "prior", "fewest_sites": FEWEST_SITES, "rows_per_unknown": 1.0}
         if self.classes:
-            keys["classes"] = list(self.classes)
+            keys["outcome"] = {"task": "multi-class", "classes": list(self.classes)}
         return experiment_plan(members, seed, **keys, concepts=concepts)
 
 

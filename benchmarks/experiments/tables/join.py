@@ -203,7 +203,7 @@ def measured(sites: NaturalSites, members: Members, site: str, seed: int) -> dic
     studies = {name: member.study(plan, name) for name, member in members.items()}
     run_rounds(plan, studies)
     known, fits = studies[site].known_by_others(), fit_own_models(own.dataset, seeds.own("join"))
-    join = joined_with(studies[site], known, fits)
+    join = joined_with(studies[site], known, own.preprocessing, fits)
     strangers = {
         name: member if name == site else member.permuted((seed, place, _PERMUTED))
         for place, (name, member) in enumerate(members.items())
@@ -211,7 +211,7 @@ def measured(sites: NaturalSites, members: Members, site: str, seed: int) -> dic
     others = {name: member.study(plan, name) for name, member in strangers.items()}
     run_rounds(plan, others)
     noise = others[site].known_by_others()
-    misled = joined_with(others[site], noise, fits)
+    misled = joined_with(others[site], noise, own.preprocessing, fits)
     found = {
         "best local": _best_local(own, seeds),
         "federated-prior": _joined(own, studies[site], known, join.model),

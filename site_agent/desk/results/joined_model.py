@@ -1,6 +1,6 @@
 """Combines three models of one site: its own regression, its own forest, and the other hospitals' score.
 
-All three give logits (for several classes logarithms of probabilities). The
+All three give logits (for several classes logarithms of probabilities, for a regression the numbers themselves). The
 joined model is their weighted mean. The site's own rows decide the weights. It consists of numbers, so it is saved,
 exported and read without unpickling.
 """
@@ -39,7 +39,7 @@ class JoinedModel:
     weights: Float64
 
     def outputs(self, own: Float32, concepts: Float32) -> Float64:
-        """Return the joined model's outputs, float64 (rows, outputs): logits or logarithms of probabilities.
+        """Return the joined model's outputs, float64 (rows, outputs): logits, logarithms of probabilities, or numbers.
 
         `own` is float32 (rows, own columns), encoded; `concepts` is float32 (rows, concept columns), standardised.
         """
@@ -73,7 +73,7 @@ def joined_model_of(task: Task, arrays: Mapping[str, npt.NDArray[np.generic]]) -
 
 
 def on_scale(task: Task, lines: Float64) -> Float64:
-    """Convert a linear model's outputs, (rows, outputs), to the scale of the joined model."""
+    """Convert a linear model's outputs, (rows, outputs), to the scale of the joined model: logits or numbers."""
     if task != "multi-class":
         return lines
     raised = lines - lines.max(axis=1, keepdims=True)

@@ -20,15 +20,15 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize_scalar
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.linear_model import LogisticRegression, Ridge
 
 from protos.errors import DataError
-from protos.statistics.intercepts import binomial_intercept
 from site_agent.desk.results.joined_model import JoinedModel, of_others, on_scale, weighted
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.fitted_models import Forest, Lines, forest_of, lines_of, on_bounded_scale
+from site_agent.trainer.prior.site_sums import profiled_intercept
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 PENALTIES: Final = tuple(10.0 ** (power / 2) for power in range(7))  # 1 to 1000
@@ -75,7 +75,7 @@ def fit_own_models(dataset: Dataset, seed: int) -> OwnModels:
     """
     task, targets = dataset.task, dataset.training.targets
     patients = np.arange(len(targets)) if dataset.training_patients is None else dataset.training_patients
-    folds = _patient_folds(targets, patients, seed)
+    folds = _patient_folds(targets, patients, seed, has_classes=task != "regression")
     regression, unseen = _own_regression(dataset, folds)
     forest, unseen_grown = _forest(dataset, folds, patients, seed)
     return OwnModels(
@@ -91,7 +91,8 @@ def join_models(
     Args:
         dataset: only its training rows are read.
         concepts: float64 of shape (training rows, concept columns), standardised.
-        others: float64 of shape (outputs, concept columns): coefficients without any of these rows.
+        others: float64 of shape (outputs, concept columns): coefficients without any of these rows; for a number
+            already in the units of the dataset's targets.
         has_others: False if the guard found that the others' score helps no site. Its weight is then 0.
     """
     task, targets = dataset.task, dataset.training.targets
@@ -112,9 +113,14 @@ def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.
     `models` are float64 (rows, outputs), for rows that each did not use. The weights are float64 (models,), with sum 1.
     """
     equal = np.full(len(models), 1.0 / len(models))
+    # Squared errors are divided by twice the mean squared error of the best model, so that their size is like that of
+    # log losses.
+    scale = 1.0
+    if task == "regression":
+        scale = 0.5 / max(min(float(_loss(task, one, targets).mean()) for one in models), 1e-12)
 
     def value(weights: Float64) -> float:
-        loss = float(_loss(task, weighted(models, weights), targets).sum())
+        loss = float(_loss(task, weighted(models, weights), targets).sum()) * scale
         return loss + _PULL * float(((weights - equal) ** 2).sum())
 
     return smallest_on_simplex(value, equal)
@@ -167,6 +173,8 @@ def _own_regression(dataset: Dataset, folds: npt.NDArray[np.int64]) -> tuple[Lin
         for place, penalty in enumerate(PENALTIES):
             unseen[place, folds == fold] = _line(dataset, part, penalty).of(rows.features[folds == fold])
     losses = np.array([float(_loss(task, on_scale(task, one), rows.targets).sum()) for one in unseen])
+    if task == "regression":
+        losses = losses * 0.5 / max(losses.min() / len(rows), 1e-12)
     shares = np.exp(losses.min() - losses)
     shares /= shares.sum()
     lines = [_line(dataset, rows, penalty) for penalty in PENALTIES]
@@ -179,6 +187,8 @@ def _own_regression(dataset: Dataset, folds: npt.NDArray[np.int64]) -> tuple[Lin
 
 def _line(dataset: Dataset, rows: Examples, penalty: float) -> Lines:
     features = rows.features.astype(np.float64)
+    if dataset.task == "regression":
+        return lines_of(Ridge(alpha=penalty).fit(features, rows.targets.astype(np.float64)), 1)
     line = LogisticRegression(C=1.0 / penalty, max_iter=1_000).fit(features, rows.targets.astype(np.int64))
     return lines_of(line, dataset.outputs)
 
@@ -188,31 +198,37 @@ def _forest(
 ) -> tuple[Forest, Float64]:
     """Return the forest, and a prediction for each row by trees that used no row of the same patient."""
     rows = dataset.training
-    trees = _trees(rows, seed, has_votes=True)
+    trees = _trees(dataset, rows, seed, has_votes=True)
     places = _places(dataset, trees)
     forest = forest_of(trees.estimators_)
     forest = replace(forest, values=forest.values @ places)
     has_single_rows = len(np.unique(patients)) == len(rows)
     if has_single_rows:
-        votes = trees.oob_decision_function_
+        votes = trees.oob_prediction_[:, None] if dataset.task == "regression" else trees.oob_decision_function_
         return forest, np.nan_to_num(votes, nan=1.0 / max(1, votes.shape[1])) @ places
     unseen = np.empty((len(rows), dataset.outputs))
     for fold in range(FOLDS):
         part = Examples(features=rows.features[folds != fold], targets=rows.targets[folds != fold])
-        some = _trees(part, seed + 1 + fold, has_votes=False)
+        some = _trees(dataset, part, seed + 1 + fold, has_votes=False)
         grown_there = forest_of(some.estimators_)
         unseen[folds == fold] = grown_there.answers(rows.features[folds == fold]) @ _places(dataset, some)
     return forest, unseen
 
 
-def _trees(rows: Examples, seed: int, *, has_votes: bool) -> RandomForestClassifier:
+def _trees(
+    dataset: Dataset, rows: Examples, seed: int, *, has_votes: bool
+) -> RandomForestClassifier | RandomForestRegressor:
     sizes = {"n_estimators": TREES, "max_samples": _MOST_ROWS if len(rows) > _MOST_ROWS else None}
     draws = {"min_samples_leaf": _SMALLEST_LEAF, "random_state": seed % _SEEDS, "oob_score": has_votes}
+    if dataset.task == "regression":
+        return RandomForestRegressor(**sizes, **draws).fit(rows.features, rows.targets)
     return RandomForestClassifier(**sizes, **draws).fit(rows.features, rows.targets.astype(np.int64))
 
 
-def _places(dataset: Dataset, trees: RandomForestClassifier) -> Float64:
+def _places(dataset: Dataset, trees: RandomForestClassifier | RandomForestRegressor) -> Float64:
     """Return a matrix of 0 and 1, (answers of a tree, outputs), that assigns each answer of the trees to an output."""
+    if dataset.task == "regression":
+        return np.eye(1)
     return np.asarray(np.eye(len(dataset.classes))[trees.classes_][:, -dataset.outputs :])
 
 
@@ -223,15 +239,17 @@ def _others(task: Task, concepts: Float64, others: Float64, targets: npt.NDArray
         line = concepts @ slopes
         own = targets.astype(np.float64) if task != "multi-class" else (targets == output).astype(np.float64)
         # If all rows have the same class, half a row of each other class is added.
-        if own.min() == own.max():
+        if task != "regression" and own.min() == own.max():
             starts[output] = np.log((own.sum() + 0.5) / (len(own) - own.sum() + 0.5)) - line.mean()
         else:
-            starts[output] = binomial_intercept(line, own)
+            starts[output] = profiled_intercept(line, own, is_number=task == "regression")
     return Lines(slopes=others, starts=starts)
 
 
 def _loss(task: Task, outputs: Float64, targets: npt.NDArray[np.generic]) -> Float64:
-    """Return each row's log loss, float64 of shape (rows,)."""
+    """Return each row's loss, float64 of shape (rows,): log loss, or squared error."""
+    if task == "regression":
+        return np.asarray((outputs[:, 0] - targets.astype(np.float64)) ** 2)
     if task == "binary":
         return np.asarray(np.logaddexp(0.0, outputs[:, 0]) - targets.astype(np.float64) * outputs[:, 0])
     happened = outputs[np.arange(len(targets)), targets.astype(np.int64)]
@@ -239,7 +257,7 @@ def _loss(task: Task, outputs: Float64, targets: npt.NDArray[np.generic]) -> Flo
 
 
 def _patient_folds(
-    targets: npt.NDArray[np.generic], patients: npt.NDArray[np.int64], seed: int
+    targets: npt.NDArray[np.generic], patients: npt.NDArray[np.int64], seed: int, *, has_classes: bool
 ) -> npt.NDArray[np.int64]:
     """Return the fold of each row for cross-validation, int64 of shape (rows,). All rows of a patient share a fold.
 
@@ -258,7 +276,7 @@ def _patient_folds(
     folds = np.empty(len(counts), dtype=np.int64)
     folds[order] = np.arange(len(counts)) % FOLDS
     of_rows = folds[owners]
-    if any(len(np.unique(targets[of_rows != fold])) < 2 for fold in range(FOLDS)):
+    if has_classes and any(len(np.unique(targets[of_rows != fold])) < 2 for fold in range(FOLDS)):
         raise _too_few("All patients of one class would be in one of its folds")
     return of_rows
 

@@ -33,7 +33,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
         MalformedMessage: an honest federation cannot have announced these sums.
     """
     known, seeds = study.known_by_others(), Seeds.published(study.plan.seed, study.site)
-    join = joined_with(study, known, fit_own_models(study.own, seeds.own("join")))
+    join = joined_with(study, known, preprocessing, fit_own_models(study.own, seeds.own("join")))
     concepts = ConceptEncoding.of(tuple(column.name for column in study.prior.columns), known.mapped, known.standard)
     facts = facts_of(hospital, study, run)
     facts["prior"] = prior_facts(study, known, join)
@@ -53,11 +53,15 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
     return written_report(hospital, run, facts, study.own, preprocessing, seeds, models, choices, baselines)
 
 
-def joined_with(study: PriorStudy, known: KnownByOthers, own: OwnModels) -> FittedJoin:
+def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, own: OwnModels) -> FittedJoin:
     """Combine the site's own models with the score of the other sites. If this score does not help, its weight is 0."""
-    others, classes = known.others, study.prior.classes
-    if classes:
-        others = others[[classes.index(name) for name in study.own.classes]]
+    others, classes = known.others, study.own.classes
+    outcome = study.prior.outcome
+    if outcome.task == "regression":
+        assert preprocessing.target_scale is not None
+        others = others * (known.standard.outcome_deviation * outcome.width / preprocessing.target_scale.deviation)
+    elif outcome.task == "multi-class":
+        others = others[[outcome.classes.index(name) for name in classes]]
     design = known.design(study.part("training"), len(study.own.training))
     return join_models(
         study.own,

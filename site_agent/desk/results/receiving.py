@@ -23,21 +23,21 @@ import structlog
 from protos.numbers.newton_sums import OutOfBound
 from protos.plan.noisy_results import noisy_fit
 from protos.plan.plan import Plan
-from protos.plan.prior_plan import PriorPlan
+from protos.plan.prior_plan import OneOfClasses, PriorPlan
 from protos.plan.prior_sums import AnnouncedSums, Standard
-from protos.statistics.intercepts import binomial_intercept
 from protos.wire.messages import MalformedMessage
 from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.saved_model import SavedModel, run_facts, save_model
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.column_profile import profile_of
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.preprocessing import fit
+from site_agent.trainer.data.preprocessing import Preprocessing, Scale, fit
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import Json, write_whole
 from site_agent.trainer.fitted_models import Forest, Lines
 from site_agent.trainer.prior.concept_columns import ConceptEncoding, Mapped, values_of
 from site_agent.trainer.prior.receivable import read_without_outcomes, require_receivable
+from site_agent.trainer.prior.site_sums import profiled_intercept
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 Float64: TypeAlias = npt.NDArray[np.float64]
@@ -105,18 +105,20 @@ def _model(
 ) -> SavedModel:
     """Return the other sites' score as a joined model in which all other weights are 0."""
     contract, rows = table.contract, np.arange(table.rows, dtype=np.int64)
-    preprocessing = fit(contract, table, rows)
+    preprocessing = _preprocessing(prior, contract, table, found.standard)
     slopes = found.slopes
-    if prior.classes:
-        slopes = slopes[[prior.classes.index(name) for name in contract.target.classes]]
+    if isinstance(prior.outcome, OneOfClasses):
+        slopes = slopes[[prior.outcome.classes.index(name) for name in contract.target.classes]]
     names = tuple(column.name for column in prior.columns)
     concepts = ConceptEncoding.of(names, mapped, found.standard)
     design = found.standard.applied(values_of(mapped, table.features, table.rows))
     lines = design.astype(np.float32).astype(np.float64) @ slopes.T
-    # The intercept with which the mean probability equals the share of patients.
-    shares = _shares(hospital, prior, contract, found.standard).clip(1e-3, 1.0 - 1e-3)
-    pairs = zip(lines.T, shares, strict=True)
-    starts = np.array([binomial_intercept(line, np.full(len(line), one)) for line, one in pairs])
+    starts = np.array([-float(line.mean()) for line in lines.T])
+    if not prior.is_number:
+        # The intercept with which the mean probability equals the share of patients.
+        shares = _shares(hospital, prior, contract, found.standard).clip(1e-3, 1.0 - 1e-3)
+        pairs = zip(lines.T, shares, strict=True)
+        starts = np.array([profiled_intercept(line, np.full(len(line), one), is_number=False) for line, one in pairs])
     outputs, columns = len(slopes), len(preprocessing.columns)
     return SavedModel(
         plan=prior,
@@ -134,10 +136,20 @@ def _model(
     )
 
 
+def _preprocessing(prior: PriorPlan, contract: Contract, table: Table, standard: Standard) -> Preprocessing:
+    fitted = fit(contract, table, np.arange(table.rows, dtype=np.int64))
+    outcome = prior.outcome
+    if outcome.task != "regression":
+        return fitted
+    mean = outcome.low + outcome.width * float(standard.outcome_means[0])
+    scale = Scale(mean=mean, deviation=outcome.width * standard.outcome_deviation)
+    return fitted.model_copy(update={"target_scale": scale})
+
+
 def _shares(hospital: Hospital, prior: PriorPlan, contract: Contract, standard: Standard) -> Float64:
-    own = hospital.data.prevalence
-    if prior.classes:
-        return standard.outcome_means[[prior.classes.index(name) for name in contract.target.classes]]
+    outcome, own = prior.outcome, hospital.data.prevalence
+    if isinstance(outcome, OneOfClasses):
+        return standard.outcome_means[[outcome.classes.index(name) for name in contract.target.classes]]
     return standard.outcome_means if own is None else np.array([own])
 
 
@@ -161,7 +173,7 @@ def _facts(
         "receiving": {
             "sentence": _sentence(plan, found),
             "has_model": found.is_useful,
-            "prevalence": own,
+            "prevalence": None if plan.is_number else own,
             "prevalence_is_of": "the other sites" if own is None else "hospital.yaml",
             "guard": found.guard,
             "newton_rounds": found.rounds,

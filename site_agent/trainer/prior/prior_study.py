@@ -30,7 +30,7 @@ from protos.plan.canonical import pack
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.noisy_results import noisy_fit
-from protos.plan.prior_plan import PriorPlan
+from protos.plan.prior_plan import Number, OneOfClasses, PriorPlan
 from protos.plan.prior_sums import (
     FEWEST_ROWS,
     GUARD_SCALE,
@@ -41,7 +41,6 @@ from protos.plan.prior_sums import (
 )
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
-from protos.statistics.intercepts import binomial_intercept
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.trainer.answered_values import patients_of
 from site_agent.trainer.data.contract import Contract
@@ -53,11 +52,12 @@ from site_agent.trainer.prior.compared_columns import Suspicion, suspicions
 from site_agent.trainer.prior.concept_columns import (
     Float64,
     Mapped,
+    beside_commonest,
     mapped_columns,
     values_of,
     without_rare,
 )
-from site_agent.trainer.prior.site_sums import Concentrated, Rows, clipped_terms, own_sums, voids
+from site_agent.trainer.prior.site_sums import Concentrated, Rows, clipped_terms, own_sums, profiled_intercept, voids
 from site_agent.trainer.requests import Answer, Asked, Vector
 
 _SUMS: Final = "announced"
@@ -119,6 +119,7 @@ class PriorStudy:
         self._values = values_of(self.mapped, self._features, len(rows.training), is_summed=True)
         assert table.target is not None
         self.outcomes = outcomes_of(plan, table.contract, table.target[rows.training])
+        self._decided = plan.is_number and 0 < beside_commonest(self.outcomes[:, 0]) < least
         self.suspicions: tuple[Suspicion, ...] = ()
         self._announced = np.empty(0, np.float32)
         self._final: tuple[AnnouncedSums, int] | None = None
@@ -144,6 +145,8 @@ class PriorStudy:
         found = self._received_sums(asked.round, received)
         if self.prior.private is not None:
             return _answer(self._terms(self.prior.private))
+        if self._decided:
+            raise MayNotSend("few of its rows have another outcome than most")
         if asked.stage is Stage.STATISTICS:
             return _answer(self._statistics())
         path = _path(found, asked.round - 1)
@@ -247,13 +250,16 @@ class PriorStudy:
             raise OutOfBound(f"the other sites have {others} rows, and {rounds} rounds need {needed:g}")
         for number in range(1, rounds + 1):
             own = self._own(found, path[number - 1])
-            found.newton(number).without(own).require_possible(rows)
+            found.newton(number).without(own).require_possible(rows, self.prior.largest_weight)
 
     def _own(self, found: AnnouncedSums, coefficients: Float64) -> NewtonSums:
         return own_sums(self._rows(found.standard), coefficients)
 
     def _rows(self, standard: Standard) -> Rows:
-        return Rows(design=standard.applied(self._values), targets=self.outcomes)
+        targets = self.outcomes
+        if self.prior.is_number:
+            targets = (targets - standard.outcome_means) / standard.outcome_deviation
+        return Rows(design=standard.applied(self._values), targets=targets, is_number=self.prior.is_number)
 
     def _others(self, found: AnnouncedSums, path: tuple[Float64, ...]) -> Float64:
         rounds, before = len(path) - 1, path[-2]
@@ -268,7 +274,10 @@ class PriorStudy:
             moments = [present.size, _integer(present), _integer(present * present)]
             is_void = place in self._rare
             numbers += [int(is_void), *(voids(self._secret, 0, place, limits) if is_void else moments)]
-        return (*numbers, len(self.outcomes), *(int(column.sum()) for column in self.outcomes.T))
+        outcomes = self.outcomes
+        if self.prior.is_number:
+            return (*numbers, len(outcomes), _integer(outcomes[:, 0]), _integer(outcomes[:, 0] ** 2))
+        return (*numbers, len(outcomes), *(int(column.sum()) for column in outcomes.T))
 
     def _gain_of(self, found: AnnouncedSums, others: Float64) -> int:
         """Return how much the other sites' score lowers the loss of an intercept alone, encoded as an integer."""
@@ -278,7 +287,7 @@ class PriorStudy:
             if not len(targets) or targets.min() == targets.max():
                 continue
             line = rows.design @ slopes
-            total += _loss(np.zeros_like(line), targets) - _loss(line, targets)
+            total += _loss(np.zeros_like(line), targets, rows.is_number) - _loss(line, targets, rows.is_number)
         largest = LARGEST_ROW_LOSS * len(rows.targets)
         return round(min(max(total, -largest), largest) * GUARD_SCALE)
 
@@ -292,21 +301,23 @@ def _path(found: AnnouncedSums, rounds: int) -> tuple[Float64, ...]:
 
 
 def outcomes_of(prior: PriorPlan, contract: Contract, target: Float64) -> Float64:
-    """Return outcomes as the plan defines them, float64 (rows, outputs): 0 and 1.
+    """Return outcomes as the plan defines them, float64 (rows, outputs): 0 and 1, or a number in 0..1.
 
     Raises:
         ConfigurationError: the contract has another outcome.
     """
-    task, own = "multi-class" if prior.classes else "binary", contract.target
-    if task != own.task:
-        raise _other_outcome(f"the plan predicts {task}, and the contract's target {own.name} is {own.task}")
-    if not prior.classes:
-        return target[:, None]
-    strangers = [name for name in own.classes if name not in prior.classes]
-    if strangers:
-        raise _other_outcome(f"{own.name} has the class {strangers[0]}, which the plan does not have")
-    places = np.array([prior.classes.index(name) for name in own.classes])
-    return np.asarray(np.eye(len(prior.classes))[places[target.astype(np.int64)]])
+    outcome, own = prior.outcome, contract.target
+    if outcome.task != own.task:
+        raise _other_outcome(f"the plan predicts {outcome.task}, and the contract's target {own.name} is {own.task}")
+    if isinstance(outcome, Number):
+        return np.clip((target - outcome.low) / outcome.width, 0.0, 1.0)[:, None]
+    if isinstance(outcome, OneOfClasses):
+        strangers = [name for name in own.classes if name not in outcome.classes]
+        if strangers:
+            raise _other_outcome(f"{own.name} has the class {strangers[0]}, which the plan does not have")
+        places = np.array([outcome.classes.index(name) for name in own.classes])
+        return np.asarray(np.eye(len(outcome.classes))[places[target.astype(np.int64)]])
+    return target[:, None]
 
 
 def _answer(scalars: tuple[int, ...]) -> Answer:
@@ -318,8 +329,10 @@ def _integer(values: Float64) -> int:
     return int(np.rint(values * PRIOR_MOMENT_SCALE).astype(np.int64).sum())
 
 
-def _loss(line: Float64, targets: Float64) -> float:
-    fitted = line + binomial_intercept(line, targets)
+def _loss(line: Float64, targets: Float64, is_number: bool) -> float:
+    fitted = line + profiled_intercept(line, targets, is_number=is_number)
+    if is_number:
+        return float(((targets - fitted) ** 2).sum() / 2)
     return float((np.logaddexp(0.0, fitted) - targets * fitted).sum())
 
 

@@ -60,11 +60,17 @@ def voids(key: bytes, round_number: int, place: int, limits: Iterable[tuple[int,
 class Rows:
     """One site's standardised training rows: `design`, float64 (rows, columns), 0 if a value is missing.
 
-    Targets are float64 (rows, outputs): 0 and 1.
+    Targets are float64 (rows, outputs): 0 and 1, or, if `is_number`, standardised numbers of a linear regression.
     """
 
     design: Float64
     targets: Float64
+    is_number: bool = False
+
+    @property
+    def largest_weight(self) -> float:
+        """The largest weight that one row can have in the Hessian H."""
+        return 1.0 if self.is_number else 0.25
 
 
 def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
@@ -78,9 +84,8 @@ def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
         targets, line = rows.targets[:, output], rows.design @ coefficients[output]
         if not len(targets) or targets.min() == targets.max():
             continue  # the intercept would be infinite, and every weight 0
-        fitted = probabilities("binary", binomial_intercept(line, targets) + line)
-        weights = fitted * (1.0 - fitted)
-        require_spread(weights, len(weights) * float(targets.var()))
+        fitted, weights = _fitted(line, targets, is_number=rows.is_number)
+        require_spread(weights, len(weights) / 4 if rows.is_number else len(weights) * float(targets.var()))
         centred = rows.design - (weights @ rows.design) / weights.sum()
         found.hessian[output] = centred.T @ (centred * weights[:, None])
         found.gradient[output] = rows.design.T @ (fitted - targets)
@@ -100,6 +105,22 @@ def require_spread(weights: Float64, largest: float) -> None:
         raise Concentrated("the weights of few rows are as large as those of all others")
     if float(weights.max()) * max(_LIGHTEST * largest, min(_FEWEST, rows / 10)) > total:
         raise Concentrated("one row has too large a part of all weights")
+
+
+def profiled_intercept(line: Float64, targets: Float64, *, is_number: bool) -> float:
+    """Return the intercept with the largest likelihood for the linear part `line` and targets, both float64 (rows,)."""
+    if is_number:
+        return float((targets - line).mean())
+    return binomial_intercept(line, targets)
+
+
+def _fitted(line: Float64, targets: Float64, *, is_number: bool) -> tuple[Float64, Float64]:
+    """Return each row's prediction and each row's weight in the Hessian, two arrays of shape (rows,)."""
+    values = profiled_intercept(line, targets, is_number=is_number) + line
+    if is_number:
+        return values, np.ones_like(values)
+    fitted = probabilities("binary", values)
+    return fitted, fitted * (1.0 - fitted)
 
 
 Integers: TypeAlias = npt.NDArray[np.int64]

@@ -42,7 +42,7 @@ def joined(hospitals: Mapping[str, pd.DataFrame], site: str = "ahus") -> tuple[K
     run_rounds(plan, studies)
     known = studies[site].known_by_others()
     own = members[site]
-    return known, joined_with(studies[site], known, fit_own_models(own.dataset, 0))
+    return known, joined_with(studies[site], known, own.preprocessing, fit_own_models(own.dataset, 0))
 
 
 @pytest.mark.parametrize("seed", some(range(3), 3))

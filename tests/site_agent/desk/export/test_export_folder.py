@@ -169,7 +169,7 @@ def test_codes_and_absent_columns_are_written_down(site: str) -> None:
         plan=plan,
         preprocessing=preprocessing,
         values={},
-        joined=joined_with(study, known, fit_own_models(study.own, 1)).model,
+        joined=joined_with(study, known, preprocessing, fit_own_models(study.own, 1)).model,
         concepts=ConceptEncoding.of(names, known.mapped, known.standard),
         profile=study.own.profile,
     )

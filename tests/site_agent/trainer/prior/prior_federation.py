@@ -26,7 +26,11 @@ from tests.site_agent.trainer.sites import Table, dealt
 
 SITES = ("ahus", "berlin", "cluj", "delft")
 COLUMNS = 5
-CLASSES: Mapping[Table, list[str]] = {"breast-cancer": [], "wine": ["0", "1", "2"]}
+OUTCOMES: Mapping[Table, dict[str, Any]] = {
+    "breast-cancer": {"task": "binary"},
+    "wine": {"task": "multi-class", "classes": ["0", "1", "2"]},
+    "diabetes": {"task": "regression", "low": 0.0, "high": 400.0},
+}
 
 
 def concepts_of(table: Table) -> list[dict[str, Any]]:
@@ -82,7 +86,7 @@ def prior_plan(table: Table, *, concepts: list[dict[str, Any]] | None = None, **
         "kind": "prior",
         "study": "prior",
         "version": 1,
-        "classes": CLASSES[table],
+        "outcome": OUTCOMES[table],
         "rows_per_unknown": 1.0,
         **keys,
         "concepts": concepts_of(table) if concepts is None else concepts,

@@ -42,7 +42,7 @@ def _found(tables: Mapping[str, Table], rows: int, seed: int) -> dict[str, tuple
 
 def _compared(values: np.ndarray, *, is_used: bool = True) -> list[str]:
     of_column = {"means": np.array([1.0 / 2_000]), "deviations": np.array([0.4 / 2_000])}
-    of_rows = {"rows": 100, "outcome_means": np.full(1, 0.5)}
+    of_rows = {"rows": 100, "outcome_means": np.full(1, 0.5), "outcome_deviation": 1.0}
     others = Standard(is_used=np.array([is_used]), **of_column, **of_rows)
     mapped = MappedNumber(feature="krea", factor=1.0, offset=0.0, low=0.0, high=2_000.0)
     return [one.kind for one in suspicions(columns_of((_CREATININE,)), [mapped], {"krea": values}, others)]

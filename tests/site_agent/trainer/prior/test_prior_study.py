@@ -87,9 +87,9 @@ def test_a_run_that_ends_early_has_the_coefficients_of_its_rounds(tmp_path: Path
         assert fitted(plan, course, _before_round(plan, members, 1), count) == {}
 
 
-@pytest.mark.parametrize("table", ["breast-cancer", "wine"])
+@pytest.mark.parametrize("table", ["breast-cancer", "wine", "diabetes"])
 def test_every_task_ends_with_a_model_that_comes_back_from_disk(tmp_path: Path, table: Any) -> None:
-    """Two classes and several classes: three weights in the report, and a saved model that says the same."""
+    """Two classes, several classes and numbers: three weights in the report, and a saved model that says the same."""
     plan = prior_plan(table)
     members = members_of(tmp_path, plan, table)
     federate(plan, members)

@@ -24,7 +24,7 @@ from site_agent.trainer.prior.receivable import read_without_outcomes, require_r
 from tests.site_agent.trainer.prior.prior_federation import Member, federate, make_hospital, members_of, prior_plan
 from tests.site_agent.trainer.sites import Table
 
-_TABLES: tuple[Table, ...] = ("breast-cancer", "wine")
+_TABLES: tuple[Table, ...] = ("breast-cancer", "wine", "diabetes")
 
 
 def _with_receiver(table: Table) -> Plan:
@@ -75,6 +75,10 @@ def test_the_received_model_is_the_score_of_all_contributors(tmp_path: Path, tab
     said = model.joined.outputs(encoded[:, :own], encoded[:, own:])
     if table == "breast-cancer":
         assert (1.0 / (1.0 + np.exp(-said))).mean() == pytest.approx(known.standard.outcome_means[0], abs=1e-6)
+    elif table == "diabetes":
+        assert said.mean() == pytest.approx(0.0, abs=1e-9)
+        assert model.preprocessing.target_scale is not None
+        assert model.preprocessing.target_scale.mean == pytest.approx(400.0 * known.standard.outcome_means[0])
     report = json.loads((hospital.state_path / "reports" / f"{plan.run_name}.json").read_text())
     assert report["receiving"]["has_model"]
     assert "This site's patients had no influence on the model" in report["receiving"]["sentence"]
