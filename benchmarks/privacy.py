@@ -23,6 +23,7 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import sqrt
 from typing import Any, Final
 
@@ -165,15 +166,17 @@ def print_audits(tables: Mapping[str, Table], runs: int) -> tuple[float, float]:
     """Print audited lower bounds of epsilon for whole runs of networks and federated-prior, with full and half noise.
 
     Returns:
-        The two bounds of the first training of a network at CLAIM.
+        The two bounds of the first training of a network with shared noise at CLAIM.
     """
     first: list[tuple[float, float]] = []
-    for epsilon in (CLAIM, 4.0):
-        plan = canary_plan(json.loads(network_plan_of(tables, epsilon).canonical), 10)
+    for epsilon, steps in product((CLAIM, 4.0), (1, 3)):
+        content = json.loads(network_plan_of(tables, epsilon).canonical)
+        kind = {"noise": "local"} if steps > 1 else {}
+        plan = canary_plan(content, 10 if steps == 1 else 3, steps=steps, **kind)
         both = (plan, with_a_share_of_the_noise(plan, 0.5))
         found = [(audited_training(both[0]).bound(DELTA), audited_training(both[1]).bound(DELTA)) for _ in range(runs)]
         first += found[:1]
-        _print_bounds("network", epsilon, found)
+        _print_bounds(f"network, {kind.get('noise', 'shared')} noise", epsilon, found)
     for epsilon in (CLAIM, 4.0):
         content = wide_content(json.loads(private_plan(tables, epsilon).canonical))
         plan = plan_from_json(json.dumps(content))

@@ -70,20 +70,26 @@ class Audited:
         return _ruled_out(len(order), 2 * each, right, delta, 1 - _CONFIDENCE)
 
 
-def canary_plan(content: dict[str, Any], rounds: int, *, neurons: int = NEURONS) -> Plan:
+def canary_plan(
+    content: dict[str, Any], rounds: int, *, steps: int = 1, neurons: int = NEURONS, **promise: Any
+) -> Plan:
     """Return a plan with the concepts of the canaries' network, and with as many neurons as a plan allows.
 
     Args:
         content: of a private network plan; its concepts are replaced.
         rounds: of the training.
+        steps: of each round, more than 1 only with local noise.
         neurons: of the audited network.
+        promise: changes keys of `privacy`.
     """
     concept = {"kind": "number", "definition": "Made up.", "low": 0.0, "high": 1.0}
+    schedule = {"aggregate": "every-batch", "epochs": rounds * steps, "batches_per_epoch": 1}
+    several = {"aggregate": "every-round", "epochs_per_round": steps}
     changes = {
         "concepts": [concept | {"name": f"canary-{number:03d}"} for number in range(WIDEST)],
-        "schedule": {"aggregate": "every-batch", "epochs": rounds, "batches_per_epoch": 1},
+        "schedule": schedule | (several if steps > 1 else {}),
         "architecture": {"name": "dense", "hidden": [NEURONS_OF_A_PLAN]},
-        "privacy": content["privacy"] | {"patients": neurons * (WIDEST - neurons) // 2},
+        "privacy": content["privacy"] | {"patients": neurons * (WIDEST - neurons) // 2} | promise,
     }
     return plan_from_json(json.dumps(content | changes))
 
@@ -103,7 +109,7 @@ def audited_training(
     """Train once. Only the honest sites train, because the other sites belong to the attacker.
 
     Args:
-        plan: of `canary_plan`.
+        plan: of `canary_plan`, with shared noise or local noise.
         neurons: of the network; the other inputs of the widest layer are canaries' own.
         random_bytes: for the coins and the noise; the operating system's, or those of a generator to repeat an audit.
         noise: adds one site's share, as the gate does.
@@ -111,7 +117,7 @@ def audited_training(
     training, inputs = plan.private_training, WIDEST - neurons
     assert training is not None
     wide = network_tensors(DenseNetwork(name="dense", hidden=(neurons,)), columns=WIDEST, outputs=1)
-    training = replace(training, tensors=wide)
+    training = replace(training, network=wide, tensors=wide)
     is_in = np.frombuffer(random_bytes(neurons * inputs), np.uint8) < 128
     homes = [_rows_of(part, neurons) for part in np.array_split(np.flatnonzero(is_in), training.honest)]
     # The neuron of a canary has the value 1 before relu, and every other neuron has the value -1. Rounds hardly change
@@ -122,7 +128,7 @@ def audited_training(
     for _ in range(training.rounds):
         parts = zip(np.split(values.astype(np.float64), ends), wide, strict=True)
         arrays = [part.reshape(tensor.shape) for part, tensor in parts]
-        sent = [noise(plan, private_sums(training, arrays, rows), random_bytes) for rows in homes]
+        sent = [noise(plan, private_sums(training, arrays, rows, random_bytes), random_bytes) for rows in homes]
         noisy = np.sum(sent, axis=0).astype(np.float64)
         scores += noisy[: ends[0]].reshape(neurons, WIDEST)[:, :inputs].ravel() / PRIVATE_SCALE
         values = np.add(values, mean_change(training, noisy), casting="same_kind", dtype=np.float32)

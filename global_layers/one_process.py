@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, Final, TypeAlias
@@ -40,27 +41,40 @@ class Collection:
         self.run: Run = new_run(plan, terms_of(plan), Gathering())
         self._builder = Builder(plan, trains=True, smallest_rows=1)
         self.noise: Noise = partial(with_noise, plan)  # a plan with privacy uses it
+        self._own_sums: dict[str, tuple[int, ...]] = {}  # of private layers, by site, as the site's gate stores them
 
     def make(self, round_number: int, studies: Mapping[str, AnyStudy]) -> None:
         """Run a whole round: train at every site, encode each site's numbers as its gate does, and add them up."""
         offered = self.run.offered(round_number)
         self.run.begin_sum(round_number, self.plan.site_names)
         for site, study in studies.items():
-            answer = study.train(asked_by(offered.offer), np.array(offered.values))
+            answer = study.train(self.asked_of(site, offered.offer), np.array(offered.values))
             rows = study.rows if offered.offer.stage is Stage.TRAINING else 0
             payload = answer.updates.tobytes() + np.array(answer.scalars, "<i8").tobytes()
+            noise, digest = partial(self._noisy, site), offered.offer.parameters_digest
             contribution = self._builder.build(
-                offered.offer.parameters_digest,
+                digest,
                 offered.exchange,
                 memoryview(payload),
                 rows=rows,
-                noise=None if self.plan.privacy is None else self.noise,
+                noise=None if self.plan.privacy is None else noise,
             )
             for index in range(offered.exchange.layout.chunks):
                 self.run.running_sum.add(site, index, offered.exchange.layout.body(contribution.buffer, index))
         if not self.run.is_consistent:
             raise ArithmeticError(f"round {round_number + 1} does not add up")
         self.run.close_round(round_number)
+
+    def asked_of(self, site: str, message: Offer | Finish) -> Asked:
+        """Return the request to a site, with the sums of its private layers that the gate stored."""
+        return replace(asked_by(message), own_sums=self._own_sums.get(site, ()))
+
+    def _noisy(self, site: str, numbers: list[int]) -> list[int]:
+        noisy, own = self.noise(numbers), self.plan.own_numbers
+        if own:
+            before = self._own_sums.get(site, (0,) * own)
+            self._own_sums[site] = tuple(one + more for one, more in zip(before, noisy[-own:], strict=True))
+        return noisy
 
 
 def run_rounds(plan: Plan, studies: Mapping[str, AnyStudy]) -> Collection:
@@ -80,8 +94,8 @@ def run_rounds(plan: Plan, studies: Mapping[str, AnyStudy]) -> Collection:
             break
         collection.make(number, studies)
     finish, values = run.result()
-    for study in studies.values():
-        study.close(asked_by(finish), np.array(values))
+    for name, study in studies.items():
+        study.close(collection.asked_of(name, finish), np.array(values))
     return collection
 
 

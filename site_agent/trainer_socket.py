@@ -1,8 +1,8 @@
 """Defines the messages between a site's gate process and its trainer, on the trainer socket.
 
 One side is the gate, which has the keys and never sees a patient. The other side is the trainer, which has the
-patients and neither network nor keys. The trainer sends the gate only data that may leave the site. So its
-messages have no free text. Frames are those of framed_messages.py.
+patients and neither network nor keys. The trainer sends the gate only data that may leave the site, and noisy sums of
+private layers, which stay at the gate. So its messages have no free text. Frames are those of framed_messages.py.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Train:
     """The gate instructs the trainer to train one round with the received values, little-endian float32.
 
     The payload has the values of the tensors that the round shares, in the manifest's order, then the control
-    variates of the same tensors if the method has them.
+    variates of the same tensors if the method has them. After them, as little-endian int64, is the total of the
+    private layers' noisy sums, if these layers are trained under privacy.
 
     Attributes:
         stage: what the round is for, a number of protos.wire.messages.Stage.

@@ -43,6 +43,8 @@ class Exchange:
         up: the tensors whose updates a site sends, in the manifest's order.
         scalars: the integers that a site sends after the updates.
         bits: of an update.
+        own_numbers: sums of private layers with noise. The trainer sends them to the gate after the scalars. The gate
+            returns their total in later rounds. They never leave the site.
     """
 
     stage: Stage
@@ -52,6 +54,7 @@ class Exchange:
     up: tuple[TensorSpec, ...]
     scalars: tuple[Scalar, ...]
     bits: int = 32
+    own_numbers: int = 0
 
     @cached_property
     def down_parameters(self) -> int:
@@ -240,4 +243,5 @@ class Exchanges:
             up=offered if sends_changes else (),
             scalars=tuple(scalar for scalar in self._manifest.scalars if scalar.stage in stages),
             bits=self._plan.bits,
+            own_numbers=self._plan.own_numbers if is_training else 0,
         )

@@ -240,6 +240,13 @@ class Method:
                 assert_never(self.federated)
 
     @property
+    def proximal_strength(self) -> float:
+        """Return the strength of the proximal term or of pFedMe's inner problem; 0 for all other methods."""
+        if isinstance(self.procedure, InnerProblem):
+            return self.procedure.strength
+        return self.penalty.strength if isinstance(self.penalty, Proximal) else 0.0
+
+    @property
     def has_controls(self) -> bool:
         """Return whether sites receive control variates with the parameters."""
         return isinstance(self.procedure, ControlVariates)

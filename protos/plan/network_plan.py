@@ -28,6 +28,8 @@ from protos.plan.concepts import Concept, columns_of
 from protos.plan.documents import Document
 from protos.plan.ingredients import (
     Adaptive,
+    FederatedOnly,
+    InnerProblem,
     Mean,
     Method,
     SensitivePrefix,
@@ -135,7 +137,7 @@ class NetworkPlan(PlanHead):
     def _of_privacy(self) -> Iterator[str]:
         if (promise := self.privacy) is None:
             return
-        reasons = [*why_not_private(self.ingredients)]
+        reasons = [*why_not_private(self.ingredients, promise.noise)]
         if not reasons:
             columns = len(self.shared_columns) if self.reads_concepts else None
             unpaid = {
@@ -147,7 +149,7 @@ class NetworkPlan(PlanHead):
             }
             reasons = [
                 *why_no_private_network(self.architecture, columns, self.outputs),
-                *why_no_private_steps(promise, self.schedule, self.optimiser),
+                *why_no_private_steps(promise, self.schedule, self.optimiser, self.ingredients, self.honest),
                 *(UNPAID[key] for key, is_there in unpaid.items() if is_there),
             ]
         yield from reasons
@@ -204,15 +206,26 @@ class NetworkPlan(PlanHead):
     @cached_property
     def private_training(self) -> PrivateTraining | None:
         """Return the record of training with differential privacy, or None if the plan trains without it."""
-        if self.privacy is None or not isinstance(self.architecture, DenseNetwork):
+        promise, method = self.privacy, self.ingredients
+        if promise is None or not isinstance(self.architecture, DenseNetwork):
             return None
         whole = network_tensors(self.architecture, columns=len(self.shared_columns), outputs=1)
+        tensors = federated_tensors(method.federated, whole, self.seed)
+        problem, rate = method.procedure, self.optimiser.learning_rate
+        inner = problem if isinstance(problem, InnerProblem) else None
         return PrivateTraining(
-            tensors=federated_tensors(self.ingredients.federated, whole, self.seed),
-            promise=self.privacy,
+            network=whole,
+            tensors=tensors,
+            has_own_steps=len(tensors) < len(whole) and not isinstance(problem, FederatedOnly),
+            promise=promise,
             rounds=self.schedule.rounds,
-            honest=self.honest,
-            learning_rate=self.optimiser.learning_rate,
+            steps=self.schedule.steps_per_round,
+            sites=len(self.site_names),
+            honest=1 if promise.noise == "local" else self.honest,
+            learning_rate=rate,
+            inner=1 if inner is None else inner.steps,
+            pull=rate * method.proximal_strength,
+            follow=0.0 if inner is None else inner.rate * inner.strength,
         )
 
     @cached_property
@@ -248,6 +261,11 @@ class NetworkPlan(PlanHead):
     @property
     def private_sums(self) -> int:
         """Return the number of noisy sums over the same patients in the whole run; 0 without `privacy`."""
+        return 0 if self.private_training is None else self.private_training.sums
+
+    @property
+    def private_releases(self) -> int:
+        """Return how many contributions of a site one record of privacy cost covers. 0 without `privacy`."""
         return 0 if self.privacy is None else self.schedule.rounds
 
     @property
@@ -256,8 +274,13 @@ class NetworkPlan(PlanHead):
         return self.privacy is None
 
     @property
+    def own_numbers(self) -> int:
+        """Return the number of values in private layers trained with noise. These values never leave the site."""
+        return 0 if self.private_training is None else self.private_training.own_numbers
+
+    @property
     def noise_variance(self) -> int:
-        """Return the variance of the noise that a site adds to each integer of a sum; 0 without noise."""
+        """Return the variance of the noise that a site adds to each integer of a sum or local step; 0 without noise."""
         return 0 if self.private_training is None else self.private_training.share_variance
 
     @cached_property

@@ -57,3 +57,11 @@ def mean_change(training: PrivateTraining, sums: Float64) -> Float64:
         sums: integers over all sites, float64 of shape (numbers,).
     """
     return sums * (-training.learning_rate * training.promise.clip / (training.promise.patients * PRIVATE_SCALE))
+
+
+def local_change(training: PrivateTraining, sums: Float64) -> Float64:
+    """Return the change of a site's parameters by its own noisy sums, float64 of shape (numbers,).
+
+    The mean over all sites is the mean change, because each site has the same part of the declared patients.
+    """
+    return training.sites * mean_change(training, sums)

@@ -9,19 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import sqrt
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, assert_never
 
 from pydantic import Field, StrictInt, model_validator
 
+from protos.plan.architecture import Part
 from protos.plan.documents import Document
 from protos.plan.ingredients import (
+    AllButNormalisation,
+    ColumnByColumn,
+    Contrastive,
+    ControlVariates,
     Everything,
+    ExtractorContrast,
     FederatedOnly,
+    InnerProblem,
     Method,
     Mixture,
     Nothing,
+    Parts,
     PersonalCopy,
-    Proximal,
+    Prefix,
+    PrivateFirst,
+    Procedure,
+    SensitivePrefix,
     Together,
 )
 from protos.privacy.accounting import ratio_of
@@ -79,9 +90,12 @@ class TrainingPrivacy(Privacy):
     Attributes:
         patients: the number that divides each sum of gradients: about the number of training patients at all sites. It
             is declared, so that no site sends a count.
+        noise: `shared` or `local`. With `shared` the sites' shares add up to the noise of a round, so a round is one
+            sum. With `local` each site adds the whole noise in each of its steps, of which a round may have several.
     """
 
     patients: StrictInt = Field(ge=1, le=1 << 30)
+    noise: Literal["shared", "local"] = "shared"
 
 
 def noise_multiplier(privacy: Privacy, sums: int) -> float:
@@ -89,19 +103,71 @@ def noise_multiplier(privacy: Privacy, sums: int) -> float:
     return sqrt(sums) / privacy.ratio
 
 
-def why_not_private(method: Method) -> Iterator[str]:
+def why_not_private(method: Method, noise: Literal["shared", "local"]) -> Iterator[str]:
     """Yield each reason why a method cannot keep the promise of differential privacy to patients, as a short text."""
     if isinstance(method.federated, Nothing):
         yield "the sites of this method send no sums over patients to which noise could be added"
         return
-    # Private layers that keep their first values depend on no patient.
-    if not isinstance(method.federated, Everything) and not isinstance(method.procedure, FederatedOnly):
-        yield (
-            "the method trains private layers, which would carry patients' data into the next sum. Use fedbabu or a "
-            "method that shares the whole network"
-        )
-    if not isinstance(method.procedure, Together | FederatedOnly | PersonalCopy | Mixture):
-        yield "the method uses patients' data beside the one sum of gradients in each round that the noise covers"
-    if not isinstance(method.penalty, Proximal | None):
+    yield from _of_federated(method)
+    yield from _of_procedure(method.procedure, noise)
+    if isinstance(method.penalty, Contrastive | ExtractorContrast):
         # The gradient of a proximal term is 0 at the received values, from which the only step of a round starts.
-        yield "the penalty uses the site's own earlier model, which was trained on patients' data without noise"
+        yield (
+            "the contrastive penalty uses the site's own earlier model, which was trained on patients' data without "
+            "noise"
+        )
+
+
+def has_own_steps(method: Method) -> bool:
+    """Return whether a method trains private layers in the rounds. They change the next shared gradient."""
+    # Private layers that keep their first values depend on no patient.
+    return not isinstance(method.federated, Everything | Nothing) and not isinstance(method.procedure, FederatedOnly)
+
+
+def _of_federated(method: Method) -> Iterator[str]:
+    match method.federated:
+        case Everything() | Nothing():
+            return
+        case AllButNormalisation():
+            yield (
+                "networks in training with privacy have no normalisation layers that could stay private. Use fedavg, "
+                "which is the same method for these networks"
+            )
+        case SensitivePrefix():
+            yield (
+                "the method would measure the layers on patients' data, and the privacy budget does not cover this "
+                "measurement. Set the key layers of player-fl"
+            )
+        case Parts(parts=parts) if Part.COMMON in parts:
+            yield "the program cannot clip the gradients of a network with a shared and a private extractor"
+        case Parts() | Prefix():
+            if method.update_rate != 1.0:
+                yield (
+                    "with update_rate below 1, a site would keep a part of its values from earlier rounds. Set "
+                    "update_rate to 1"
+                )
+        case _:
+            assert_never(method.federated)
+
+
+def _of_procedure(procedure: Procedure, noise: Literal["shared", "local"]) -> Iterator[str]:
+    match procedure:
+        case Together() | FederatedOnly() | PersonalCopy() | Mixture():
+            return
+        case PrivateFirst():
+            yield (
+                "the method trains private layers first, in steps that the privacy budget does not cover. Use "
+                "fedper, which trains the same private layers and the shared layers together in one step"
+            )
+        case InnerProblem() if noise == "local":
+            return  # its steps add the whole noise, as other local steps do
+        case InnerProblem():
+            yield (
+                "pfedme makes several training steps on patients' data in each round. Set noise under privacy to local"
+            )
+        case ControlVariates():
+            yield "a control variate stores gradients of a site's patients without noise, and influences later updates"
+        case ColumnByColumn():
+            yield "the program cannot clip the gradients of a network with a common and a unique column"
+        case _:
+            assert_never(procedure)

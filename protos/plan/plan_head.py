@@ -189,13 +189,23 @@ class PlanHead(Document, ABC):
         return None
 
     @property
+    def own_numbers(self) -> int:
+        """Return the number of values in private layers trained with noise. These values never leave the site."""
+        return 0
+
+    @property
     @abstractmethod
     def noise_variance(self) -> int:
-        """Return the variance of the noise that a site adds to each integer of a sum; 0 without noise."""
+        """Return the variance of the noise that a site adds to each integer of a sum or local step; 0 without noise."""
 
     @property
     def private_sums(self) -> int:
         """Return the number of noisy sums over the same patients in the whole run; 0 without `privacy`."""
+        return int(self.privacy is not None)
+
+    @property
+    def private_releases(self) -> int:
+        """Return how many contributions of a site one record of privacy cost covers. 0 without `privacy`."""
         return int(self.privacy is not None)
 
     @property

@@ -12,7 +12,7 @@ from math import exp
 
 from protos.plan.manifest import Manifest
 from protos.plan.network_plan import NetworkPlan
-from protos.plan.patient_privacy import Privacy
+from protos.plan.patient_privacy import Privacy, TrainingPrivacy
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.privacy_in_words import how_private, price_in_words
@@ -145,7 +145,13 @@ def _worst(plan: Plan) -> Iterator[str]:
 
 def _promise(privacy: Privacy, sums: int) -> Iterator[str]:
     yield f"Differential privacy: {price_in_words(privacy, sums)}."
-    yield "Each hospital adds its share of the random noise to its numbers before they are masked."
+    if isinstance(privacy, TrainingPrivacy) and privacy.noise == "local":
+        yield (
+            "At each hospital the program that trains (the trainer) adds the noise. The program that sends (the gate) "
+            "cannot check whether the noise was added."
+        )
+    else:
+        yield "Each hospital adds its share of the random noise to its numbers before they are masked."
     yield (
         "At worst: when one patient's rows are added or removed, the probability of a result becomes at most "
         f"{exp(privacy.epsilon):.3g} times as large or as small, plus or minus {privacy.delta:g}."

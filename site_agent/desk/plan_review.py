@@ -317,11 +317,14 @@ def _of_prior(prior: PriorPlan) -> Iterator[str]:
 
 
 def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]:
-    yield (
-        f"The influence of each patient is limited (norm {training.promise.clip:g}). Each site adds noise. The noise "
-        f"is enough for all {training.rounds} rounds, if at most {plan.assumed_colluders} of the sites secretly work "
-        "together."
-    )
+    limit = f"The influence of each patient is limited (norm {training.promise.clip:g})."
+    if training.is_local:
+        yield f"{limit} Each site itself adds the full noise in each of {training.steps} steps of a round."
+    else:
+        yield (
+            f"{limit} Each site adds noise. The noise is enough for all {training.rounds} rounds, if at most "
+            f"{plan.assumed_colluders} of the sites secretly work together."
+        )
     yield (
         f"Each sum is divided by {training.promise.patients}, the number of patients that the plan declares. A site "
         "sends no other number: no count of patients, no loss and no gain."

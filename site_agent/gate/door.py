@@ -14,7 +14,8 @@ No other file of the site agent builds a contribution, and the connection sends 
 * one transaction records a release before the bytes are handed over: the audit record, the masked vector, and the noise
   with its payment;
 * under a plan that requires masking, no chunk is handed over without its masks;
-* under a plan with privacy, no vector is encoded without noise, and none leaves before its noise is paid for.
+* under a plan with privacy, no vector is encoded without noise, and none leaves before its noise is paid for;
+* sums of private layers are stored here for the trainer, and are in no contribution.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Contribution:
     """A checked vector, ready for one position. Only the gate process makes contributions.
 
     Attributes:
-        noisy: under a plan with privacy, the sums with noise.
+        noisy: under a plan with privacy, the sums with noise and the private layers' total after this step.
         void: why random integers take the place of this site's numbers; None if they are its numbers.
         memory: the head of the trainer's memory of answered values, for the audit log.
     """
@@ -119,6 +120,10 @@ class Gate:
             void = refused.reason
         key = self._masking.void_key if self._masking else bytes(32)  # without masks the check shows the site
         return replace(self._builder.void(position, exchange, void, key, noise=noise), memory=memory)
+
+    def own_sums(self, position: bytes | None) -> bytes:
+        """Return the private layers' noisy sums, added up before a step or over all steps, as little-endian int64."""
+        return b"" if self._ledger is None else self._ledger.own_sums(self._plan, position).tobytes()
 
     def require_open(self, bind: Bind) -> None:
         """Check that the approval still permits sending. Raises the same errors as `release`."""
@@ -206,9 +211,10 @@ class Builder:
             position: digest of the inputs of the computation.
             exchange: the values that may be sent in this round.
             payload: the updates as little-endian float32, or as the short integers that the trainer made of them.
-                Then the scalars without "rows" as little-endian int64, each in the exchange's order.
+                Then the scalars without "rows" as little-endian int64, each in the exchange's order, then the noisy
+                sums of private layers.
             rows: training rows as the plan counts them; not used if their number is not sent.
-            noise: returns the scalars with noise; a plan with privacy needs it.
+            noise: returns the scalars with noise, and keeps the sums behind them; a plan with privacy needs it.
 
         Raises:
             GateRefusal: the contribution may not leave.
@@ -221,7 +227,9 @@ class Builder:
         values = np.frombuffer(payload, kind, exchange.updates)
         if not self._trains and values.any():
             raise unexpected_answer("The trainer sent an update, but this site only evaluates.")
-        weight, scalars = self._weigh(exchange, rows), self._noisy(self._scalars(exchange, payload, rows), noise)
+        weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows)
+        noisy = self._noisy([*scalars, *self._own_sums(exchange, payload)], noise)
+        scalars = noisy[: len(scalars)]
         buffer, digest = memoryview(bytearray(layout.total_bytes)), blake3()
         clipped = 0 if exchange.bits == 32 else self._clipped(exchange, values)
         for index in range(layout.chunks):
@@ -233,13 +241,13 @@ class Builder:
             clipped += self._encode(values[part], weight, layout.updates(body, index))
             digest.update(body)  # while it is in the processor's cache
         self._require_few(clipped, values.size)
-        return Contribution(position, exchange, clipped, buffer.toreadonly(), digest.digest(), scalars)
+        return Contribution(position, exchange, clipped, buffer.toreadonly(), digest.digest(), noisy)
 
     def void(
         self, position: bytes, exchange: Exchange, reason: SiteReason, key: bytes, *, noise: Noise | None
     ) -> Contribution:
         """Return random integers, always the same ones for a position and a secret key of 32 bytes."""
-        noisy = self._noisy([0] * len(exchange.scalars), noise)
+        noisy = self._noisy([0] * (len(exchange.scalars) + exchange.own_numbers), noise)
         layout, stream, digest = exchange.layout, blake3(position, key=key), blake3()
         buffer = memoryview(bytearray(layout.total_bytes))
         for index in range(layout.chunks):
@@ -286,6 +294,16 @@ class Builder:
             raise ValueError("a plan with privacy needs noise, and no other plan has it")
         return scalars if noise is None else noise(scalars)
 
+    def _own_sums(self, exchange: Exchange, payload: memoryview) -> list[int]:
+        """Return the sums of private layers. The trainer added their noise, and they never leave the site."""
+        training = self._plan.private_training
+        if training is None or not exchange.own_numbers:
+            return []
+        found = [int(number) for number in np.frombuffer(payload[-8 * exchange.own_numbers :], "<i8")]
+        if max(map(abs, found)) > training.own_bound:
+            raise unexpected_answer("The trainer's sums of private layers are outside their limits.")
+        return found
+
     def _weigh(self, exchange: Exchange, rows: int) -> float:
         """Return the factor by which this site's updates are multiplied."""
         match self._plan.site_weights:
@@ -315,4 +333,4 @@ class Builder:
 
 def payload_bytes(exchange: Exchange) -> int:
     """Return how many bytes the trainer's reply must have for the values of a round."""
-    return exchange.layout.width * exchange.updates + 8 * exchange.counted_scalars
+    return exchange.layout.width * exchange.updates + 8 * (exchange.counted_scalars + exchange.own_numbers)

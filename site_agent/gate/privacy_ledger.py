@@ -4,6 +4,8 @@ The payments are records of the audit log. The noisy numbers of each step are ro
 (host/record_store.py). The rules:
 
 * the first payment of a run is for all noisy sums of its plan, so no run ends halfway because a budget is spent;
+* under local noise the trainer has drawn the noise. Its first answer that is sent for a step is stored;
+* the total of the trainer's noisy sums of private layers is stored too. A step always uses the same total;
 * the noisy numbers and their payment are written in the transaction of the release, before a byte leaves;
 * numbers that were sent once are sent again unchanged, so a restart neither sends other noise nor pays twice;
 * noise for further steps than the plan has is paid for in full, as if for a whole run;
@@ -23,6 +25,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from host.audit_log import RESTORED, AuditLog
 from protos.plan.documents import Document
@@ -33,7 +36,9 @@ from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
 from site_agent.hospital import PrivacyLimits
 
 YEAR: Final = timedelta(days=365)
+_LARGEST_TOTAL: Final = 1 << 61  # of the sums of private layers, to which a step adds less than 2**62
 _ROUNDING: Final = 1.0 + 1e-6  # the relative error of an epsilon after conversion to a ratio and back
+_AFTER_ALL: Final = (1 << 63) - 1  # no row has this number
 _SPENT: Final = "privacy_spent"
 # The numbers of a finished run are deleted, because one site's sums have less noise than the sums of all.
 _SCHEMA: Final = """
@@ -134,7 +139,7 @@ class PrivacyLedger:
             elif facts["run"] == plan.run_name:
                 newest = str(facts["identifier"])
         ((steps,),) = self._store.read("SELECT count(*) FROM noise WHERE payment = ?", newest)
-        return newest if steps < plan.private_sums else None
+        return newest if steps < plan.private_releases else None
 
     def draw(self, plan: Plan, position: bytes, numbers: Sequence[int]) -> list[int]:
         """Return a step's numbers with the noise that this site adds. Nothing is written (`pay`).
@@ -142,13 +147,19 @@ class PrivacyLedger:
         Args:
             plan: with privacy, and masked.
             position: the step of the numbers.
-            numbers: this site's sums, in the order of the exchange.
+            numbers: this site's sums, in the order of the exchange, then the noisy sums of private layers.
 
         Returns:
-            the sums with noise. If the step was recorded, its numbers.
+            the sums with noise, then the private layers' total after this step. If the step was recorded, its numbers.
         """
         kept = self.kept(plan.run_name, position)
-        return with_noise(plan, numbers, self._random_bytes) if kept is None else kept
+        if kept is not None:
+            return kept
+        noisy = with_noise(plan, numbers, self._random_bytes)
+        if plan.own_numbers:
+            total = np.array(noisy[-plan.own_numbers :]) + self.own_sums(plan, position)
+            noisy[-plan.own_numbers :] = np.clip(total, -_LARGEST_TOTAL, _LARGEST_TOTAL).tolist()
+        return noisy
 
     def pay(self, plan: Plan, position: bytes, noisy: Sequence[int]) -> None:
         """Record the numbers of `draw`, and their privacy cost if no earlier payment of the run covers the step.
@@ -170,6 +181,24 @@ class PrivacyLedger:
             row = (plan.run_name, position, payment, np.array(noisy, "<i8").tobytes())
             self._store.write("INSERT INTO noise (run, position, payment, numbers) VALUES (?, ?, ?, ?)", *row)
 
+    def own_sums(self, plan: Plan, position: bytes | None) -> npt.NDArray[np.int64]:
+        """Return the noisy sums of the private layers, added up over all steps before a step.
+
+        A repeated step has the same total as the first time. `position` is None after the last step.
+
+        Returns:
+            int64 of shape (numbers of private layers,).
+        """
+        if plan.private_training is None or not plan.own_numbers:
+            return np.zeros(plan.own_numbers, np.int64)
+        here = self._store.read("SELECT number FROM noise WHERE run = ? AND position = ?", plan.run_name, position)
+        before = self._store.read(
+            "SELECT numbers FROM noise WHERE run = ? AND number < ? ORDER BY number DESC LIMIT 1",
+            plan.run_name, here[0][0] if here else _AFTER_ALL,
+        )  # fmt: skip
+        numbers = np.frombuffer(before[0][0], "<i8") if before else np.zeros(plan.own_numbers, np.int64)
+        return numbers[-plan.own_numbers :].astype(np.int64)
+
     def forget_numbers(self, plan: Plan) -> None:
         """Delete the noisy numbers of a finished run. The recorded privacy cost remains.
 
@@ -181,9 +210,12 @@ class PrivacyLedger:
 
 def with_noise(plan: Plan, numbers: Sequence[int], random_bytes: RandomBytes = os.urandom) -> list[int]:
     """Return this site's sums with noise added. The calling function must record the spent privacy budget."""
-    noise = discrete_gaussian(len(numbers), plan.noise_variance, random_bytes)
-    noisy: list[int] = (np.array(numbers, np.int64) + noise).tolist()  # both are far within 64 bits
-    return noisy
+    if plan.private_training is not None and plan.private_training.is_local:
+        return list(numbers)  # the trainer has added noise in each of its steps
+    sent = len(numbers) - plan.own_numbers  # the sums after them have the trainer's noise and do not leave
+    noise = discrete_gaussian(sent, plan.noise_variance, random_bytes)
+    noisy: list[int] = (np.array(numbers[:sent], np.int64) + noise).tolist()  # both are far within 64 bits
+    return [*noisy, *numbers[sent:]]
 
 
 def overspends(

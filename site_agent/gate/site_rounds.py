@@ -367,7 +367,7 @@ class Rounds:
     def _train(self, offer: Offer, vector: npt.NDArray[np.float32]) -> None:
         assert self._exchange is not None
         best = -1 if offer.best_round is None else offer.best_round
-        payload = vector.view(np.uint8).data
+        payload = self._with_own_sums(vector, self._position)
         layers, saves = offer.layers.hex(), offer.saves
         question = Train(offer.round, int(offer.stage), layers, best, payload, saves, offer.oldest, offer.scales.hex())
         if self.next_round in (None, 0) and not self._saved:
@@ -384,6 +384,13 @@ class Rounds:
             while self._training is not None:
                 training, self._training = self._training, None
                 await training()
+
+    def _with_own_sums(self, vector: npt.NDArray[np.float32], position: bytes | None) -> bytes | memoryview:
+        """Return the values for the trainer, followed by the noisy sums of its private layers before this step."""
+        received = vector.view(np.uint8).data
+        if self._gate is None or not self.plan.own_numbers:
+            return received
+        return b"".join((received, self._gate.own_sums(position)))
 
     async def _train_and_build(self, question: Train, exchange: Exchange, here: bytes) -> None:
         answer = await self._around.ask(question, payload_bytes(exchange))
@@ -421,8 +428,8 @@ class Rounds:
             await self._around.send(Done(self.run))
         elif vector is not None and (self._conclusion is None or self._conclusion.done()):  # the trainer loads only one
             best = -1 if message.best_round is None else message.best_round
-            payload = vector.view(np.uint8).data
-            self._result_sha256 = hashlib.sha256(payload).hexdigest()
+            self._result_sha256 = hashlib.sha256(vector.view(np.uint8).data).hexdigest()
+            payload = self._with_own_sums(vector, None)
             self._training = None
             question = Conclude(message.round, message.layers.hex(), best, payload)
             self._conclusion = self._around.spawn(self._conclude(question), self.run)

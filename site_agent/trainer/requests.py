@@ -19,12 +19,15 @@ class Asked:
     """The work that the coordinator requires from a site in one round. See messages.Offer.
 
     `stage` is None for the result after the last round.
+    `own_sums` has the noisy sums of private layers over all earlier rounds, see PrivateTraining. An empty tuple stands
+    for zeros.
     """
 
     round: int
     stage: Stage | None = Stage.TRAINING
     layers: bytes = b""
     best_round: int | None = None
+    own_sums: tuple[int, ...] = ()
     scales: bytes = b""
 
 
@@ -33,7 +36,7 @@ class Answer:
     """The trainer's result of one round: updates in the order of the round's tensors, and scalars.
 
     The updates are float32, or short integers under a plan with such.
-    These are all numbers of the round except "rows".
+    These are all numbers of the round except "rows". The noisy sums of private layers follow, if the plan has them.
     """
 
     updates: Vector | Integers = field(repr=False)

@@ -15,6 +15,7 @@ plan. So this site can repeat its training to the bit, and nobody else can compu
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,9 +32,10 @@ from protos.numbers.short_integers import WIDTHS
 from protos.plan.architecture import TensorSpec
 from protos.plan.canonical import digest
 from protos.plan.exchange import Exchange, Exchanges, is_measured
-from protos.plan.ingredients import Mixture, PersonalCopy, SensitivePrefix
+from protos.plan.ingredients import InnerProblem, Mixture, PersonalCopy, SensitivePrefix
 from protos.plan.manifest import Starts, largest_weight, manifest_of
 from protos.plan.network_plan import NetworkPlan
+from protos.plan.noisy_results import local_change
 from protos.plan.private_training import PrivateTraining
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.trainer.choice import Choice, Measures
@@ -110,6 +112,7 @@ class Study:
         self._training = self._begin_training(self.manifest.tensors)
         self._short = self._short_updates(self.manifest.tensors)
         self.choice, self._layers, self._rounds_taken, self._is_closed = Choice(plan.checkpoint), b"", 0, False
+        self._own_start = self._training.flat.private.data.clone() if plan.own_numbers else None
         self._trains = plan.tier_of(seeds.site) == "training"
         # Called after each measured round, with whether this round is the last one. It changes nothing.
         self.watch: Watch = lambda *_: None
@@ -163,6 +166,7 @@ class Study:
         _check_received(received, sum(tensor.number_count for tensor in self._exchanges.result(asked.layers)))
         if not self._is_closed:
             self._follow_layers(asked)
+            self._follow_own_sums(asked)
             self.choice.follow(asked.best_round)  # before the next measurement replaces the waiting model
             self._take_in(asked, torch.from_numpy(received))
             # If this site missed the validation round, the result is the same model.
@@ -209,7 +213,7 @@ class Study:
         local = self._training.local
         if self.plan.private_training is not None:
             sums = self._private_sums(self.plan.private_training)
-            if isinstance(self.plan.ingredients.procedure, PersonalCopy | Mixture):
+            if isinstance(self.plan.ingredients.procedure, PersonalCopy | Mixture | InnerProblem):
                 # The personal model stays at this site, and the shared model is replaced.
                 local.train_round(self.plan.schedule.steps_per_round, values, None)
             return Answer(updates=np.empty(0, np.float32), scalars=sums)
@@ -235,7 +239,7 @@ class Study:
     def _private_sums(self, training: PrivateTraining) -> tuple[int, ...]:
         values = self._training.flat.values()
         arrays = [values[tensor.name].astype(np.float64) for tensor in self.networks.tensors]
-        return private_sums(training, arrays, self._private_rows)
+        return private_sums(training, arrays, self._private_rows, os.urandom)
 
     @cached_property
     def _private_rows(self) -> PrivateRows:
@@ -259,6 +263,7 @@ class Study:
     def _begin_round(self, asked: Asked, values: Tensor) -> None:
         self._follow_layers(asked)
         self._take_in(asked, values)
+        self._follow_own_sums(asked)
         self.choice.follow(asked.best_round)
         self._measure(asked.round)
         self._rounds_taken = asked.round + 1
@@ -278,6 +283,20 @@ class Study:
             return  # these values are untrained; the first mean uses the initial values of each site
         rate = self.plan.ingredients.update_rate if self._rounds_taken else 1.0
         self._training.flat.take_in(values, rate)
+
+    def _follow_own_sums(self, asked: Asked) -> None:
+        """Compute private layers in a private run: initial values plus one step for each noisy sum that the gate kept.
+
+        Nothing else changes these layers. So a trainer that lost its memory computes the same layers, and no sum
+        receives noise twice.
+        """
+        training = self.plan.private_training
+        if training is None or self._own_start is None:
+            return
+        if len(asked.own_sums) not in (0, training.own_numbers):
+            raise MalformedMessage("sums of private layers that the network does not have")
+        moved = local_change(training, np.array(asked.own_sums or 0, np.float64)).astype(np.float32)
+        self._training.flat.private.data.copy_(self._own_start.cpu() + torch.from_numpy(np.asarray(moved)))
 
     def _measure(self, round_number: int, *, is_last: bool = False) -> None:
         if is_last or is_measured(self.plan, round_number):

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol, assert_never
 
@@ -199,7 +200,7 @@ class Worker:
         self._study = study
         controls = 2 if plan.ingredients.has_controls else 1
         numbers = plan.tensor.number_count if isinstance(plan, AnnouncingPlan) else controls * study.manifest.parameters
-        self._trainer_socket.largest_payload = max(4 * numbers, LARGEST_PLAN_BYTES)
+        self._trainer_socket.largest_payload = max(4 * numbers + 8 * plan.own_numbers, LARGEST_PLAN_BYTES)
         self._saves = Saves(self._state, run, plan, study.data_digest)
         self._next = 0 if self._saves.began is None else None
         held = self._saves.held
@@ -267,7 +268,7 @@ class Worker:
             self._approved(self._plan)
         if self._is_receiver():
             raise MalformedMessage("a round for a site that only receives")
-        asked, received = _asked(question), _numbers(question.payload)
+        asked, received = self._parted(question)
         self._ready().exchange(asked)  # raises an error if the plan does not allow this round
         assert self._answered is not None
         self._answered.admit(question)
@@ -286,8 +287,18 @@ class Worker:
         rows = study.rows if asked.stage is Stage.TRAINING else 0
         return Trained(question.round, rows, payload, memory=self._memory)
 
+    def _parted(self, question: Train | Conclude) -> tuple[Asked, npt.NDArray[np.float32]]:
+        asked, payload, own = _asked(question), memoryview(question.payload), 0
+        if self._plan is not None and asked.stage in (Stage.TRAINING, None):
+            own = 8 * self._plan.own_numbers
+        if len(payload) < own:
+            raise MalformedMessage("no sums of private layers")
+        end = len(payload) - own
+        sums = np.frombuffer(bytes(payload[end:]), "<i8").tolist()
+        return replace(asked, own_sums=tuple(sums)), _numbers(payload[:end])
+
     def _conclude(self, question: Conclude) -> Agreed:
-        asked, received = _asked(question), _numbers(question.payload)
+        asked, received = self._parted(question)
         if self._plan is not None and self._is_receiver():
             self._after.receive(self._hospital, self._plan, self._run, question.round, received)
             return Agreed()

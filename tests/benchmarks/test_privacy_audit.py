@@ -15,10 +15,12 @@ from benchmarks.private_prior_audit import audited_prior, canary_rows, wide_cont
 from protos.plan.plan import plan_from_json
 
 
-def test_one_run_shows_less_than_epsilon_and_more_than_it_with_half_of_the_noise() -> None:
+@pytest.mark.parametrize("kind", ["shared", "local"])
+def test_one_run_shows_less_than_epsilon_and_more_than_it_with_half_of_the_noise(kind: str) -> None:
     """In one training 22,500 patients drawn by coin show less than epsilon as deployed, and more if noise is halved."""
     content = json.loads(network_plan_of(uci_tables(CONCEPTS.parent), 3.0).canonical)
-    plan = canary_plan(content, 3, neurons=50)
+    rounds, steps = (3, 1) if kind == "shared" else (1, 3)
+    plan = canary_plan(content, rounds, steps=steps, neurons=50, noise=kind)
     generator = np.random.default_rng(1)
 
     honest, weakened = (

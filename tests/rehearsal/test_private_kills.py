@@ -71,8 +71,8 @@ def records(gate: Path, event: str) -> list[dict[str, Any]]:
     return [facts for facts in (json.loads(line)["facts"] for line in lines) if facts["event"] == event]
 
 
-def prepared(folder: Path) -> Rehearsal:
-    """Three heart clinics whose trainers are services, and a private network."""
+def prepared(folder: Path, kind: str) -> Rehearsal:
+    """Three heart clinics whose trainers are services, and a private network. Local noise: three steps a round."""
     tables = folder / "tables"
     tables.mkdir(parents=True)
     hospitals = uci_hospitals(tables)[:3]
@@ -85,17 +85,25 @@ def prepared(folder: Path) -> Rehearsal:
             content = yaml.safe_load(config.read_text()) | {"trainer_socket": "trainer socket"}
             config.write_text(yaml.safe_dump(content))
         saving = {"timing": {"save_every_rounds": 3, "save_every_seconds": None}}
-        privately(rehearsal, ROUNDS, PROMISE, 0.5, **saving)
+        steps, noise = (3, "local") if kind == "local" else (1, "shared")
+        schedule = {"epochs": ROUNDS * steps, "epochs_per_round": steps, "batches_per_epoch": 1}
+        several = {"schedule": schedule | {"aggregate": "every-round"}}
+        if kind == "private layers":
+            several |= {"method": {"name": "fedper"}, "architecture": {"name": "dense", "hidden": [3]}, "outputs": None}
+        privately(rehearsal, ROUNDS, PROMISE | {"noise": noise}, 0.5, **saving, **several)
     return rehearsal
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_kills_neither_lower_the_spent_epsilon_nor_use_noise_twice(tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize("kind", ["local", "private layers"])
+def test_kills_neither_lower_the_spent_epsilon_nor_use_noise_twice(
+    kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Coordinator, gates, agents and trainers are killed: each site pays once, each step has its own noise, and the
     result is the sum of exactly these noisy sums."""
     folder = tmp_path_factory.mktemp("kills")  # a socket's path has at most 107 bytes
-    rehearsal, watched = prepared(folder), Watched()
+    rehearsal, watched = prepared(folder, kind), Watched()
 
     with Nursery() as nursery:
         _, killed = run(rehearsal, KILLS, 1, nursery, watched.watch)
@@ -125,9 +133,16 @@ def _check_site(plan: Plan, home: Path, watched: Watched) -> npt.NDArray[np.floa
 
 
 def _check_noise(plan: Plan, sums: npt.NDArray[np.float64]) -> None:
-    """The differences of neighbouring rounds fit the normal law of the promised variance."""
-    apart = (sums[1::2] - sums[::2]).ravel() / sqrt(2 * plan.noise_variance)
-    assert kstest(apart, "norm").pvalue > 1e-4
+    """The differences of neighbouring rounds fit the normal law of the promised variance, also in private layers."""
+    training = plan.private_training
+    assert training is not None
+    shared, totals = np.split(sums, [len(training.names)], axis=2)  # of rounds, sites and numbers
+    for values, variance in (
+        (shared, training.steps * training.share_variance),
+        (np.diff(totals, axis=0, prepend=0.0), training.own_variance),
+    ):
+        apart = (values[1::2] - values[::2]).ravel() / sqrt(2 * variance)
+        assert apart.size == 0 or kstest(apart, "norm").pvalue > 1e-4
 
 
 def _check_result(plan: Plan, folder: Path, watched: Watched) -> None:

@@ -16,8 +16,9 @@ from host.audit_log import AuditLog
 from protos.plan.manifest import manifest_of
 from site_agent.commands.state_commands import _table
 from site_agent.desk.plan_in_words import in_words
+from site_agent.desk.plan_review import as_lines, review_sections
 from site_agent.gate.privacy_ledger import PrivacyLedger
-from tests.protos.privacy.private_plans import private_network_plan
+from tests.protos.privacy.private_plans import local_plan, private_network_plan
 
 PLAN = private_network_plan({"epsilon": 2.0}, rounds=4)
 PRICE = "epsilon 2, delta 1e-05 for each patient over all 4 rounds"
@@ -30,6 +31,19 @@ def test_the_review_has_the_price_and_what_privacy_changes() -> None:
     assert PRICE in text
     assert "at most 7.39 times as large or as small, plus or minus 1e-05" in text
     assert "In each round the sites send one noisy sum of clipped gradients" in text
+
+
+def test_the_review_of_local_noise_counts_steps_and_names_who_draws_it() -> None:
+    """The person who approves reads that all steps are paid for, and that the gate cannot check this noise."""
+    plan = local_plan({"epsilon": 2.0}, rounds=4, steps=5)
+    text = " ".join(in_words(plan, manifest_of(plan)).sentences)
+    page = "\n".join(as_lines(list(review_sections(plan, manifest_of(plan)))))
+
+    assert "epsilon 2, delta 1e-05 for each patient over all 20 steps" in text
+    assert "Each site adds this whole noise in each of its steps" in text
+    assert "The program that sends (the gate) cannot check whether the noise was added." in text
+    assert "Each site itself adds the full noise in each of 5 steps of a round." in page
+    assert "share of the noise" not in text + page
 
 
 def test_the_coordinator_reports_the_promise_of_a_run() -> None:

@@ -1,4 +1,4 @@
-"""Computes the sum of a private round: one clipped gradient of each patient.
+"""Computes the sums of a private round: of one clipped gradient, or of several local steps with noise.
 
 The mechanism is in protos/plan/private_training.py. The rules:
 
@@ -7,7 +7,10 @@ The mechanism is in protos/plan/private_training.py. The rules:
   which every product and every sum is exact in float64, whatever the order;
 * a patient with several rows has one term, the sum over these rows, shortened to the norm 1 in units of the clip;
 * a term is finite, whatever the rows and the parameters are;
-* the sum is exact, and the gate adds this site's share of the noise.
+* under shared noise the sum is exact, and the gate adds this site's share of the noise;
+* private layers take steps too under some methods. Their sums have the whole noise before they leave this file;
+* under local noise no step reads a sum before its whole noise is added. Only sums with noise are sent;
+* local noise is from the operating system's randomness, never from a seed.
 
 Layers are linear with relu between them, and the outcome is binary. Source: Abadi et al. 2016, algorithm 1, with one
 patient as the unit. The gradients are written by hand, because no library computes them without rounding.
@@ -23,8 +26,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from protos.plan.noisy_results import local_change
 from protos.plan.private_training import PrivateTraining
 from protos.privacy.accounting import PRIVATE_SCALE
+from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
 from site_agent.trainer.prior.site_sums import Float64, Integers, rounded_sum
 
 Pass: TypeAlias = tuple[Float64, Float64]  # derivatives (rows, outputs) and inputs (rows, inputs) of a layer
@@ -166,12 +171,46 @@ def _in_steps(values: npt.NDArray[Any], grid: tuple[float, int]) -> Float64:
     return np.rint(kept * steps)
 
 
-def private_sums(training: PrivateTraining, arrays: Sequence[Float64], rows: PrivateRows) -> tuple[int, ...]:
-    """Return a private round's integers: the sums of `training.names` in order.
+def private_sums(
+    training: PrivateTraining, arrays: Sequence[Float64], rows: PrivateRows, random_bytes: RandomBytes
+) -> tuple[int, ...]:
+    """Return a private round's integers: the sums of `training.names` in order, then the noisy sums of private layers.
 
-    `arrays` are weight and bias of each layer of the network, in order.
+    `arrays` are weight and bias of each layer, in order. `random_bytes` are the operating system's outside of tests.
     """
+    is_own = training.is_own
+    if not training.is_local:
+        exact = _clipped_sum(training, arrays, rows)
+        noise = discrete_gaussian(training.own_numbers, training.own_variance, random_bytes)
+        return (*exact[~is_own].tolist(), *(exact[is_own] + noise).tolist())
+    trained = arrays[: training.trained]
+    ends, pull = np.cumsum([array.size for array in trained]), np.where(is_own, 0.0, training.pull)
+    start, moved = np.concatenate([array.ravel() for array in trained]), np.zeros(ends[-1], np.int64)
+    followed = moved  # the shared model for pFedMe; the received values for every other method
+    for made in range(training.steps * training.inner):
+        parts = np.split(start + local_change(training, moved.astype(np.float64)), ends[:-1])
+        here = [part.reshape(array.shape) for part, array in zip(parts, trained, strict=True)]
+        sums = _clipped_sum(training, [*here, *arrays[len(trained) :]], rows)
+        noise = discrete_gaussian(len(sums), training.share_variance, random_bytes)
+        # The proximal term moves the values back a part of the way. It reads only values with noise.
+        moved = moved + _part(followed - moved, pull) + sums + noise
+        if (made + 1) % training.inner == 0:
+            followed = followed + _part(moved - followed, training.follow)
+    # The gate refuses larger numbers. A site's own patients must not decide that.
+    found = np.clip(followed if training.follow else moved, -_bounds(training), _bounds(training))
+    return (*found[~is_own].tolist(), *found[is_own].tolist())
+
+
+def _bounds(training: PrivateTraining) -> Integers:
+    return np.where(training.is_own, training.own_bound, training.bound)
+
+
+def _part(way: Integers, share: float | Float64) -> Integers:
+    return np.asarray(np.rint(way * share).astype(np.int64))
+
+
+def _clipped_sum(training: PrivateTraining, arrays: Sequence[Float64], rows: PrivateRows) -> Integers:
     layers = [Layer(weight, bias) for weight, bias in zip(arrays[::2], arrays[1::2], strict=True)]
-    exact = clipped_gradients(layers, training.promise.clip, rows, shared=len(training.tensors) // 2)
+    exact = clipped_gradients(layers, training.promise.clip, rows, shared=training.trained // 2)
     # Two clipped sums are not further apart than the sums were, so no site reports its number of patients.
-    return tuple(np.clip(exact, -training.largest_sum, training.largest_sum).tolist())
+    return np.clip(exact, -training.largest_sum, training.largest_sum)

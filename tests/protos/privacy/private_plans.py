@@ -43,3 +43,11 @@ def private_network_plan(
     plan = plan_from_json(json.dumps(changed(content, changes)))
     assert isinstance(plan, NetworkPlan)
     return plan
+
+
+def local_plan(
+    promise: dict[str, Any] | None = None, *, rounds: int = 5, steps: int = 3, **changes: Any
+) -> NetworkPlan:
+    """A private network whose sites add the whole noise in each of several steps of a round."""
+    schedule = {"aggregate": "every-round", "epochs": rounds * steps, "batches_per_epoch": 1, "epochs_per_round": steps}
+    return private_network_plan({"noise": "local"} | (promise or {}), schedule=schedule, **changes)

@@ -18,7 +18,7 @@ from protos.privacy.accounting import LARGEST_NOISE, PRIVATE_SCALE, delta_of
 from protos.wire.messages import Stage
 from tests.protos.examples import listed
 from tests.protos.examples import plan_with as network_plan
-from tests.protos.privacy.private_plans import PROMISE, private_network_plan, private_plan
+from tests.protos.privacy.private_plans import PROMISE, local_plan, private_network_plan, private_plan
 
 
 @pytest.mark.parametrize(
@@ -57,43 +57,60 @@ PRIVATE: dict[str, dict[str, Any]] = {
     "apfl": {},
     "fedbabu": {"outputs": None},
 }
-# Why each other method cannot; each reason is read by the researcher.
+# Those whose private layers take steps with noise of their own.
+WITH_LAYERS: dict[str, dict[str, Any]] = {
+    "global-layers": {"outputs": None},
+    "fedper": {"outputs": None},
+    "lg-fedavg": {},
+    "player-fl-random": {},
+}
+# Why each other method cannot with shared noise; each reason is read by the researcher.
 REFUSED = {
-    **dict.fromkeys(
-        (
-            "global-layers",
-            "fedper",
-            "fedrep",
-            "lg-fedavg",
-            "fedbn",
-            "fenda-fl",
-            "chfl",
-            "player-fl",
-            "player-fl-random",
-        ),
-        "the method trains private layers",
-    ),
-    "perfcl": "the penalty uses the site's own earlier model",
-    "moon": "the penalty uses the site's own earlier model",
-    "scaffold": "beside the one sum of gradients",
-    "pfedme": "beside the one sum of gradients",
+    "fedrep": "the method trains private layers first, in steps that the privacy budget does not cover",
+    "fenda-fl": "cannot clip the gradients of a network with a shared and a private extractor",
+    "player-fl": "the method would measure the layers on patients' data",
+    "fedbn": "no normalisation layers that could stay private",
+    "chfl": "cannot clip the gradients of a network with a common and a unique column",
+    "perfcl": "the contrastive penalty uses the site's own earlier model",
+    "moon": "the contrastive penalty uses the site's own earlier model",
+    "scaffold": "a control variate stores gradients of a site's patients",
+    "pfedme": "Set noise under privacy to local",
     "local": "no sums over patients",
 }
 
 
-@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize("name", [*PRIVATE, *WITH_LAYERS])
 def test_a_method_that_is_private_says_what_privacy_changes(name: str) -> None:
     """Its plan is accepted with one sum a round, a price and a sentence about how."""
-    plan = private_network_plan(hidden=(4, 4), method={"name": name}, **PRIVATE[name])
+    plan = private_network_plan(hidden=(4, 4), method={"name": name}, **(PRIVATE | WITH_LAYERS)[name])
 
     assert plan.private_training is not None
     assert plan.private_sums == plan.rounds == 10
-    assert [*why_not_private(plan.ingredients)] == []
+    assert [*why_not_private(plan.ingredients, "shared")] == []
     assert plan.privacy is not None
     assert next(how_private(plan)).startswith("In each round the sites send one noisy sum of clipped gradients")
     exchange = Exchanges(plan, manifest_of(plan)).of(3, Stage.TRAINING, b"")
     assert [scalar.name for scalar in exchange.scalars] == list(plan.private_training.names)
     assert (exchange.up, exchange.has_controls) == ((), False)
+    assert (exchange.own_numbers > 0) is (name in WITH_LAYERS)
+
+
+def test_received_layers_that_are_blended_are_not_private() -> None:
+    """A site would keep a part of values without noise."""
+    with pytest.raises(ValidationError, match="Set update_rate to 1"):
+        private_network_plan(hidden=(4, 4), method={"name": "global-layers", "update_rate": 0.5}, outputs=None)
+
+
+def test_private_layers_have_the_whole_noise_of_their_site() -> None:
+    """The noise of a private layer's sum alone keeps the plan's delta over all rounds, and no smaller one does."""
+    plan = private_network_plan(hidden=(4, 4), method={"name": "global-layers"}, outputs=None)
+    training = plan.private_training
+    assert training is not None
+
+    whole = 10 * PRIVATE_SCALE**2 / float(training.own_variance - 4)
+
+    assert delta_of(1.0, np.sqrt(whole)) <= 1e-5 < delta_of(1.0, 1.01 * np.sqrt(whole))
+    assert training.own_variance == pytest.approx(3 * training.share_variance, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -101,12 +118,24 @@ def test_a_method_that_is_not_private_has_its_reason_in_the_refusal(name: str) -
     """The text for the researcher has every reason."""
     method = TypeAdapter[Any](MethodChoice).validate_json(f'{{"name": "{name}"}}')
 
-    reasons = [*why_not_private(method.method())]
+    reasons = [*why_not_private(method.method(), "shared")]
 
+    assert ([*why_not_private(method.method(), "local")] == reasons) is (name != "pfedme")
     assert any(REFUSED[name] in reason for reason in reasons)
     with pytest.raises(ValidationError) as refused:
         network_plan(method={"name": name}, sites=listed(4), privacy=PROMISE | {"patients": 300})
     assert all(f"privacy is impossible in this plan: {reason}" in str(refused.value) for reason in reasons)
+
+
+def test_the_inner_problem_of_pfedme_is_paid_for() -> None:
+    """Each of its steps is a noisy sum, and a step that overshoots is refused."""
+    plan = local_plan(rounds=5, steps=3, method={"name": "pfedme", "strength": 0.5, "inner_steps": 4, "rate": 0.5})
+
+    assert plan.privacy is not None
+    assert (plan.private_releases, plan.private_sums) == (5, 60)
+    assert "covers all of these steps" in " ".join(how_private(plan))
+    with pytest.raises(ValidationError, match="rate times strength of pfedme is 2, but local noise allows at most 1"):
+        local_plan(method={"name": "pfedme", "strength": 0.5, "rate": 4.0})
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from protos.privacy.accounting import PRIVATE_SCALE, delta_of, together
 from protos.wire.messages import Stage
 from tests.for_each import for_each
 from tests.protos.examples import listed
-from tests.protos.privacy.private_plans import PROMISE, private_network_plan
+from tests.protos.privacy.private_plans import PROMISE, local_plan, private_network_plan
 
 EVALUATING = [site | {"tier": "evaluation"} for site in listed(1)] + listed(4)[1:]
 
@@ -58,7 +58,7 @@ def training_of(plan: Plan) -> PrivateTraining:
         ({"schedule": {"aggregate": "every-batch", "epochs": 2, "batches_per_epoch": 2}}, "one gradient over all rows"),
         (
             {"schedule": {"aggregate": "every-round", "epochs": 4, "batches_per_epoch": 1, "epochs_per_round": 2}},
-            "one gradient over all rows",
+            "a round of this plan has 2 steps, but shared noise allows only 1 step. Set noise under privacy to local",
         ),
         (
             {"schedule": {"aggregate": "every-steps", "rounds": 3, "steps_per_round": 1, "batch_rows": 9}},
@@ -78,6 +78,10 @@ def training_of(plan: Plan) -> PrivateTraining:
         ({"privacy": PROMISE | {"patients": 0}}, "greater than or equal to 1"),
         ({"method": {"name": "fedadam"}, "weighting": {"name": "rows", "largest_rows": 1024}}, "row weights are"),
         ({"sites": EVALUATING}, "only evaluates adds no noise"),
+        (
+            {"schedule": {"aggregate": "every-round", "epochs": 4, "batches_per_epoch": 1, "epochs_per_round": 2}},
+            "noise in each step that is 1.73 times as large as its share",
+        ),
     ],
     ids=str,
 )
@@ -85,6 +89,40 @@ def test_what_would_let_an_unpaid_number_out_is_refused_by_name(changes: dict[st
     """Every number that a private network may not send or depend on has its reason in the refusal."""
     with pytest.raises(ValidationError, match=words):
         private_network_plan(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"method": {"name": "fedprox", "strength": 1.5}},
+            "learning_rate times the strength of the proximal term is 1.5",
+        ),
+        ({"rounds": 200, "steps": 51}, "the plan has 10200 steps, but training with privacy allows at most 10000"),
+        (
+            {"promise": {"epsilon": 0.01, "delta": 1e-12}, "rounds": 1, "steps": 1000},
+            "cannot draw the large noise that 1000 steps at epsilon 0.01 need",
+        ),
+        ({"masking": {"required": False}}, "Set required under masking to true"),
+        ({"checkpoint": "global"}, "checkpoint: global sums losses"),
+    ],
+    ids=str,
+)
+def test_local_noise_has_limits_of_its_own(changes: dict[str, Any], words: str) -> None:
+    """A step that overshoots, too many steps and noise that does not fit into a word are refused by name."""
+    with pytest.raises(ValidationError, match=words):
+        local_plan(**changes)
+
+
+@pytest.mark.parametrize(("rounds", "steps"), [(1, 1), (5, 3), (40, 25)])
+def test_the_noise_of_each_site_alone_keeps_the_promise_over_all_steps(rounds: int, steps: int) -> None:
+    """No other site's noise is counted, and every step is, whatever the quorum: 1% less noise breaks the promise."""
+    plan = local_plan(rounds=rounds, steps=steps, assumed_colluders=2)
+    deviation = sqrt(training_of(plan).share_variance - 4) / PRIVATE_SCALE
+
+    assert (training_of(plan).honest, plan.private_sums) == (1, rounds * steps)
+    assert delta_of(1.0, sqrt(rounds * steps) / deviation) <= 1e-5
+    assert delta_of(1.0, 1.01 * sqrt(rounds * steps) / deviation) > 1e-5
 
 
 def test_noise_that_cannot_be_drawn_is_refused_before_the_run() -> None:

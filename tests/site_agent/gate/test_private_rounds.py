@@ -14,13 +14,13 @@ from host.audit_log import AuditLog
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.messages import Bind, Stage
+from protos.wire.messages import Bind, SiteReason, Stage
 from site_agent.gate.door import Contribution, Gate
 from site_agent.gate.permission import PolicyForbids, decide_plan
 from site_agent.gate.privacy_ledger import PrivacyLedger, with_noise
 from site_agent.hospital import Hospital, Policy
 from tests.for_each import for_each
-from tests.protos.privacy.private_plans import private_network_plan, private_plan
+from tests.protos.privacy.private_plans import local_plan, private_network_plan, private_plan
 from tests.rehearsal.gates import Unmasked, gate_for, policy_with
 
 PLAN = private_network_plan(rounds=4)
@@ -115,6 +115,58 @@ def test_a_draw_beyond_the_rounds_of_the_plan_pays_again(tmp_path: Path, audit: 
     payload = memoryview(np.zeros(len(exchange.scalars), "<i8").tobytes())
     released(gate, bytes([99]) * 32, exchange, payload)
     assert spent(audit) == [1.0, 1.0]
+
+
+def test_local_noise_is_paid_for_by_rounds_and_the_first_answer_stays(tmp_path: Path, audit: AuditLog) -> None:
+    """One payment is for as many rounds as the plan has, not for as many as it has steps.
+
+    The gate adds no noise of its own. A trainer's second draw for a paid step is not sent.
+    """
+    plan = local_plan(rounds=2, steps=3)
+    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
+
+    def made(place: int, filling: int, largest: float = 1.0) -> list[int]:
+        gate = gate_for(plan, audit, tmp_path, policy=policy(largest), site="ahus", masking=Unmasked())
+        payload = memoryview(np.full(len(exchange.scalars), filling, "<i8").tobytes())
+        buffer = released(gate, _position(place), exchange, payload).buffer
+        return np.frombuffer(buffer, "<i8")[1 : 1 + len(exchange.scalars)].tolist()
+
+    assert set(made(0, 5)) == {5}
+    assert set(made(0, 6)) == {5}
+    assert set(made(1, 7)) == {7}
+    assert spent(audit) == [1.0]
+    with pytest.raises(PolicyForbids, match="and the policy allows 1"):
+        made(2, 8)
+    assert set(made(2, 8, largest=9.0)) == {8}
+    assert spent(audit) == [1.0, 1.0]
+
+
+def test_sums_of_private_layers_are_kept_once_and_never_leave(tmp_path: Path, audit: AuditLog) -> None:
+    """What leaves is as long as the shared layers. A step is always made from the same total, also after a restart."""
+    plan = private_network_plan(rounds=4, hidden=(2,), method={"name": "fedper"}, outputs=None)
+    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
+    sent, own = len(exchange.scalars), exchange.own_numbers
+
+    def made(place: int, filling: int) -> Contribution:
+        gate = gate_for(plan, audit, tmp_path, policy=policy(1.0), site="ahus", masking=Unmasked())
+        payload = memoryview(np.repeat([0, filling], [sent, own]).astype("<i8").tobytes())
+        return released(gate, _position(place), exchange, payload)
+
+    def total(place: int | None) -> list[int]:
+        gate = gate_for(plan, audit, tmp_path, policy=policy(1.0), site="ahus", masking=Unmasked())
+        position = None if place is None else _position(place)
+        return np.frombuffer(gate.own_sums(position), "<i8").tolist()
+
+    before = total(0)
+    first, second = made(0, 5), made(1, 7)
+
+    assert (own, before) == (3, [0, 0, 0])
+    assert len(np.frombuffer(first.buffer, "<i8")) == len(np.frombuffer(second.buffer, "<i8")) == 1 + sent
+    assert made(0, 6).digest == first.digest  # a trainer that started again drew other noise
+    assert (total(0), total(1), total(2), total(None)) == ([0] * 3, [5] * 3, [12] * 3, [12] * 3)
+    assert spent(audit) == [1.0]
+    assert made(3, 1 << 62).void is SiteReason.TRAINER_FAILED
+    assert total(None) == [12] * 3
 
 
 @pytest.mark.parametrize("largest", [0.9, 1.0])

@@ -20,6 +20,7 @@ from protos.plan.plan import Plan
 from protos.wire.messages import Bind, Finish, MalformedMessage, Offer, Stage
 from site_agent.gate.consent import Consent
 from site_agent.gate.permission import GateRefusal
+from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.gate.site_rounds import Rounds, Surroundings
 from site_agent.service import enrolling
 from site_agent.trainer_socket import Agreed, Check, Conclude, Message, Prepared, Train, Trained
@@ -61,6 +62,23 @@ async def finish(rounds: Rounds) -> None:
     result = Finish(rounds.plan.rounds, LAYERS)
     await rounds._take_result(result, np.ones(rounds.manifest.parameters, np.float32))
     await asyncio.sleep(0)
+
+
+def test_a_trainer_receives_the_total_of_its_private_layers_with_the_result(tmp_path: Path, audit: AuditLog) -> None:
+    """The numbers of the federation come first. The noisy sums that the gate keeps for this site follow them."""
+    plan = private_network_plan(rounds=4, hidden=(2,), method={"name": "fedper"}, outputs=None)
+    ledger, manifest = PrivacyLedger(audit), manifest_of(plan)
+    ledger.pay(plan, bytes(32), [0] * len(plan.private_training.names if plan.private_training else ()) + [7, 8, 9])
+
+    asked: list[Conclude] = []
+
+    async def scene() -> None:
+        await finish(rounds_of(plan, "ahus", tmp_path, audit, asked))
+
+    asyncio.run(scene())
+
+    received = np.ones(manifest.parameters, "<f4").tobytes()
+    assert bytes(asked[0].payload) == received + np.array([7, 8, 9], "<i8").tobytes()
 
 
 @pytest.mark.parametrize("plan", [private_network_plan(), private_plan()])

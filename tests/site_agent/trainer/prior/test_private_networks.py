@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,12 +13,14 @@ from benchmarks.prior.prior_gain import CONCEPTS, uci_tables
 from benchmarks.private_networks import network_plan_of, network_studies
 from coordinator.rounds.run import Run
 from global_layers.one_process import Collection, run_rounds
+from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_json
 from protos.privacy.accounting import PRIVATE_SCALE
 from site_agent.gate.privacy_ledger import with_noise
 from site_agent.trainer.requests import Asked
 from site_agent.trainer.study import Study
-from tests.protos.privacy.test_patient_privacy import PRIVATE
+from site_agent.trainer.training.private_gradient import PrivateRows, private_sums
+from tests.protos.privacy.test_patient_privacy import PRIVATE, WITH_LAYERS
 
 
 def _federation(epsilon: float, rounds: int = 20) -> tuple[Plan, dict[str, Study]]:
@@ -103,6 +106,29 @@ def test_every_private_method_sends_the_sums_of_fedavg(name: str) -> None:
     assert (not np.array_equal(*found)) is has_own
 
 
+@pytest.mark.parametrize("name", ["ditto", "apfl", "pfedme", "local-adaptation"])
+def test_a_personal_model_shapes_no_local_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a second round, after the personal model has trained, the noisy sums follow from received values and noise."""
+    content = json.loads(_federation(8.0, rounds=2)[0].canonical)
+    content["privacy"] |= {"noise": "local"}
+    content["schedule"] = {"aggregate": "every-round", "epochs": 4, "batches_per_epoch": 1, "epochs_per_round": 2}
+    method = {"name": name} | ({"strength": 0.1} if name == "pfedme" else {})
+    plan = plan_from_json(json.dumps(content | {"method": method}))
+    study = network_studies(plan, uci_tables(CONCEPTS.parent), seed=1)["va"]
+    first, training = study.manifest.initial_parameters(plan.seed), plan.private_training
+    assert training is not None
+    study.train(Asked(round=0), first)
+
+    monkeypatch.setattr("site_agent.trainer.study.os.urandom", np.random.default_rng(4).bytes)
+    sums = study.train(Asked(round=1), first + np.float32(0.125)).scalars
+
+    arrays = [values.astype(np.float64) for values in study.manifest.views(first + np.float32(0.125)).values()]
+    rows = study.dataset.training
+    outcomes = np.asarray(rows.targets, np.float64)
+    mine = PrivateRows.of(rows.features, outcomes, study.own.training_patients)
+    assert sums == private_sums(training, arrays, mine, np.random.default_rng(4).bytes)
+
+
 def test_layers_that_keep_their_first_values_send_nothing_and_shape_no_other_term() -> None:
     """FedBABU sums the gradients of its shared layers alone, clipped as one vector."""
     plan, _ = _federation(1.0, rounds=3)
@@ -121,3 +147,75 @@ def test_layers_that_keep_their_first_values_send_nothing_and_shape_no_other_ter
     assert len(first) == len(second) == len(training.names) == study.manifest.parameters
     rows = np.asarray(study.own.training.targets).size
     assert 0 < np.linalg.norm(np.array(first, np.float64)) / PRIVATE_SCALE <= rows
+
+
+def _with_private_layers(name: str, epsilon: float, rounds: int) -> Plan:
+    content = json.loads(_federation(epsilon, rounds)[0].canonical)
+    changes = {"architecture": {"name": "dense", "hidden": [6, 5]}, "method": {"name": name}}
+    return plan_from_json(json.dumps(content | changes | WITH_LAYERS[name]))
+
+
+@pytest.mark.parametrize("name", WITH_LAYERS)
+def test_private_layers_follow_from_kept_sums_alone(name: str) -> None:
+    """A trainer that lost its memory sends the same shared sums as one that made all rounds, given what the gate kept.
+
+    Other kept sums give other shared sums, so private layers do take steps.
+    """
+    plan = _with_private_layers(name, 8.0, 3)
+    training, tables = plan.private_training, uci_tables(CONCEPTS.parent)
+    assert training is not None
+    start, shared = manifest_of(plan).initial_parameters(plan.seed), len(training.names)
+    kept = tuple(np.random.default_rng(2).integers(-(1 << 36), 1 << 36, training.own_numbers).tolist())
+    trained, restarted = (network_studies(plan, tables, seed=1)["va"] for _ in range(2))
+
+    for number, before in enumerate(((), kept[::-1])):
+        own = trained.train(Asked(round=number, own_sums=before), start).scalars[shared:]
+        assert len(own) == training.own_numbers
+    sums = trained.train(Asked(round=2, own_sums=kept), start).scalars[:shared]
+    again = restarted.train(Asked(round=2, own_sums=kept), start).scalars[:shared]
+    other = network_studies(plan, tables, seed=1)["va"].train(Asked(round=2), start).scalars[:shared]
+
+    assert sums == again != other
+
+
+@pytest.mark.parametrize("name", WITH_LAYERS)
+def test_private_layers_rank_patients_at_each_site(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At epsilon 20 each site's network is far from chance, and private layers differ between sites."""
+    plan = _with_private_layers(name, 20.0, 30)
+    studies = network_studies(plan, uci_tables(CONCEPTS.parent), seed=1)
+    generator = np.random.default_rng(0)
+    monkeypatch.setattr("site_agent.trainer.study.os.urandom", generator.bytes)
+    monkeypatch.setattr("global_layers.one_process.with_noise", partial(with_noise, random_bytes=generator.bytes))
+
+    run_rounds(plan, studies)
+
+    first, second, *_ = (study.conclude().values for study in studies.values())
+    apart = {key.split(".")[0] for key, values in first.items() if not np.array_equal(values, second[key])}
+    assert apart >= {"global-layers": {"input", "head"}, "lg-fedavg": {"input"}}.get(name, {"head"})
+    assert not apart & {"global-layers": {"body"}, "lg-fedavg": {"body", "head"}}.get(name, {"input"})
+    assert _auroc(studies) > 0.7
+
+
+def test_local_noise_reaches_a_model_and_reads_the_operating_system_s_randomness(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four rounds of five local steps at epsilon 8 rank patients, and the same round has other noise each time."""
+    tables = uci_tables(CONCEPTS.parent)
+    content = json.loads(_federation(8.0)[0].canonical)
+    content["privacy"] |= {"noise": "local"}
+    content["schedule"] = {"aggregate": "every-round", "epochs": 20, "batches_per_epoch": 1, "epochs_per_round": 5}
+    plan = plan_from_json(json.dumps(content))
+
+    def sums() -> tuple[int, ...]:
+        study = network_studies(plan, tables, seed=1)["va"]
+        return study.train(Asked(round=0), study.manifest.initial_parameters(plan.seed)).scalars
+
+    first, second = sums(), sums()
+    generator = np.random.default_rng(0)
+    monkeypatch.setattr("site_agent.trainer.study.os.urandom", generator.bytes)
+    studies = network_studies(plan, tables, seed=1)
+    run = _played(Collection(plan), studies)
+
+    assert first != second
+    assert run.rounds_made == 4
+    assert _auroc(studies) > 0.7
