@@ -22,11 +22,10 @@ from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.image_folder import blocks
 
 if TYPE_CHECKING:
-    from sklearn.linear_model import LogisticRegression
+    from sklearn.linear_model import LogisticRegression, Ridge
 
 
 _TINIEST: Final = float(np.finfo(np.float64).eps)
-_GAP: Final = 5.0
 
 
 def probabilities(task: Task, outputs: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
@@ -86,10 +85,10 @@ class Lines:
         return values
 
 
-def lines_of(fitted: LogisticRegression, outputs: int) -> Lines:
+def lines_of(fitted: LogisticRegression | Ridge, outputs: int, gap: float = np.inf) -> Lines:
     """Convert a linear model of scikit-learn, whose class labels are indices of classes, to plain arrays.
 
-    A class without rows is rare, not impossible: its start is lower than the lowest other start by _GAP.
+    If no row has a class, its start is lower than the lowest other start by `gap`.
     """
     slopes, starts = np.atleast_2d(fitted.coef_), np.atleast_1d(fitted.intercept_)
     if outputs == 1:
@@ -97,7 +96,7 @@ def lines_of(fitted: LogisticRegression, outputs: int) -> Lines:
     # If two classes are present, scikit-learn returns the logit of the second class.
     if len(slopes) < len(fitted.classes_):
         slopes, starts = (np.concatenate([np.zeros_like(each), each]) for each in (slopes, starts))
-    all_slopes, all_starts = np.zeros((outputs, slopes.shape[1])), np.full(outputs, starts.min() - _GAP)
+    all_slopes, all_starts = np.zeros((outputs, slopes.shape[1])), np.full(outputs, starts.min() - gap)
     all_slopes[fitted.classes_], all_starts[fitted.classes_] = slopes, starts
     return Lines(slopes=all_slopes, starts=all_starts)
 
@@ -180,7 +179,13 @@ def _children(nodes: _Nodes) -> npt.NDArray[np.int64]:
 
 
 def on_bounded_scale(task: Task, answers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Convert class frequencies (rows, outputs) to bounded logits or logarithms."""
-    if task == "binary":
-        return np.asarray(np.log((answers + DISTANCE) / (1.0 - answers + DISTANCE)))
-    return np.asarray(np.log((answers + DISTANCE) / (1.0 + answers.shape[1] * DISTANCE)))
+    """Convert class frequencies (rows, outputs) to bounded logits or logarithms. Numbers are not changed."""
+    match task:
+        case "binary":
+            return np.asarray(np.log((answers + DISTANCE) / (1.0 - answers + DISTANCE)))
+        case "multi-class":
+            return np.asarray(np.log((answers + DISTANCE) / (1.0 + answers.shape[1] * DISTANCE)))
+        case "regression":
+            return answers
+        case _:
+            assert_never(task)
