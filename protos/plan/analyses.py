@@ -15,9 +15,10 @@ from them. So no program trusts the coefficients of another, and a restart needs
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -268,7 +269,7 @@ class StudySize:
         smallest_cell: patients below which no count is printed.
         smallest_part: patients that a site needs in a cell of a model. So the sum of the sites that do not collude has
             at least `smallest_cell` patients, whatever their number is.
-        rows_per_unknown: rows of other sites for each number that a reader could solve for.
+        rows_per_unknown: patients of other sites for each number that a reader could solve for.
         compares: whether sites' own estimates are summed. Those of several models could be solved for one site's.
     """
 
@@ -303,7 +304,7 @@ class Unanswerable(ValueError):
     """
 
 
-class Arithmetic(Protocol):
+class Arithmetic(ABC):
     """The arithmetic of one analysis. It is made from the document, the plan's concepts and a StudySize.
 
     Each of `first`, `newton` and `last` lists the numbers of an occasion; an analysis without Newton rounds has empty
@@ -312,27 +313,35 @@ class Arithmetic(Protocol):
     """
 
     @property
+    @abstractmethod
     def first(self) -> tuple[Number, ...]: ...  # noqa: D102
     @property
-    def newton(self) -> tuple[Number, ...]: ...  # noqa: D102
-    @property
-    def last(self) -> tuple[Number, ...]: ...  # noqa: D102
+    def newton(self) -> tuple[Number, ...]:  # noqa: D102
+        return ()
 
+    last = newton
+
+    @abstractmethod
     def first_values(self, frame: Frame) -> Float64:
         """Return what a site sends in the first round."""
 
-    def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
+    def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:  # noqa: ARG002
         """Return what a site sends in the Newton round after these sums."""
+        return np.empty(0)
 
-    def last_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
+    def last_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:  # noqa: ARG002
         """Return what a site sends after the last Newton round."""
+        return np.empty(0)
 
-    def has_converged(self, sums: AnnouncedPart) -> bool:
+    def has_converged(self, sums: AnnouncedPart) -> bool:  # noqa: ARG002
         """Return whether another Newton round would change nothing; also if no round can help. True without rounds."""
+        return True
 
-    def own(self, frame: Frame) -> dict[str, Any]:
+    def own(self, frame: Frame) -> dict[str, Any]:  # noqa: ARG002
         """Return the estimates of this site alone, for its own page; empty if there are none. Nothing of it is sent."""
+        return {}
 
+    @abstractmethod
     def result(self, sums: AnnouncedPart) -> dict[str, Any]:
         """Return what is printed, as values for JSON: numbers, texts, lists and records, None where none may stand."""
 

@@ -26,7 +26,7 @@ class AnnouncingPlan(PlanHead):
     Attributes:
         fewest_sites: the number of sites that every printed number needs.
         largest_rows: the largest number of rows of all sites together, for the bounds of sums.
-        rows_per_unknown: the least number of other sites' rows for each number that a reader could solve for.
+        rows_per_unknown: the least number of other sites' patients for each number that a reader could solve for.
     """
 
     fewest_sites: StrictInt = Field(default=4, ge=3, le=100)

@@ -255,7 +255,7 @@ def _prior_scalars(prior: PriorPlan) -> Iterator[Scalar]:
     for name in prior.statistics_names:
         kind = name.partition(" ")[0]
         # For classes a sum is a count. For columns and numbers it is a sum of values between 0 and 1.
-        is_count = kind in ("count", "outcomes") or (name.startswith("sum outcome") and not prior.is_number)
+        is_count = kind in ("count", "outcomes", "patients") or (name.startswith("sum outcome") and not prior.is_number)
         scale = 1 if is_count or kind == "voids" else PRIOR_MOMENT_SCALE
         yield Scalar(name, 1 if kind == "voids" else rows * scale, Stage.STATISTICS, scale)
     for name in prior.newton_names:

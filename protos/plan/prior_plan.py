@@ -72,7 +72,7 @@ class PriorPlan(AnnouncingPlan):
         fewest_sites: the number of sites that must record a concept, according to the plan. With three, each of the
             three can compute the sum of the two others.
         largest_rows: the largest number of training rows of all sites together, for the bounds of sums.
-        rows_per_unknown: the least number of other sites' rows for each number that a reader could solve for: this
+        rows_per_unknown: the least number of other sites' patients for each number that a reader could solve for: this
             times rounds times (columns + 3) / 2.
     """
 
@@ -181,7 +181,7 @@ class PriorPlan(AnnouncingPlan):
             return self.private.names
         moments = [f"{kind} {column.name}" for column in self.columns for kind in MOMENTS]
         outcomes = [f"sum {output}" for output in self.outputs]
-        return (*moments, "outcomes", *outcomes, *(["squares outcome"] if self.is_number else []))
+        return (*moments, "outcomes", "patients", *outcomes, *(["squares outcome"] if self.is_number else []))
 
     @cached_property
     def newton_names(self) -> tuple[str, ...]:

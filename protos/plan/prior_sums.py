@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.numbers.newton_sums import Float32, Float64, NewtonSums, OutOfBound, announced, read_announced
+from protos.plan.concepts import ConceptColumn, declared_standard
 from protos.plan.prior_plan import MOMENTS, PriorPlan
-from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
 
 PRIOR_MOMENT_SCALE: Final = 1 << 30
@@ -39,6 +39,7 @@ class Standard:
         means, deviations: float64 of shape (columns,), of values scaled from the concept's range to 0..1.
         is_used: bool of shape (columns,): no site has too few values of the column, and it varies.
         rows: training rows with an outcome, of all sites; None in the private form, which does not count them.
+        patients: of these rows.
         outcome_means: float64 of shape (outputs,): shares of classes, or the number's mean in 0..1.
         outcome_deviation: the deviation of a number, in 0..1; 1 for classes.
     """
@@ -49,6 +50,16 @@ class Standard:
     rows: int | None
     outcome_means: Float64 = field(repr=False)
     outcome_deviation: float
+    patients: int = 0
+
+    @classmethod
+    def declared(cls, columns: Sequence[ConceptColumn]) -> Standard:
+        """Return the typical values and spreads that a plan declares. No patient influences them."""
+        means, deviations = np.array([declared_standard(column) for column in columns]).reshape(-1, 2).T
+        is_used, halves = np.ones(len(means), np.bool_), np.full(1, 0.5)
+        return cls(
+            means=means, deviations=deviations, is_used=is_used, rows=None, outcome_means=halves, outcome_deviation=1.0
+        )
 
     def applied(self, values: Float64) -> Float64:
         """Standardise values in 0..1, float64 of shape (rows, columns). Missing values and unused columns become 0."""
@@ -83,7 +94,7 @@ class AnnouncedSums:
         """
         prior = self._prior
         if prior.private is not None:
-            return _declared(prior.private)
+            return Standard.declared(prior.columns)
         found = dict(zip(prior.statistics_names, self._words, strict=False))
         voids, counts, sums, squares = self._of_columns(found)
         rows, is_whole = found["outcomes"], voids == 0
@@ -102,6 +113,7 @@ class AnnouncedSums:
             deviations=np.where(enough, deviations, 1.0),
             is_used=enough,
             rows=rows,
+            patients=found["patients"],
             outcome_means=outcome_means,
             outcome_deviation=max(float(outcome_deviations[0]), _NARROWEST),
         )
@@ -161,14 +173,6 @@ class AnnouncedSums:
         For numbers it is half the decrease of squared errors.
         """
         return self._words[-1] / GUARD_SCALE
-
-
-def _declared(private: PrivateSums) -> Standard:
-    means, deviations = private.standard
-    is_used, halves = np.ones(len(means), np.bool_), np.full(1, 0.5)
-    return Standard(
-        means=means, deviations=deviations, is_used=is_used, rows=None, outcome_means=halves, outcome_deviation=1.0
-    )
 
 
 def place_sums(vector: Float32, place: slice, integers: Sequence[int]) -> None:

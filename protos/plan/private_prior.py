@@ -23,7 +23,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from protos.plan.concepts import ConceptColumn, declared_standard
+from protos.plan.concepts import ConceptColumn
 from protos.plan.patient_privacy import Privacy
 from protos.privacy.accounting import LARGEST_NOISE, PRIVATE_SCALE, share_variance
 
@@ -81,12 +81,6 @@ class PrivateSums:
     def share_variance(self) -> int:
         """Return the variance of the noise that one site adds to each integer."""
         return share_variance(self.promise.ratio, len(self.sites) - self.colluders)
-
-    @cached_property
-    def standard(self) -> tuple[Float64, Float64]:
-        """Return the typical value and the spread that the plan declares for each column's values in 0..1."""
-        found = [declared_standard(column) for column in self.columns]
-        return np.array([typical for typical, _ in found]), np.array([spread for _, spread in found])
 
     @property
     def bound(self) -> int:

@@ -69,8 +69,12 @@ class StatisticsPlan(AnnouncingPlan):
 
     def recorders(self, concepts: tuple[str, ...]) -> frozenset[str]:
         """Return the sites that, by the plan, record all these concepts."""
-        lists = [one.recorded_by for one in self.concepts if one.name in concepts and one.recorded_by is not None]
-        return frozenset(self.site_names).intersection(*lists)
+        return frozenset(self.site_names).intersection(*(self.lists[one] for one in concepts if one in self.lists))
+
+    @cached_property
+    def lists(self) -> dict[str, tuple[str, ...]]:
+        """Return `recorded_by` of the concepts that have this key, by name."""
+        return {one.name: one.recorded_by for one in self.concepts if one.recorded_by is not None}
 
     @property
     def smallest_part(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from protos.plan.analyses import Float64, Integers
+from protos.plan.analyses import Bools, Float64, Integers
 
 
 def without_extremes(values: Float64, smallest: int) -> Float64:
@@ -69,3 +69,17 @@ def is_of_one_patient(values: Float64, patients: Integers) -> bool:
     each = np.bincount(patients, (values - values.mean()) ** 2) if len(values) else np.zeros(1)
     number = len(np.unique(patients))  # of n patients, one can have at most the part (n - 1) / n
     return bool(each.max() * number > 0.95 * each.sum() * (number - 1) and each.max() > 0.0)
+
+
+def is_beside(values: Float64, patients: Integers) -> Bools:
+    """Return which values differ from the one that most patients have: (rows,)."""
+    if not len(values):
+        return np.ones(0, np.bool_)
+    kinds = np.unique(values, return_inverse=True)[1].reshape(-1)
+    size = int(patients.max()) + 1
+    return np.asarray(kinds != np.bincount(np.unique(kinds * size + patients) // size).argmax())
+
+
+def beside_commonest(values: Float64, patients: Integers) -> int:
+    """Count the patients with a value that differs from the one that most patients have."""
+    return len(np.unique(patients[is_beside(values, patients)]))

@@ -7,18 +7,19 @@ rules:
 * a column is scaled from its possible range to 0..1, and then by rough sums of all sites, so every entry of a Hessian
   has a bound. Coefficients are printed in the units of the concepts;
 * a site needs `smallest_part` patients, or none, beside the commonest value of a column, in each cell of the codes that
-  a term crosses (references too), and between two neighbouring knots. Fewer would show single ones, so then every
-  column of these concepts is void. So is a column if nearly all its squared distances are of one, and with a common
-  intercept if few patients decide its product with another column or with the outcome;
+  a term crosses (references too), beside the commonest values of a term's numbers in such a cell, and between two
+  neighbouring knots. Fewer would show single ones, so then every column of these concepts is void. So is a column if
+  nearly all its squared distances are of one, and with a common intercept if few patients decide its product with
+  another column or with the outcome;
 * a column that too few sites have is no part of a model that anybody prints.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import combinations, compress, pairwise, product
+from itertools import combinations, compress, islice, pairwise, permutations, product
 from math import prod
 
 import numpy as np
@@ -36,7 +37,7 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
-from protos.statistics.binned_values import is_of_one_patient
+from protos.statistics.binned_values import beside_commonest, is_beside, is_of_one_patient
 from protos.statistics.splines import spline_column
 
 _SHOWN = 8  # names of columns in a sentence
@@ -111,6 +112,7 @@ class Design:
         self.concepts = tuple(dict.fromkeys(name for term in model.terms for name in term.split(":")))
         if strangers := sorted({*model.references, *model.splines} - {*self.concepts}):
             raise ValueError(f"{', '.join(strangers)} has a reference or knots, and is in no term")
+        self._coded = {one.name for one in concepts if isinstance(one, CodedConcept)}
         terms = {frozenset(Counter(term.split(":")).items()) for term in model.terms}
         for term in model.terms:
             names = term.split(":")
@@ -143,57 +145,41 @@ class Design:
             found[:, place] = (values - column.low) / (column.high - column.low)
         return np.clip(found, 0.0, 1.0)
 
-    def few(self, scaled: Float64, frame: Frame) -> list[bool]:
-        """Return for each column whether few patients of this site would decide a sum of it. `scaled` are `values`."""
-        concepts, patients = frame.columns, frame.patients
-        part, small = self.size.smallest_part, set[str]()
-        for codes in {self._codes_of(column) for column in self.columns}:
-            cells = _patients_by_cell([concepts[name] for name in codes], patients)
-            small |= codes if codes and len(cells) and cells.min() < part else set()
+    def few(self, scaled: Float64, frame: Frame, outcome: str | None = None) -> list[bool]:
+        """Return for each column whether few patients of this site would decide a sum of it. `scaled` are `values`.
+
+        The columns of a term and of its parts give each of its numbers less any value, also less the usual one. So a
+        cell of its codes needs enough patients beside usual values. With a common intercept, for which the `outcome` is
+        named, this is so for each two terms, and for a term with the outcome. But a count of events may be small.
+        """
+        concepts, patients, part, small = frame.columns, frame.patients, self.size.smallest_part, set[str]()
+        terms = [[one.concept for one in own] for own in {one.term: one.factors for one in self.columns}.values()]
+        both = combinations([*terms, [outcome]], 2) if outcome is not None else ()
+        pairs = ([*one, *two] for one, two in both if two != [outcome] or not self._coded.issuperset([*one, *two]))
+        for names in (*terms, *pairs):
+            codes = [concepts[name] for name in names if name in self._coded]
+            numbers = [concepts[name] for name in names if name not in self._coded]
+            cells = np.unique(np.column_stack([0.0 * patients, *codes]), axis=0, return_inverse=True)[1].reshape(-1)
+            for cell, order in product(range(cells.max(initial=-1) + 1), islice(permutations(numbers), 24)):
+                here = np.flatnonzero(cells == cell)
+                size = len(np.unique(patients[here]))
+                for number in order:
+                    here = here[is_beside(number[here], patients[here])]
+                left = len(np.unique(patients[here]))
+                small |= {*names} if 0 < left < part and (size < part or 2 * left <= size) else set()
         for factor in (one for column in self.columns for one in column.factors if one.knots):
-            places = np.searchsorted(factor.knots or (), concepts[factor.concept]).astype(np.float64)
-            between = (places > 0) & (places < len(factor.knots or ()))
-            cells = _patients_by_cell([places[between]], patients[between])
-            small |= {factor.concept} if len(cells) and cells.min() < part else set()
-        found = []
-        for column, values in zip(self.columns, scaled.T, strict=True):
-            is_small = bool(small & {one.concept for one in column.factors})
-            found.append(is_small or self.is_decided(values, patients))
-        return found
+            places = np.searchsorted(factor.knots or (), concepts[factor.concept])
+            inside = (len(np.unique(patients[places == place])) for place in range(1, len(factor.knots or ())))
+            small |= {factor.concept} if any(0 < number < part for number in inside) else set()
+        return [
+            not small.isdisjoint(one.concept for one in column.factors) or self.is_decided(values, patients)
+            for column, values in zip(self.columns, scaled.T, strict=True)
+        ]
 
     def is_decided(self, values: Float64, patients: Integers) -> bool:
         """Return whether few patients of this site would decide the sum of values, (rows,), or of squares."""
         part = self.size.smallest_part
-        return 0 < _beside_commonest(values, patients) < part or (part > 1 and is_of_one_patient(values, patients))
-
-    def few_together(self, columns: Float64, patients: Integers) -> list[bool]:
-        """Return for each column whether few patients of this site decide its product with another column.
-
-        With a common intercept, sums of products follow for columns that are moved by any number, so also by the value
-        that most patients have. `columns` are those of the design, and an outcome: float64 (rows, columns). A code
-        times an outcome with two values is a count of events, which may be small.
-        """
-        codes = [one.term for one in self.columns if len(one.factors) == 1 and one.factors[0].knots is None]
-        for name in dict.fromkeys(codes):  # the reference follows from the other codes
-            own = [place for place, one in enumerate(self.columns) if one.term == name]
-            columns = np.insert(columns, -1, 1.0 - columns[:, own].sum(axis=1), axis=1)
-        found = np.zeros(columns.shape[1], np.bool_)
-        is_number = np.array([len(np.unique(values)) > 2 for values in columns.T])
-        is_count = np.zeros((len(found), len(found)), np.bool_)
-        is_count[-1] = is_count[:, -1] = ~is_number & ~is_number[-1]
-        for place, values in enumerate(columns.T):
-            kinds, counts = np.unique(values, return_counts=True)
-            for value in kinds[4 * counts >= len(values)]:
-                moved, owners = columns[values != value], patients[values != value]
-                beside = np.array([_beside_commonest(other, owners) for other in moved.T])
-                is_few = (beside > 0) & (beside < self.size.smallest_part) & (2 * beside <= len(np.unique(owners)))
-                is_few &= ~is_count[place]
-                found |= is_few
-                found[place] |= is_few.any()
-        return [bool(one) for one in found[: len(self.columns)]]
-
-    def _codes_of(self, column: DesignColumn) -> frozenset[str]:
-        return frozenset(one.concept for one in column.factors if one.knots is None)
+        return 0 < beside_commonest(values, patients) < part or (part > 1 and is_of_one_patient(values, patients))
 
     def first_values(self, few: list[bool], scaled: Float64, patients: Integers, *, adds: bool = True) -> Float64:
         """Return the numbers of `first`, from what `few` and `values` return.
@@ -203,7 +189,7 @@ class Design:
         found = np.zeros((len(self.columns), 4))
         for place, values in enumerate(scaled.T):
             moments = (VOID, VOID) if few[place] else rough_moments(values)
-            is_there = adds and _beside_commonest(values, patients) >= self.size.smallest_part
+            is_there = adds and beside_commonest(values, patients) >= self.size.smallest_part
             found[place] = (is_there, few[place], *moments)
         return found.ravel()
 
@@ -284,11 +270,6 @@ def _factors(concept: NumberConcept | CodedConcept, model: Model) -> tuple[_Fact
     return tuple(found)
 
 
-def _patients_by_cell(values: Sequence[Float64], patients: Integers) -> Integers:
-    cells = np.unique(np.column_stack([*values, patients]), axis=0)[:, :-1]
-    return np.unique(cells, axis=0, return_counts=True)[1]
-
-
 def rough_moments(values: Float64) -> tuple[float, float]:
     """Return about the sum and the sum of squares of values in 0..1, (rows,).
 
@@ -300,13 +281,3 @@ def rough_moments(values: Float64) -> tuple[float, float]:
     deviation = 2.0 ** float(np.round(np.log2(max(float(values.std()), _NARROWEST / 4))))
     mean = min(float(np.round(values.mean() / deviation * 4)) * deviation / 4, 1.0 - deviation**2)
     return len(values) * mean, len(values) * (mean**2 + deviation**2)
-
-
-def _beside_commonest(values: Float64, patients: Integers) -> int:
-    """Count the patients with a value that differs from the one that most patients have."""
-    if not len(values):
-        return 0
-    kinds = np.unique(values, return_inverse=True)[1].reshape(-1)
-    size = int(patients.max()) + 1
-    commonest = np.bincount(np.unique(kinds * size + patients) // size).argmax()
-    return len(np.unique(patients[kinds != commonest]))

@@ -20,6 +20,7 @@ from protos.plan.analyses import (
     SUM_SCALE,
     VOID,
     AnnouncedPart,
+    Arithmetic,
     Curve,
     Float64,
     Frame,
@@ -34,7 +35,6 @@ from protos.statistics.design import event_of
 from protos.statistics.distributions import TWO_SIDED
 from protos.statistics.log_rank import log_rank_numbers, log_rank_test
 from protos.statistics.survival_curve import SurvivalCurve
-from protos.statistics.table_one import OneRound
 from protos.statistics.void_groups import void_groups
 
 MONTH: Final = 365.25 / 12  # days
@@ -42,7 +42,7 @@ MOST_INTERVALS: Final = 4_000
 _NOTHING: Final = dict.fromkeys(("value", "error", "low", "high"))
 
 
-class CurveArithmetic(OneRound):
+class CurveArithmetic(Arithmetic):
     """Implements protos.plan.analyses.Arithmetic."""
 
     def __init__(self, curve: Curve, concepts: tuple[Concept, ...], size: StudySize) -> None:

@@ -3,7 +3,7 @@
 A site sends log likelihood, score and information of its rows at the coefficients that follow from the sums so far. The
 rules:
 
-* the other sites have at least `rows_per_unknown` rows for each number that a reader could solve for;
+* the other sites have at least `rows_per_unknown` patients for each number that a reader could solve for;
 * columns that follow from others or separate the outcomes are named, and nothing is printed (newton_walk.py);
 * with a penalty, nothing is printed but the estimates;
 * a site's own estimates enter sums, which are printed only if too many sites have some for a reader to solve for them.
@@ -11,7 +11,7 @@ rules:
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,6 +24,7 @@ from protos.plan.analyses import (
     SUM_SCALE,
     VOID,
     AnnouncedPart,
+    Arithmetic,
     Float64,
     Frame,
     Integers,
@@ -97,13 +98,14 @@ class Estimates:
 Rows = TypeVar("Rows", bound=ModelRows)
 
 
-class ModelArithmetic(ABC, Generic[Rows]):
+class ModelArithmetic(Arithmetic, Generic[Rows]):
     """Implements protos.plan.analyses.Arithmetic but for what a kind of model adds."""
 
     ratio: str | None = None  # what the exponential of an estimate is
     unknowns_beside: tuple[str, ...] = ()  # coefficients that are no column, without penalty
     _is_steep = True  # whether the weight of a row grows exponentially with its columns
     _lags = False  # as in Walk
+    _people = "rows"  # which of `counted` are patients
 
     def __init__(self, model: Model, concepts: tuple[Concept, ...], size: StudySize) -> None:
         """Raises ValueError or KeyError: the concepts do not fit the model."""
@@ -356,10 +358,10 @@ class ModelArithmetic(ABC, Generic[Rows]):
     def _require(self, sums: AnnouncedPart) -> None:
         """Raise Unanswerable if the sums so far give no model."""
         self._require_counts(sums)
-        if self._count(sums, "rows") < self._rows_needed:
+        if (patients := self._count(sums, self._people)) < self._needed:
             raise Unanswerable(
-                f"The hospitals have {self._count(sums, 'rows'):.0f} complete rows, and {self._columns} columns need "
-                f"{self._rows_needed:.0f}: remove terms, or columns with many missing values."
+                f"The hospitals have {patients:.0f} patients with complete rows, and {self._columns} columns need "
+                f"{self._needed:.0f}: remove terms, or columns with many missing values."
             )
         self._standard(sums)
         if sums.newton:
@@ -369,7 +371,7 @@ class ModelArithmetic(ABC, Generic[Rows]):
                 raise Unanswerable(f"Of {columns}, one follows from the others or the hospital: remove it.")
 
     @property
-    def _rows_needed(self) -> float:
+    def _needed(self) -> float:
         return self._size.rows_per_unknown * _DISTINCT_ROUNDS * (self._unknowns + 3) / 2
 
     def _standard(self, sums: AnnouncedPart) -> Standardised:
@@ -381,8 +383,8 @@ class ModelArithmetic(ABC, Generic[Rows]):
         if any(rows.few):  # whatever is announced
             raise Unanswerable(f"Few patients of this hospital decide {in_words(compress(self._names, rows.few))}.")
         standard = self._standard(sums)
-        if standard.rows - len(rows.values) < self._rows_needed:
-            raise Unanswerable("The other hospitals have too few rows.")
+        if self._count(sums, self._people) - len(np.unique(rows.patients)) < self._needed:
+            raise Unanswerable("The other hospitals have too few patients.")
         design = (rows.values - standard.means) / standard.deviations
         return np.column_stack([design, *(np.ones(len(design)) for _ in self.unknowns_beside)])
 

@@ -7,7 +7,7 @@ one pooled table with an indicator of each site. The rules:
 * a site with some rows but fewer than `smallest_cell`, or with some rows of an outcome but few, makes the
   model void for all. A site without one of two outcomes adds its rows to the counts and, with an intercept of its own,
   nothing to the model, as in one pooled table;
-* rows whose weights are concentrated on few patients answer nothing;
+* rows whose weights are concentrated on few patients, or a gaussian's residuals on one, answer nothing;
 * with Firth's correction a site computes the leverages of its rows from the information that was announced last. Its
   own intercept is then finite whatever outcomes it has.
 
@@ -36,6 +36,7 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
+from protos.statistics.binned_values import is_of_one_patient
 from protos.statistics.design import event_of, rough_moments
 from protos.statistics.intercepts import binomial_intercept, firth_intercept, probabilities
 from protos.statistics.model import Estimates, ModelArithmetic, ModelRows
@@ -77,6 +78,8 @@ class _Fitted:
 class RegressionArithmetic(ModelArithmetic[_Rows]):
     """The arithmetic of one regression; see Arithmetic."""
 
+    _people = "patients"
+
     def __init__(self, model: Regression, concepts: tuple[Concept, ...], size: StudySize) -> None:
         """Raises ValueError: the concepts do not fit the model."""
         self._model = model
@@ -115,6 +118,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         rows = self._size.largest_rows
         return (
             Number("rows", rows),
+            Number("patients", rows),
             Number("sites", 1),
             Number("rows that take no part", rows),
             Number("sum of outcomes", rows * SUM_SCALE, SUM_SCALE),
@@ -129,7 +133,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         if not self._model.robust:
             return fit
         outer = (self._sum(f"patients' scores {pair}") for pair in self._pairs)
-        return (*fit, Number("patients", self._size.largest_rows), *outer)
+        return (*fit, *outer)
 
     @property
     def _compares(self) -> bool:
@@ -150,10 +154,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         numbers = (outcomes, exposures) if isinstance(self._outcome, NumberConcept) else ()
         if any(self._design.is_decided(values, frame.patients) for values in numbers):
             raise Unanswerable(f"Few patients of this hospital would decide {self._model.outcome} or the exposure.")
-        few = self._design.few(values, frame)
-        if self._is_common:
-            together = self._design.few_together(np.column_stack([values, outcomes]), frame.patients)
-            few = [one or other for one, other in zip(few, together, strict=True)]
+        few = self._design.few(values, frame, self._model.outcome if self._is_common else None)
         return _Rows(
             values=values,
             few=few,
@@ -194,7 +195,16 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         varies = rows.adds and not (isinstance(self._outcome, NumberConcept) and len(np.unique(outcomes)) == 1)
         is_scale = self._model.family == "gaussian"  # and no number of events
         total, squares = rough_moments(outcomes) if is_scale else (float(outcomes.sum()), float(outcomes @ outcomes))
-        return [number, varies, frame.rows + frame.left_out - number, total, squares, float(rows.exposures.sum())]
+        patients = len(np.unique(rows.patients))
+        return [
+            number,
+            patients,
+            varies,
+            frame.rows + frame.left_out - number,
+            total,
+            squares,
+            float(rows.exposures.sum()),
+        ]
 
     def _require_counts(self, sums: AnnouncedPart) -> None:
         sites = self._count(sums, "sites")
@@ -275,7 +285,8 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
                 case "poisson" if not is_common:
                     line = line + np.log(outcomes.sum() / np.exp(line + rows.offsets).sum())
             means, weights = self._mean(line, rows)
-        if not rows.are_shared(weights, fewest):
+        errors = outcomes - means if self._model.family == "gaussian" and self._size.smallest_part > 1 else line[:0]
+        if not rows.are_shared(weights, fewest) or is_of_one_patient(errors, rows.patients[: len(errors)]):
             raise Unanswerable("Few patients of this hospital would decide its sums.")
         total = float(weights.sum())
         columns = design if is_common else design - (weights @ design) / total
@@ -309,10 +320,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
 
     def _at_the_end(self, frame: Frame, rows: _Rows, sums: AnnouncedPart) -> Float64:
         if not rows.adds:
-            found = np.zeros(len(self.at_the_end))
-            if self._model.robust:  # a patient without a score is one of the patients
-                found[self._fit] = len(np.unique(rows.patients))
-            return found
+            return np.zeros(len(self.at_the_end))
         design, at, fewest = self._standard_rows(rows, sums), self._walk(sums).following, self._fewest_rows(frame)
         values = self._sums_at(rows, design, at, fewest, sums).packed
         if not self._model.robust:
@@ -321,7 +329,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         patients, owners = np.unique(rows.patients, return_inverse=True)
         together = np.zeros((len(patients), self._unknowns))
         np.add.at(together, owners, scores)
-        return np.concatenate([values, [len(patients)], (together.T @ together)[self._upper]])
+        return np.concatenate([values, (together.T @ together)[self._upper]])
 
     def _own_variance(self, rows: _Rows, fitted: LikelihoodSums) -> float:
         left = len(rows.values) - self._columns - 1
@@ -364,7 +372,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         residual = self._dispersion(sums)
         if not self._model.robust:
             return (bread, None) if residual is None else (bread * residual[1], residual[0])
-        patients, outer = sums.last[self._fit], symmetric(sums.last[self._fit + 1 :], self._unknowns)
+        patients, outer = self._count(sums, "patients"), symmetric(sums.last[self._fit :], self._unknowns)
         if patients <= 1.0:
             raise Unanswerable("Robust errors need several patients.")
         rows = self._count(sums, "rows")
@@ -380,7 +388,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
             "intercept": model.intercept,
             "exposure": model.exposure,
             "robust": model.robust,
-            "patients": round(float(sums.last[self._fit])) if model.robust and sums.last is not None else None,
+            "patients": round(self._count(sums, "patients")) if model.robust else None,
             "firth": model.firth,
             "events": round(self._count(sums, "sum of outcomes")) if model.family == "binomial" else None,
             "degrees of freedom": residual and (self._covariance(sums)[1] if model.robust else residual[0]),

@@ -9,7 +9,8 @@ The rules:
 * the rows of all groups together are a sum of the groups, so a void group makes the column of all void;
 * quartiles need the rows of each bin. A site first moves its extreme values, at most a quarter on each side, inward to
   a value that `smallest_part` rows reach. So no bin shows its extremes, and quartiles stay nearly;
-* a cell whose squared distances from the mean are nearly all of one patient is small;
+* a cell whose squared distances from the mean are nearly all of one patient is small, and so is one with few patients
+  beside a value that half of them have;
 * a group that is printed has values at `fewest_sites` sites or more.
 """
 
@@ -28,6 +29,7 @@ from protos.plan.analyses import (
     SUM_SCALE,
     VOID,
     AnnouncedPart,
+    Arithmetic,
     Bools,
     Float64,
     Frame,
@@ -39,6 +41,7 @@ from protos.plan.analyses import (
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from protos.statistics.binned_values import (
+    beside_commonest,
     bin_counts,
     is_of_one_patient,
     quantile,
@@ -48,24 +51,7 @@ from protos.statistics.binned_values import (
 from protos.statistics.void_groups import void_groups
 
 
-class OneRound:
-    """What all analyses without Newton rounds have of an Arithmetic."""
-
-    newton: tuple[Number, ...] = ()
-    last: tuple[Number, ...] = ()
-
-    def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:  # noqa: ARG002
-        """Return nothing, because there is no such round."""
-        return np.empty(0)
-
-    last_values = newton_values
-
-    def has_converged(self, sums: AnnouncedPart) -> bool:  # noqa: ARG002
-        """Return True, because there is no Newton round."""
-        return True
-
-
-class TableOneArithmetic(OneRound):
+class TableOneArithmetic(Arithmetic):
     """The arithmetic of one Table 1; see Arithmetic."""
 
     def __init__(self, table: TableOne, concepts: tuple[Concept, ...], size: StudySize) -> None:
@@ -127,8 +113,11 @@ class TableOneArithmetic(OneRound):
             values, patients = (np.concatenate([each[place] for place in places]) for each in (parts, owners))
             most = int(np.bincount(patients, minlength=1).max())
             present = ~np.isnan(values)
-            if isinstance(concept, NumberConcept) and is_of_one_patient(values[present], patients[present]):
-                return smallest > 1
+            own, of = values[present], patients[present]
+            if isinstance(concept, NumberConcept):
+                beside = beside_commonest(own, of)
+                if is_of_one_patient(own, of) or 0 < beside < min(smallest, len(np.unique(of)) // 2 + 1):
+                    return smallest > 1
             if self._bins and most > 1 and 4 * smallest * most > np.count_nonzero(present) > 0:
                 return isinstance(concept, NumberConcept)  # a quarter of the rows may be of too few patients
             sizes = [len(np.unique(patients[cell])) for cell in self._shown(concept, values)]

@@ -48,11 +48,11 @@ _MEANING: Final = {
     "squares": "the sum of the squares of these values",
     "voids": "1 if this site has too few different values of this column, and sends random integers, otherwise 0",
     "outcomes": "the number of this site's training rows",
+    "patients": "the number of their patients",
     "private hessian": "how the values of these two columns vary together, with a limit for each patient, plus noise",
     "private gradient": "how this site's patients would change this number of the model, with a limit for each "
     "patient, plus noise",
-    "hessian": "the sum of the products of these two columns over this site's training rows, with a weight for each "
-    "row",
+    "hessian": "the sum over this site's training rows of the products of these two columns, each with a weight",
     "gradient": "the sum over this site's training rows of this column's value times the error of the prediction",
     "guard": "how much the score of the other sites lowers the loss on this site's training rows (if negative: raises "
     "it)",

@@ -26,7 +26,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -45,10 +45,12 @@ from site_agent.trainer.prior.concept_columns import Mapped, MappedCode, MappedN
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
+Integers: TypeAlias = npt.NDArray[np.int64]
 # 0 for a missing value; odd for a value that hides others. The upper half is that of the value to three digits.
 Digests: TypeAlias = npt.NDArray[np.uint64]
 
 _MOST_USUAL: Final = 4
+_MOST_CODES: Final = 24
 _PATIENTS: Final = ""  # no column has this name
 _FACTORS: Final = re.compile(r"(?:^|:)([a-z][a-z0-9-]*?)(?==|,|\d[:,])")  # concepts in the name of a product
 _NEVER: Final = "Nothing was counted, nothing was trained and nothing was sent."
@@ -169,6 +171,13 @@ def concepts_of(
             found |= {name: values for name, values in source.items() if name.startswith(f"{one.feature}=")}
             found |= codes_of(f"{column.name}, mapped", one.values(own), ("no", "yes"))
     return found
+
+
+def rows_of(patients: npt.NDArray[Any]) -> dict[str, Values]:
+    """Return 1 for the first row of each patient, and 2 for a further one, because sums count rows and patients."""
+    values = np.full(len(patients), 2.0)
+    values[np.unique(patients, return_index=True)[1]] = 1.0
+    return {"row": Values(values=values, is_code=True)}
 
 
 def patients_of(table: Table, rows: Rows) -> list[str] | None:
@@ -325,8 +334,8 @@ def _differing(
     is_more, is_less = _changed(new, old, *owners), _changed(old, new, *reversed(owners))
     more, fewer, owners = new[is_more], old[is_less], [owners[0][is_more], owners[1][is_less]]
     is_code = np.array([name in codes for name in names])
-    fewest_rows = max(int(np.unique(each, return_counts=True)[1].max(initial=1)) for each in owners) * smallest_cell
-    open_pairs = np.triu(~_surely_enough(more, fewer, fewest_rows, is_code) & ~np.outer(is_code, is_code), 1)
+    most = max(int(np.unique(each, return_counts=True)[1].max(initial=1)) for each in owners)
+    open_pairs = np.triu(~_surely_enough(more, fewer, smallest_cell, most, is_code) & ~np.outer(is_code, is_code), 1)
     for some in (*([place] for place in range(len(names))), *np.argwhere(open_pairs).tolist()):
         if too_few and len(some) > 1:
             break  # no pair could change the decision, and time would tell which hospital refuses
@@ -335,34 +344,43 @@ def _differing(
     return Compared(run=run, patients=max(len(np.unique(each)) for each in owners), too_few=tuple(too_few))
 
 
-def _surely_enough(new: Digests, old: Digests, fewest_rows: int, is_code: Bools) -> Bools:
+def _surely_enough(new: Digests, old: Digests, smallest_cell: int, most: int, is_code: Bools) -> Bools:
     """Return for which pairs of columns counts alone show that enough rows, or none, changed: (columns, columns).
 
-    A row with a value that the other table lacks has changed. And as many rows have changed as one table has more. Of
-    these, those with the commonest values of both columns may not count.
+    Rows with a pair of values that the other table has in fewer rows have changed. A patient has at most `most` rows.
+    If patients have several, or values share a code, any four codes of a column may have the usual values.
     """
-    present = [_counted(each != 0) for each in (new, old)]
-    hiding, fresh = [], []
-    for mine, others in ((new, old), (old, new)):
-        hides = mine % np.uint64(2) == 1
-        is_old = [np.isin(*each) for each in zip(_rough(mine).T, _rough(others).T, strict=True)]
-        hiding.append(_counted(hides))
-        fresh.append(hiding[-1] - _counted(hides & np.stack(is_old, axis=1)))
-    changed = np.maximum(np.maximum(*fresh), np.abs(hiding[0] - hiding[1]))
-    each = [[np.unique(_rough(one[one != 0]), return_counts=True)[1] for one in table.T] for table in (new, old)]
-    usual = np.max([[np.sort(one)[-_MOST_USUAL:].sum() for one in own] for own in each], axis=0) * ~is_code
-    return np.asarray((changed - np.add.outer(usual, usual) >= fewest_rows) | (present[0] + present[1] == 0))
+    sure = np.asarray(new.T @ new == old.T @ old)  # digests are random, and 0 if missing: equal pairs of values
+    rough = np.concatenate([np.zeros((1, len(is_code)), np.uint64), _rough(new), _rough(old)])
+    codes = np.stack([np.unique(one * (one % np.uint64(2)), return_inverse=True)[1][1:] for one in rough.T])
+    shares, width = (codes.max(axis=1, initial=0) > _MOST_CODES) | (most > 1), _MOST_CODES + 1
+    codes = np.where(codes > 0, 1 + (codes - 1) % _MOST_CODES, 0)
+    for k, own in enumerate(codes):
+        pairs = (np.arange(len(codes) - k)[:, None] * width + own) * width + codes[k:]
+        parts = (np.bincount(one.ravel(), minlength=len(pairs) * width**2) for one in np.split(pairs, [len(new)], 1))
+        gained = np.subtract(*parts).reshape(-1, width, width)[:, 1:, 1:]
+        for changed in (np.maximum(gained, 0), np.maximum(-gained, 0)):
+            usual = [_usual(changed.sum(axis=axis)) for axis in (2, 1)]
+            usual = [usual[0] & ~is_code[k], usual[1] & ~is_code[k:, None]]
+            beside = changed.sum(axis=(1, 2), where=~(usual[0][:, :, None] | usual[1][:, None, :]))
+            total, ordered = changed.sum(axis=(1, 2)), [np.sort(changed.sum(axis=axis)) for axis in (2, 1)]
+            most_usual = sum(one[:, -_MOST_USUAL:].sum(axis=1) for one in ordered)
+            is_known = ~(shares[k] | shares[k:])
+            are_many = np.where(is_known, beside, total - most_usual) >= most * smallest_cell
+            are_many |= is_known & ((beside == 0) | (3 * beside > total))
+            sure[k, k:] |= are_many & (total >= most * smallest_cell)
+    return sure
+
+
+def _usual(counts: Integers) -> Bools:
+    """Return which codes several of the changed rows have, and no four others are commoner: (pairs, codes)."""
+    ranks = np.argsort(np.argsort(-counts, axis=1, kind="stable"), axis=1)
+    return np.asarray((ranks < _MOST_USUAL) & (counts > 1))
 
 
 def _rough(digests: Digests) -> Digests:
     """Return digests that are equal for values with a difference of less than a thousandth."""
     return digests >> np.uint64(32) << np.uint64(1) | digests & np.uint64(1)
-
-
-def _counted(flags: Bools) -> Float64:
-    """Return how many rows have a flag in both columns of each pair, float64 of shape (columns, columns)."""
-    numbers = flags.astype(np.float32)
-    return (numbers.T @ numbers).astype(np.float64)
 
 
 def _are_enough(new: Digests, old: Digests, owners: Sequence[Digests], smallest_cell: int, is_code: Bools) -> bool:
@@ -375,19 +393,19 @@ def _are_enough(new: Digests, old: Digests, owners: Sequence[Digests], smallest_
     whose = owners[0][is_new], owners[1][is_old]
     for mine, others, of, of_others in ((new, old, *whose), (old, new, *reversed(whose))):
         changed, rough = _changed(mine, others, of, of_others), _rough(mine)
-        hides = changed & (mine % np.uint64(2) == 1).all(axis=1) & _changed(rough, _rough(others), of, of_others)
-        is_beside = _is_beside_usual(rough[hides][:, ~is_code])
+        hides = (mine % np.uint64(2) == 1).all(axis=1) & _changed(rough, _rough(others), of, of_others)
+        is_beside = _is_beside_usual(rough[hides][:, ~is_code], of[hides])
         patients, beside = (len(np.unique(each)) for each in (of[hides], of[hides][is_beside]))
         are_few = 0 < beside < smallest_cell and 3 * beside <= patients
         is_changed, hidden = is_changed or bool(changed.any()), hidden or (patients >= smallest_cell and not are_few)
     return not is_changed or hidden
 
 
-def _is_beside_usual(rows: Digests) -> Bools:
-    """Return which rows have in no column one of its four commonest values that several rows have: (rows,)."""
+def _is_beside_usual(rows: Digests, of: Digests) -> Bools:
+    """Return which rows have in no column one of its four commonest values that several patients have: (rows,)."""
     found = np.ones(len(rows), np.bool_)
     for column in rows.T:
-        kinds, counts = np.unique(column, return_counts=True)
+        kinds, counts = np.unique(np.unique([column, of], axis=1)[0], return_counts=True)
         usual = kinds[np.argsort(-counts, kind="stable")][:_MOST_USUAL]
         found &= ~np.isin(column, usual[: np.count_nonzero(counts > 1)])
     return found

@@ -129,13 +129,14 @@ def begin_prior(hospital: Hospital, plan: PriorPlan) -> tuple[PriorStudy, Prepro
 
 
 def _remember_prior(hospital: Hospital, study: PriorStudy, table: Table, rows: SplitRows) -> None:
-    from site_agent.trainer.answered_values import Values, concepts_of, outcomes_of, patients_of, remember
+    from site_agent.trainer.answered_values import Values, concepts_of, outcomes_of, patients_of, remember, rows_of
 
     plan = study.prior
     used = concepts_of(plan.columns, study.mapped, table, rows.training)
     used |= outcomes_of(table, rows.training, plan.outcome if isinstance(plan.outcome, Number) else None)
     used |= {f"outcome {place}, mapped": Values(values=own) for place, own in enumerate(study.outcomes.T)}
     folder, patients = hospital.state_path / "models", patients_of(table, rows.training)
+    used |= rows_of(study.patients)
     remember(folder, plan.run_name, used, hospital.policy.smallest_cell, patients)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.numbers.short_integers import Integers
+from protos.plan.exchange import Exchange, Exchanges
 from protos.wire.messages import Stage
 
 Vector: TypeAlias = npt.NDArray[np.float32]
@@ -39,5 +40,16 @@ class Answer:
     These are all numbers of the round except "rows". The noisy sums of private layers follow, if the plan has them.
     """
 
-    updates: Vector | Integers = field(repr=False)
+    updates: Vector | Integers = field(default_factory=lambda: np.empty(0, np.float32), repr=False)
     scalars: tuple[int, ...]
+
+
+class PlannedStudy:
+    """A study whose rounds have the exchanges of its plan."""
+
+    _exchanges: Exchanges
+
+    def exchange(self, asked: Asked) -> Exchange:
+        """Return what this site sends and receives in a round. Raise MalformedMessage if the plan has no such round."""
+        assert asked.stage is not None
+        return self._exchanges.of(asked.round, asked.stage, asked.layers)

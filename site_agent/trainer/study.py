@@ -44,7 +44,7 @@ from site_agent.trainer.disk import Json, SavedStudy
 from site_agent.trainer.failures import TrainingDiverged
 from site_agent.trainer.fitting import check_fit
 from site_agent.trainer.prior.concept_columns import ConceptInputs, shared_count
-from site_agent.trainer.requests import Answer, Asked
+from site_agent.trainer.requests import Answer, Asked, PlannedStudy
 from site_agent.trainer.short_updates import ShortUpdates
 from site_agent.trainer.site_network import Seeds, SiteNetworks, SiteTraining, begin_training, rows_of
 from site_agent.trainer.training.flat_network import Vector, part_of, prefixed
@@ -69,7 +69,7 @@ class Outcome:
     test_outputs: npt.NDArray[np.float32] = field(repr=False)
 
 
-class Study:
+class Study(PlannedStudy):
     """One plan that this site trains: its network, its data and its state."""
 
     def __init__(
@@ -132,11 +132,6 @@ class Study:
         """Compute this site's weights from the given numbers of rows, instead of the table's numbers."""
         self._measures = Measures(self.plan, training_rows, validation_rows)
 
-    def exchange(self, asked: Asked) -> Exchange:
-        """Return the tensors and scalars of a round. Raise MalformedMessage if the plan allows no such round."""
-        assert asked.stage is not None
-        return self._exchanges.of(asked.round, asked.stage, asked.layers)
-
     def train(self, asked: Asked, received: Vector) -> Answer:
         """Load the received parameters, do the work of a round, and return the values to send. No report is written.
 
@@ -155,7 +150,7 @@ class Study:
                 return self._train(asked, exchange, received)
             case Stage.VALIDATION:
                 self.close(asked, received)
-                return Answer(updates=np.empty(0, np.float32), scalars=self._scalars(exchange))
+                return Answer(scalars=self._scalars(exchange))
             case Stage.STATISTICS | Stage.NEWTON | Stage.GUARD:
                 raise MalformedMessage("sums under a plan that trains a network")
             case None:
@@ -216,7 +211,7 @@ class Study:
             if isinstance(self.plan.ingredients.procedure, PersonalCopy | Mixture | InnerProblem):
                 # The personal model stays at this site, and the shared model is replaced.
                 local.train_round(self.plan.schedule.steps_per_round, values, None)
-            return Answer(updates=np.empty(0, np.float32), scalars=sums)
+            return Answer(scalars=sums)
         if self._trains:  # otherwise the parameters stay as received, and the update is zeros
             local.train_round(self.plan.schedule.steps_per_round, values, controls if exchange.has_controls else None)
         update, scalars = self._training.flat.update(values).numpy(), self._scalars(exchange)
@@ -258,7 +253,7 @@ class Study:
         training.local.train_round(self.plan.schedule.batches(len(self.dataset.training)), own, torch.zeros_like(own))
         found = sensitivities(training.flat, training.rows.training, training.recipe.loss, self.networks.tensors)
         training.local.restore(before)
-        return Answer(updates=np.empty(0, np.float32), scalars=self._measures.sensitivities(found.tolist()))
+        return Answer(scalars=self._measures.sensitivities(found.tolist()))
 
     def _begin_round(self, asked: Asked, values: Tensor) -> None:
         self._follow_layers(asked)

@@ -24,7 +24,7 @@ from tests.rehearsal.made_up_time import play
 Weakened = Callable[[], AbstractContextManager[Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Attack:
     """An attack of the wall.
 

@@ -221,12 +221,8 @@ ATTACKS = (
         )
         for kind in BEYOND
     ),
-    Attack(name="gate-upload-after-a-withdrawal", without="the approval", run=upload_after_a_withdrawal),
-    Attack(
-        name="gate-release-without-a-record",
-        without="the rule that a record comes before the act",
-        run=release_without_a_record,
-    ),
+    Attack("gate-upload-after-a-withdrawal", "the approval", upload_after_a_withdrawal),
+    Attack("gate-release-without-a-record", "the rule that a record comes before the act", release_without_a_record),
     *(
         Attack(
             name=f"gate-{name}",

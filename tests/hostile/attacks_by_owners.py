@@ -158,24 +158,14 @@ def one_round_for_many_values(weakened: bool) -> bool:
 
 
 ATTACKS = (
-    Attack(name="forged-approval", without="the look at who could have written an approval", run=forged_approval),
+    Attack("forged-approval", "the look at who could have written an approval", forged_approval),
+    Attack("agent-without-approval", "the gate's question for an approval", joining_without_an_approval),
+    Attack("flood-through-the-agent", "the window of the gate socket", flood_of_messages),
     Attack(
-        name="agent-without-approval", without="the gate's question for an approval", run=joining_without_an_approval
+        "failure-that-names-a-patient",
+        "the gate's comparison with the names of the plan's tensors",
+        failure_that_names_a_patient,
     ),
-    Attack(name="flood-through-the-agent", without="the window of the gate socket", run=flood_of_messages),
-    Attack(
-        name="failure-that-names-a-patient",
-        without="the gate's comparison with the names of the plan's tensors",
-        run=failure_that_names_a_patient,
-    ),
-    Attack(
-        name="gate-without-approval",
-        without="the trainer's own question for an approval",
-        run=training_without_an_approval,
-    ),
-    Attack(
-        name="gate-asks-one-round-often",
-        without="the trainer's memory of answered rounds",
-        run=one_round_for_many_values,
-    ),
+    Attack("gate-without-approval", "the trainer's own question for an approval", training_without_an_approval),
+    Attack("gate-asks-one-round-often", "the trainer's memory of answered rounds", one_round_for_many_values),
 )

@@ -22,8 +22,8 @@ from site_agent.desk import after_rounds
 from site_agent.hospital import read_hospital
 from site_agent.trainer import answered_values
 from site_agent.trainer.before_rounds import begin_prior
+from site_agent.trainer.data import dataset
 from site_agent.trainer.disk import site_secret
-from site_agent.trainer.prior import prior_study
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Failed, Prepare, Trained
 from tests.hostile.attack import Attack, in_copy, patched, scratch
@@ -83,7 +83,7 @@ def without_patients() -> Iterator[None]:
     """A site counts rows, and not their patients."""
     with (
         patched(answered_values, patients_of=lambda table, rows: None),
-        patched(prior_study, patients_of=lambda table, rows: None),
+        patched(dataset, _patients=lambda table, rows: None),
     ):
         yield
 

@@ -254,18 +254,10 @@ ATTACKS = (
         )
         for count in (3, 5)
     ),
-    Attack(name="invented-sites", without="the plan's list of identity keys", run=invented_sites),
-    Attack(name="unsigned-adverts", without="the signatures on key adverts", run=unsigned_adverts),
-    Attack(
-        name="replayed-adverts",
-        without="the signatures on key adverts, which cover the key session",
-        run=replayed_advert,
-    ),
-    Attack(
-        name="reopened-key-session",
-        without="the rule that a key session's number is used once",
-        run=reopened_key_session,
-    ),
-    Attack(name="small-order-keys", without="the refusal of an all-zero shared secret", run=small_order_keys),
-    Attack(name="different-rosters", without="the comparison of transcripts", run=different_rosters),
+    Attack("invented-sites", "the plan's list of identity keys", invented_sites),
+    Attack("unsigned-adverts", "the signatures on key adverts", unsigned_adverts),
+    Attack("replayed-adverts", "the signatures on key adverts, which cover the key session", replayed_advert),
+    Attack("reopened-key-session", "the rule that a key session's number is used once", reopened_key_session),
+    Attack("small-order-keys", "the refusal of an all-zero shared secret", small_order_keys),
+    Attack("different-rosters", "the comparison of transcripts", different_rosters),
 )

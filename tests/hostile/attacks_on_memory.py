@@ -238,11 +238,7 @@ ATTACKS = (
         )
         for victim in "ad"
     ),
-    Attack(
-        name="run-under-another-name",
-        without="the check that a run's name holds its plan's digest",
-        run=another_name_for_the_run,
-    ),
-    Attack(name="run-again", without="the memory of what was masked", run=run_again),
-    Attack(name="two-time-pad", without="the digest of the frozen vector", run=two_time_pad),
+    Attack("run-under-another-name", "the check that a run's name holds its plan's digest", another_name_for_the_run),
+    Attack("run-again", "the memory of what was masked", run_again),
+    Attack("two-time-pad", "the digest of the frozen vector", two_time_pad),
 )

@@ -18,9 +18,12 @@ import pandas as pd
 from protos.plan.analyses import AnnouncedPart, Arithmetic, Frame, Unanswerable
 from protos.statistics import arithmetics, design, group_curves, regression, table_one
 from protos.statistics.design import Design
+from protos.statistics.newton_walk import LikelihoodSums
 from protos.statistics.regression import RegressionArithmetic
 from protos.statistics.risk_sets import WeightedRiskSets
 from protos.wire.messages import Stage
+from site_agent.trainer.prior.site_sums import Concentrated, own_sums
+from site_agent.trainer.prior.site_sums import Rows as PriorRows
 from site_agent.trainer.requests import Asked
 from site_agent.trainer.statistics import statistics_study
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
@@ -135,7 +138,7 @@ def firth_at_one_patient(weakened: bool) -> bool:
 
 
 def _with_few() -> AbstractContextManager[None]:
-    return patched(Design, **dict.fromkeys(("few", "few_together"), lambda self, *_: [False] * len(self.columns)))
+    return patched(Design, few=lambda self, *_: [False] * len(self.columns))
 
 
 def _summed(weakened: bool, table: pd.DataFrame, terms: Sequence[str], **keys: Any) -> dict[str, float]:
@@ -152,15 +155,19 @@ def product_with_a_rare_code(weakened: bool) -> bool:
 
 
 def value_beside_the_usual(weakened: bool) -> bool:
-    """Ask for the product of a code and a number that is usual for it: one man of all hospitals has another value."""
+    """Ask for the product of a code and a number that is usual for it: the information shows the only other man's."""
     table = _patients()
     table.loc[table["sex"] == "male", "lactate"] = 15.0
     table.loc[0, ["sex", "lactate"]] = "male", 29.0
-    keys = {"terms": ["lactate", "sex", "lactate:sex"], "intercept": "site"}
-    (model,), frames = _begun(table, {"name": "model", "regression": MODEL | keys})
-    with in_copy(weakened, exact_moments):
-        found = _first(model, frames)
-    return abs(30.0 * found["sum lactate:sex=male"] - 15.0 * found["sum sex=male"] - 14.0) < 1e-6
+    keys = {"terms": ["lactate", "sex", "lactate:sex"], "family": "gaussian", "outcome": "pressure"}
+    (model,), frames = _begun(table, {"name": "model", "regression": MODEL | keys | {"intercept": "site"}})
+    with in_copy(weakened, lambda: patched(design, permutations=lambda _: [()])):
+        sums = AnnouncedPart(first=np.array(list(_first(model, frames).values())))
+        if not np.isfinite(sums.first).all():
+            return False
+        information = LikelihoodSums.unpacked(np.array(_newton(model, frames, sums.first)), 3).information
+    moved = np.array([0.0, -15.0 / 30.0, 1.0]) * model._standard(sums).deviations  # 0 for all men but one
+    return round(30.0 * float(moved @ information @ moved) ** 0.5) == 29 - 15
 
 
 def cell_of_a_crossing(weakened: bool) -> bool:
@@ -215,7 +222,7 @@ def pair_of_numbers(weakened: bool) -> bool:
         table.loc[rows.index[:8], "age"], table.loc[rows.index[8:16], "lactate"] = 75.0, 9.0
     table.loc[0, ["age", "lactate"]] = OLDEST, 29.0
     (model,), frames = _begun(table, {"name": "model", "regression": MODEL | {"terms": ["age", "lactate"]}})
-    with in_copy(weakened, lambda: patched(Design, few_together=lambda self, *_: [False] * len(self.columns))):
+    with in_copy(weakened, lambda: patched(design, combinations=lambda *_: ())):
         first = np.asarray(sum(model.first_values(frame) for frame in frames))
         if not np.isfinite(first).all():
             return False
@@ -228,6 +235,29 @@ def pair_of_numbers(weakened: bool) -> bool:
     both = pair - usual[0] * lactates - usual[1] * ages + usual.prod() * weights  # of the one patient
     shown = both * len(table) / weights * deviations.prod()
     return bool(abs(shown - (OLDEST - 50.0) / 120.0 * 27.0 / 30.0) < 1e-6)
+
+
+def product_and_number(weakened: bool) -> bool:
+    """Ask for a product and a number: all patients but one have the usual value of one of both."""
+    table = _patients().assign(age=50.0, died=lambda rows: np.where(rows.index % 2, "yes", "no"))
+    table.loc[table["sex"] == "male", "lactate"] = 15.0
+    for _, rows in table.groupby(["site", "sex"]):
+        table.loc[rows.index[:9], "lactate"], table.loc[rows.index[9:18], "age"] = 9.0, 75.0
+    table.loc[0, ["sex", "age", "lactate"]] = "male", OLDEST, 29.0
+    terms = ["lactate", "sex", "lactate:sex", "age"]
+    (model,), frames = _begun(table, {"name": "model", "regression": MODEL | {"terms": terms}})
+    with in_copy(weakened, lambda: patched(design, combinations=lambda *_: ())):
+        sums = AnnouncedPart(first=np.array(list(_first(model, frames).values())))
+        if not np.isfinite(sums.first).all():
+            return False
+        information = LikelihoodSums.unpacked(np.array(_newton(model, frames, sums.first)), 5).information
+    standard, beside = (
+        model._standard(sums),
+        np.array([[0.0, -0.5, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0, -50.0 / 120.0]]),
+    )
+    moved = np.column_stack([beside[:, :4] * standard.deviations, beside @ [*standard.means, 1.0]])
+    shown = float(moved[0] @ information @ moved[1]) * len(table) / information[4, 4]
+    return bool(abs(shown - (29.0 - 15.0) / 30.0 * (OLDEST - 50.0) / 120.0) < 1e-6)
 
 
 def _newton(model: Arithmetic, frames: Sequence[Frame], first: Any) -> Any:
@@ -251,6 +281,20 @@ def outcome_of_one_patient(weakened: bool) -> bool:
     with in_copy(weakened, exact_moments), in_copy(weakened, lenient), suppress(Unanswerable):
         outcomes = _first(model, frames)["sum of outcomes"]
         return abs(50.0 + 200.0 * (outcomes - (len(table) - 1) * 70.0 / 200.0) - 231.0) < 1e-6
+    return False
+
+
+def outcome_by_a_formula(weakened: bool) -> bool:
+    """Ask for robust errors of an outcome that follows from the age but in one patient: its sums are of this row."""
+    table = _patients().assign(pressure=lambda rows: 100.0 + rows["age"])
+    table.loc[0, "pressure"] = 231.0
+    keys = {"family": "gaussian", "outcome": "pressure", "terms": ["age", "sex"], "intercept": "site", "robust": True}
+    (model,), frames = _begun(table, {"name": "model", "regression": MODEL | keys})
+    first = np.array(list(_first(model, frames).values()))
+    sums = AnnouncedPart(first=first, newton=(np.array(_newton(model, frames, first)),))
+    with in_copy(weakened, lambda: patched(regression, is_of_one_patient=lambda *_: False)), suppress(Unanswerable):
+        *_, one, both, other = sum(model.last_values(frame, sums) for frame in frames)
+        return bool(both**2 > 0.9 * one * other)
     return False
 
 
@@ -339,6 +383,47 @@ def cells_of_one_patient(weakened: bool) -> bool:
     return _first(described, frames)["rows with male sex of all"] == 12
 
 
+def values_in_a_table(weakened: bool) -> bool:
+    """Ask for a Table 1 of a number that is usual for all men but two: the sum and the squares are their values."""
+    rows, two = _patients(), (6.0, 9.0)
+    men = rows.index[rows["sex"] == "male"]
+    rows.loc[men, "lactate"] = 15.0
+    rows.loc[men[:2], "lactate"] = two
+    (table,), frames = _begun(rows, {"name": "t", "table_one": {"columns": ["lactate"], "by": "sex"}})
+    with in_copy(weakened, lambda: patched(table_one, beside_commonest=lambda *_: 0)):
+        found = _first(table, frames)
+    moved = 30.0 * found["sum lactate of sex=male"] - 15.0 * found["rows with a value lactate of sex=male"]
+    squares = 900.0 * found["squares lactate of sex=male"] - 30.0 * moved - 225.0 * len(men)
+    return bool(np.allclose([moved, squares], [sum(two) - 30.0, sum((one - 15.0) ** 2 for one in two)], atol=1e-5))
+
+
+def model_of_few_patients(weakened: bool) -> bool:
+    """Ask for a model with more sums than its few patients have values: their rows are many."""
+    rows = _patients().groupby("site").head(12).assign(died=["yes", "no"] * 24, sex=["male", "male", "female"] * 16)
+    rows["stage"] = ["I", "II", "III", "III", "II", "I"] * 8
+    people = np.repeat(np.arange(12), 4)
+    terms = ["age", "lactate", "admissions", "days", "sex", "stage", "pressure", "age:lactate", "age:pressure"]
+    model = {"name": "model", "regression": MODEL | {"terms": terms, "intercept": "site"}}
+    (model,), frames = _begun(rows.loc[rows.index.repeat(4)], model)
+    frames = [replace(one, patients=people) for one in frames]
+    first = np.array(list(_first(model, frames).values()))
+    lenient = partial(patched, RegressionArithmetic, _people="rows")
+    answer = _answer(weakened, lenient, model, frames[0], AnnouncedPart(first=first))
+    return answer is not None and 6 * len(answer) > len(rows) * len(frames[0].columns)
+
+
+def prior_at_one_patient(weakened: bool) -> bool:
+    """Choose coefficients of federated-prior at which one patient's many rows have the weight: H shows the patient."""
+    generator, visits = np.random.default_rng(3), 30
+    design = np.concatenate([generator.normal(size=(270, 2)), [[9.0, -9.0]] * visits])
+    targets = (np.arange(300) % 20 == 0).astype(float)[:, None]
+    people = np.arange(300) if weakened else np.minimum(np.arange(300), 270)
+    with suppress(Concentrated):
+        own_sums(PriorRows(design=design, targets=targets, patients=people), np.array([[4.0, -4.0]]))
+        return True
+    return False
+
+
 def _attack(name: str, run: Any, without: str) -> Attack:
     return Attack(name=name, tries=str(run.__doc__).splitlines()[0].rstrip("."), without=without, run=run)
 
@@ -349,13 +434,15 @@ ATTACKS = (
     _attack("cox-of-one-patient", cox_of_one_patient, "the smallest cell of a hospital's complete rows"),
     _attack("firth-at-one-patient", firth_at_one_patient, "the least number of rows with a leverage"),
     _attack("regression-product-with-a-rare-code", product_with_a_rare_code, "the rows beside a column's usual value"),
-    _attack("regression-value-beside-the-usual", value_beside_the_usual, "the rough sums that scale a column"),
+    _attack("regression-value-beside-the-usual", value_beside_the_usual, "the patients beside a usual value in a cell"),
     _attack("regression-cell-of-a-crossing", cell_of_a_crossing, "the cells of crossed codes"),
     _attack("regression-two-references", code_by_two_references, "the void of all codes"),
     _attack("regression-square-of-an-extreme", square_of_an_extreme, "the largest part of one patient in a column"),
     _attack("regression-window-between-knots", window_between_knots, "the patients between two knots"),
     _attack("regression-pair-of-numbers", pair_of_numbers, "the patients who decide products of columns"),
+    _attack("regression-product-and-number", product_and_number, "the patients who decide products of terms"),
     _attack("regression-outcome-of-one-patient", outcome_of_one_patient, "the patients beside the usual outcome"),
+    _attack("regression-outcome-by-a-formula", outcome_by_a_formula, "the patients behind the residuals"),
     _attack("regression-two-outcomes", outcomes_of_almost_the_same_patients, "the patients in whom columns differ"),
     _attack("regression-few-that-are-denied", few_that_are_denied, "the own look at few patients in each round"),
     _attack("statistics-group-as-the-rest", group_as_the_rest_of_a_total, "the further groups of a void"),
@@ -363,5 +450,8 @@ ATTACKS = (
         "regression-commonest-code-of-one-patient", commonest_code_of_one_patient, "patients behind the usual value"
     ),
     _attack("statistics-cells-of-one-patient", cells_of_one_patient, "the patients behind the rows of a cell"),
+    _attack("statistics-values-beside-the-usual", values_in_a_table, "the patients beside the usual value of a cell"),
+    _attack("regression-of-few-patients", model_of_few_patients, "the patients for each unknown"),
+    _attack("prior-at-one-patient", prior_at_one_patient, "the patients behind the rows with a weight"),
     _attack("statistics-cell-twice", cell_in_two_analyses, "the check that concepts are counted together once"),
 )

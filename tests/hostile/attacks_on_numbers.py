@@ -181,9 +181,9 @@ def _statistics(study: PriorStudy) -> tuple[int, ...]:
 
 ATTACKS = (
     Attack(
-        name="product-of-two-numbers-of-one-patient",
-        without="the least number of rows that two numbers share",
-        run=product_of_one_patient,
+        "product-of-two-numbers-of-one-patient",
+        "the least number of rows that two numbers share",
+        product_of_one_patient,
     ),
     Attack(
         name="column-rare-at-all-others",
@@ -192,13 +192,13 @@ ATTACKS = (
         run=column_rare_elsewhere,
     ),
     Attack(
-        name="concept-that-one-site-records",
-        without="the refusal of a site that lacks a concept for which the plan counts it",
-        run=concept_of_one_site,
+        "concept-that-one-site-records",
+        "the refusal of a site that lacks a concept for which the plan counts it",
+        concept_of_one_site,
     ),
     Attack(
-        name="column-that-one-site-records",
-        without="the comparison of a table with the columns that a plan says it records",
-        run=column_of_one_site,
+        "column-that-one-site-records",
+        "the comparison of a table with the columns that a plan says it records",
+        column_of_one_site,
     ),
 )

@@ -126,10 +126,10 @@ def rows_through_private_layers(weakened: bool) -> bool:
 
 
 ATTACKS = (
-    Attack(name="rows-read-by-an-imprint", without="the check of the first parameters", run=imprint_in_the_first_round),
+    Attack("rows-read-by-an-imprint", "the check of the first parameters", imprint_in_the_first_round),
     Attack(
-        name="rows-read-through-private-layers",
-        without="the site's own secret in private starts, and in both copies the check of the first parameters",
-        run=rows_through_private_layers,
+        "rows-read-through-private-layers",
+        "the site's own secret in private starts, and in both copies the check of the first parameters",
+        rows_through_private_layers,
     ),
 )

@@ -323,9 +323,7 @@ ATTACKS = (
         )
         for is_restarted in (False, True)
     ),
-    Attack(
-        name="contributor-that-nobody-listed", without="the plan's list of sites", run=contributor_that_nobody_listed
-    ),
-    Attack(name="newton-round-after-the-guard", without="the order of stages", run=newton_round_after_the_guard),
-    Attack(name="terminal-codes-in-a-farewell", without="the check of texts", run=terminal_codes_in_a_farewell),
+    Attack("contributor-that-nobody-listed", "the plan's list of sites", contributor_that_nobody_listed),
+    Attack("newton-round-after-the-guard", "the order of stages", newton_round_after_the_guard),
+    Attack("terminal-codes-in-a-farewell", "the check of texts", terminal_codes_in_a_farewell),
 )

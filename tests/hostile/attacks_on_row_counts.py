@@ -85,14 +85,10 @@ def _differ_by_one(studies: Sequence[tuple[int, bool]]) -> bool:
 
 
 ATTACKS = (
+    Attack("one-patient-between-two-studies", "the counts that a site used before", one_patient_between_two_studies),
     Attack(
-        name="one-patient-between-two-studies",
-        without="the counts that a site used before",
-        run=one_patient_between_two_studies,
-    ),
-    Attack(
-        name="one-patient-at-a-limit-of-the-grid",
-        without="the memory of counts that left rounded",
-        run=one_patient_at_a_limit_of_the_grid,
+        "one-patient-at-a-limit-of-the-grid",
+        "the memory of counts that left rounded",
+        one_patient_at_a_limit_of_the_grid,
     ),
 )

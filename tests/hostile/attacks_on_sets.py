@@ -299,32 +299,20 @@ ATTACKS = (
         for when in ("at once", "after new keys", "after a restart")
     ),
     Attack(
-        name="smaller-set-at-the-next-step",
-        without="the check that all sites of the plan contribute",
-        run=next_step_for_a_smaller_set,
+        "smaller-set-at-the-next-step", "the check that all sites of the plan contribute", next_step_for_a_smaller_set
     ),
-    Attack(name="two-sets-in-one-attempt", without="the memory of what was masked", run=two_sets_in_one_attempt),
-    Attack(name="two-disjoint-sets", without="the check that all sites of the plan contribute", run=two_disjoint_sets),
-    Attack(name="two-sets-at-once", without="the check that all sites of the plan contribute", run=two_sets_at_once),
-    Attack(name="set-of-one-site", without="the check that all sites of the plan contribute", run=set_of_one_site),
+    Attack("two-sets-in-one-attempt", "the memory of what was masked", two_sets_in_one_attempt),
+    Attack("two-disjoint-sets", "the check that all sites of the plan contribute", two_disjoint_sets),
+    Attack("two-sets-at-once", "the check that all sites of the plan contribute", two_sets_at_once),
+    Attack("set-of-one-site", "the check that all sites of the plan contribute", set_of_one_site),
     Attack(
-        name="plan-with-one-honest-site",
-        without="the check that a sum has two sites more than the assumed colluders",
-        run=one_honest_site,
+        "plan-with-one-honest-site",
+        "the check that a sum has two sites more than the assumed colluders",
+        one_honest_site,
     ),
     Attack(
-        name="set-without-the-site-itself",
-        without="the check that a site is among the contributors",
-        run=set_without_the_site_itself,
+        "set-without-the-site-itself", "the check that a site is among the contributors", set_without_the_site_itself
     ),
-    Attack(
-        name="other-parameters-for-other-sites",
-        without="the position in the masks",
-        run=other_parameters_for_other_sites,
-    ),
-    Attack(
-        name="other-parameters-for-the-same-step",
-        without="the memory of what was masked",
-        run=other_parameters_for_the_same_step,
-    ),
+    Attack("other-parameters-for-other-sites", "the position in the masks", other_parameters_for_other_sites),
+    Attack("other-parameters-for-the-same-step", "the memory of what was masked", other_parameters_for_the_same_step),
 )

@@ -163,23 +163,13 @@ def second_study_without_a_site(weakened: bool) -> bool:
 
 
 ATTACKS = (
+    Attack("first-parameters", "the check of the first parameters", first_parameters_of_the_coordinator),
+    Attack("crafted-starting-file", "the policy's rule about starting files", starting_file_of_the_researcher),
+    Attack("first-control-variates", "the check of the first parameters", first_control_variates_of_the_coordinator),
+    Attack("first-private-values", "the site's secret", first_private_values),
     Attack(
-        name="first-parameters", without="the check of the first parameters", run=first_parameters_of_the_coordinator
-    ),
-    Attack(
-        name="crafted-starting-file",
-        without="the policy's rule about starting files",
-        run=starting_file_of_the_researcher,
-    ),
-    Attack(
-        name="first-control-variates",
-        without="the check of the first parameters",
-        run=first_control_variates_of_the_coordinator,
-    ),
-    Attack(name="first-private-values", without="the site's secret", run=first_private_values),
-    Attack(
-        name="second-study-with-the-same-draws",
-        without="the site's secret and the plan's digest in its draws",
-        run=second_study_without_a_site,
+        "second-study-with-the-same-draws",
+        "the site's secret and the plan's digest in its draws",
+        second_study_without_a_site,
     ),
 )

@@ -107,7 +107,23 @@ def value_after_few_others(weakened: bool, before: list[float], after: list[floa
     return len(sums) == 2 and abs(sums[1] - sums[0] - others - OLDEST) < 0.01
 
 
+def value_of_many_visits(weakened: bool) -> bool:
+    """Repeat a sum when many patients with a usual value are new, and one with another value at thirty visits."""
+    rule, ages = answered_values._is_beside_usual, np.array(AGES + [20.0] * 23 + [OLDEST] * 30)
+    patients = [f"P{min(place, len(AGES) + 23)}" for place in range(len(ages))]
+    rows_alone = {"_is_beside_usual": lambda rows, of: rule(rows, np.arange(len(of)))}
+    with scratch() as folder, in_copy(weakened, lambda: patched(answered_values, **rows_alone)):
+        for run, rows in (("one", len(AGES)), ("two", len(ages))):
+            try:
+                columns = {"age": answered_values.Values(values=ages[:rows])}
+                answered_values.remember(folder, run, columns, SMALLEST_CELL, patients[:rows])
+            except ReleasedBefore:
+                return False
+    return bool(abs((ages.sum() - sum(AGES) - 23 * 20.0) / 30 - OLDEST) < 1e-9)
+
+
 ATTACKS = (
+    Attack("statistics-after-many-visits-of-one-patient", "the patients who have a usual value", value_of_many_visits),
     Attack(
         name="statistics-after-new-patients-with-a-usual-value",
         tries="a Table 1 is repeated when many patients with the lowest value are new, and one with another",
@@ -117,7 +133,7 @@ ATTACKS = (
             before=AGES,
             after=[*AGES, *[20.0] * 23, OLDEST],
             rule="_is_beside_usual",
-            lenient=lambda rows: rows[:, 0] >= 0 if rows.size else np.ones(len(rows), np.bool_),
+            lenient=lambda rows, _: rows[:, 0] >= 0 if rows.size else np.ones(len(rows), np.bool_),
         ),
     ),
     Attack(
@@ -132,17 +148,7 @@ ATTACKS = (
             lenient=lambda digests: digests,
         ),
     ),
-    Attack(
-        name="statistics-range-around-one-patient",
-        without="the smallest cell of rows within a range",
-        run=range_around_one_patient,
-    ),
-    Attack(
-        name="statistics-suppressed-code", without="the void of a whole column with a small cell", run=suppressed_code
-    ),
-    Attack(
-        name="statistics-column-of-one-site",
-        without="the check of recorders against the contract",
-        run=column_of_one_site,
-    ),
+    Attack("statistics-range-around-one-patient", "the smallest cell of rows within a range", range_around_one_patient),
+    Attack("statistics-suppressed-code", "the void of a whole column with a small cell", suppressed_code),
+    Attack("statistics-column-of-one-site", "the check of recorders against the contract", column_of_one_site),
 )

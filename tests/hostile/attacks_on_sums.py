@@ -171,8 +171,8 @@ ATTACKS = (
         for name, (what, make) in MEDDLING.items()
     ),
     Attack(
-        name="chunks-of-an-earlier-round",
-        without="the round and attempt of a chunk, the order of chunks, the check words and the bounds of the sum",
-        run=replayed_chunks,
+        "chunks-of-an-earlier-round",
+        "the round and attempt of a chunk, the order of chunks, the check words and the bounds of the sum",
+        replayed_chunks,
     ),
 )

@@ -256,13 +256,9 @@ def refused_by_the_trainer() -> AbstractContextManager[None]:
 
 
 ATTACKS = (
-    Attack(name="void-who-stops", without="voids: the site refuses in the open", run=who_stops),
-    Attack(name="void-rows-of-a-hospital", without="voids: the trainer refuses in the open", run=rows_from_refusals),
-    Attack(name="void-difference", without="the random integers of a void: it has zeros", run=difference_of_a_void),
-    Attack(
-        name="void-numbers-one-by-one",
-        without="random checks, and voids until the end of the run",
-        run=numbers_from_voids,
-    ),
-    Attack(name="void-after-a-restart", without="the memory of the void in the audit log", run=numbers_after_a_restart),
+    Attack("void-who-stops", "voids: the site refuses in the open", who_stops),
+    Attack("void-rows-of-a-hospital", "voids: the trainer refuses in the open", rows_from_refusals),
+    Attack("void-difference", "the random integers of a void: it has zeros", difference_of_a_void),
+    Attack("void-numbers-one-by-one", "random checks, and voids until the end of the run", numbers_from_voids),
+    Attack("void-after-a-restart", "the memory of the void in the audit log", numbers_after_a_restart),
 )

@@ -68,13 +68,13 @@ def fewest_rows_and_a_large_change(weakened: bool) -> bool:
 
 ATTACKS = (
     Attack(
-        name="one-row-and-a-large-change",
-        without="the bounds on the sum of rows and on the sum of updates",
-        run=one_row_and_a_large_change,
+        "one-row-and-a-large-change",
+        "the bounds on the sum of rows and on the sum of updates",
+        one_row_and_a_large_change,
     ),
     Attack(
-        name="fewest-rows-and-a-large-change",
-        without="the bounds on the sum of rows and on the sum of updates",
-        run=fewest_rows_and_a_large_change,
+        "fewest-rows-and-a-large-change",
+        "the bounds on the sum of rows and on the sum of updates",
+        fewest_rows_and_a_large_change,
     ),
 )

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +29,11 @@ from pydantic import model_validator
 
 from protos.errors import ConfigurationError
 from protos.plan.architecture import ColumnsNetwork, ParallelNetwork
-from protos.plan.concepts import CodedConcept, Concept, ConceptColumn, NumberConcept, columns_of, declared_standard
+from protos.plan.concepts import CodedConcept, Concept, NumberConcept, columns_of
 from protos.plan.documents import Document
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.prior_sums import FEWEST_ROWS, Standard
+from protos.statistics.binned_values import beside_commonest
 from site_agent.trainer.data.cell_rules import folded
 from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, FollowUpColumn, NumericFeature
 from site_agent.trainer.data.contract import BinaryTarget, Contract, MultiClassTarget, RegressionTarget
@@ -225,7 +226,8 @@ def without_rare(
             numbers[place] = one.values(features[one.feature], is_summed=True)
     for place in sorted(numbers, key=lambda place: np.count_nonzero(np.isnan(numbers[place]))):
         others = [numbers[other] for other in numbers if kept[other] is not None]
-        if beside_commonest(numbers[place]) >= fewest and not _share_few(numbers[place], others, fewest):
+        own = numbers[place][~np.isnan(numbers[place])]
+        if beside_commonest(own, np.arange(len(own))) >= fewest and not _share_few(numbers[place], others, fewest):
             kept[place] = mapped[place]
     for name, columns in codes.items():
         for place in _common(columns, features[name], fewest):
@@ -269,12 +271,6 @@ def _share_few(values: Float64, others: Sequence[Float64], fewest: int) -> bool:
     return any(0 < np.count_nonzero(~np.isnan(values + other)) < fewest for other in others)
 
 
-def beside_commonest(values: Float64) -> int:
-    """Count the values that differ from the most frequent value."""
-    present = values[~np.isnan(values)]
-    return int(len(present) - np.unique(present, return_counts=True)[1].max(initial=0))
-
-
 def wrong_mapping(what: str) -> ConfigurationError:
     """Return the error about a contract that does not fit the plan's concepts."""
     return unfit(
@@ -309,25 +305,13 @@ class ConceptEncoding(Document):
 
     @classmethod
     def of(cls, names: tuple[str, ...], mapped: tuple[Mapped, ...], standard: Standard) -> ConceptEncoding:
-        """Return an encoding whose means and deviations are computed from the statistics of all sites."""
+        """Return an encoding with the means and deviations of all sites, or those that the plan declares."""
         return cls(
             names=names,
             mapped=mapped,
             means=tuple(standard.means.tolist()),
             deviations=tuple(standard.deviations.tolist()),
             used=tuple(standard.is_used.tolist()),
-        )
-
-    @classmethod
-    def declared(cls, columns: Sequence[ConceptColumn], mapped: tuple[Mapped, ...]) -> Self:
-        """Return the encoding with the typical values and spreads that the plan declares. No patient influences it."""
-        standards = [declared_standard(column) for column in columns]
-        return cls(
-            names=tuple(column.name for column in columns),
-            mapped=mapped,
-            means=tuple(typical for typical, _ in standards),
-            deviations=tuple(spread for _, spread in standards),
-            used=(True,) * len(columns),
         )
 
     def encode(self, table: Table, rows: Rows | None = None) -> npt.NDArray[np.float32]:
@@ -350,7 +334,8 @@ class ConceptInputs:
 def concept_inputs(plan: NetworkPlan, site: str, table: Table, rows: SplitRows, own: Dataset) -> ConceptInputs:
     """Encode a site's rows as columns of the concepts. Raise ConfigurationError if contract and concepts differ."""
     columns = columns_of(plan.concepts)
-    encoding = ConceptEncoding.declared(columns, mapped_columns(plan.concepts, table.contract, site))
+    mapped = mapped_columns(plan.concepts, table.contract, site)
+    encoding = ConceptEncoding.of(tuple(column.name for column in columns), mapped, Standard.declared(columns))
     places = list(read_places(plan, table.contract))
 
     def read(part: Examples, numbers: Rows) -> Examples:

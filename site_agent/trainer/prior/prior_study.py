@@ -6,7 +6,7 @@ announced sums, and nobody sends any. The rules:
 * announced sums are final: other sums for an earlier round are refused;
 * announced sums that no sites can have are refused. What depends on this site's own rows ends in a void (MayNotSend):
   announced sums minus its own are no possible sums of the others; few of its rows would determine H; the others have
-  too few rows for the number of announced sums; or a column counts as common that is rare here;
+  too few patients for the number of announced sums; or a column counts as common that is rare here;
 * only training rows take part. For a column with rare values (see concept_columns.py) the site sends 1 as the number of
   voids, and random integers. Then no site uses this column;
 * under the plan's key `privacy`, each patient's clipped term depends on this patient alone. So rare values take part,
@@ -16,18 +16,15 @@ announced sums, and nobody sends any. The rules:
 from __future__ import annotations
 
 import hmac
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
-import torch
 
 from protos.errors import ConfigurationError
 from protos.numbers.newton_sums import NewtonSums, OutOfBound
 from protos.plan.canonical import pack
-from protos.plan.exchange import Exchange, Exchanges
+from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.noisy_results import noisy_fit
 from protos.plan.prior_plan import Number, OneOfClasses, PriorPlan
@@ -41,8 +38,8 @@ from protos.plan.prior_sums import (
 )
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
+from protos.statistics.binned_values import beside_commonest
 from protos.wire.messages import MalformedMessage, Stage
-from site_agent.trainer.answered_values import patients_of
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import Dataset, SplitRows
 from site_agent.trainer.data.tables import Table
@@ -52,15 +49,20 @@ from site_agent.trainer.prior.compared_columns import Suspicion, suspicions
 from site_agent.trainer.prior.concept_columns import (
     Float64,
     Mapped,
-    beside_commonest,
     mapped_columns,
     values_of,
     without_rare,
 )
-from site_agent.trainer.prior.site_sums import Concentrated, Rows, clipped_terms, own_sums, profiled_intercept, voids
-from site_agent.trainer.requests import Answer, Asked, Vector
-
-_SUMS: Final = "announced"
+from site_agent.trainer.prior.site_sums import (
+    Concentrated,
+    FinalSums,
+    Rows,
+    clipped_terms,
+    own_sums,
+    profiled_intercept,
+    voids,
+)
+from site_agent.trainer.requests import Answer, Asked, PlannedStudy, Vector
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -85,7 +87,7 @@ class KnownByOthers:
         return self.standard.applied(values_of(self.mapped, features, rows))
 
 
-class PriorStudy:
+class PriorStudy(PlannedStudy):
     """Runs a plan with federated-prior at this site. It has the same methods as Study."""
 
     def __init__(
@@ -105,6 +107,8 @@ class PriorStudy:
         self._exchanges = Exchanges(plan, self.manifest)
         self._secret = hmac.digest(secret, pack("voids of prior", plan.digest, site), "sha256")
         self._table = table
+        owners = dataset.training_patients
+        self.patients = np.arange(len(rows.training)) if owners is None else owners
         self._rows_of = {"training": rows.training, "validation": rows.validation, "test": rows.test}
         self._features = self.part("training")
         self.mapped = self._recorded = mapped_columns(plan.concepts, table.contract, site)
@@ -112,27 +116,23 @@ class PriorStudy:
         # and so change all other terms.
         least = 0
         if plan.privacy is None:
-            most = max(Counter(patients_of(table, rows.training) or ("",)).values())  # rows of one patient
-            least = max(fewest, FEWEST_ROWS) * most
+            most = np.unique(self.patients, return_counts=True)[1].max(initial=1)  # rows of one patient
+            least = max(fewest, FEWEST_ROWS) * int(most)
             self.mapped = without_rare(self._recorded, self._features, least)
         self._rare = {place for place, one in enumerate(self._recorded) if one != self.mapped[place]}
         self._values = values_of(self.mapped, self._features, len(rows.training), is_summed=True)
         assert table.target is not None
         self.outcomes = outcomes_of(plan, table.contract, table.target[rows.training])
-        self._decided = plan.is_number and 0 < beside_commonest(self.outcomes[:, 0]) < least
+        rows_alone = np.arange(len(rows.training))
+        self._decided = plan.is_number and 0 < beside_commonest(self.outcomes[:, 0], rows_alone) < least
         self.suspicions: tuple[Suspicion, ...] = ()
-        self._announced = np.empty(0, np.float32)
+        self._sums = FinalSums(plan)
         self._final: tuple[AnnouncedSums, int] | None = None
         self.remember: Callable[[], None] = lambda: None  # before the first answer, which values it depends on
 
     def part(self, name: str) -> dict[str, Float64]:
         """Return the site's own columns of one part of the rows by name: training, validation or test."""
         return {column: values[self._rows_of[name]] for column, values in self._table.features.items()}
-
-    def exchange(self, asked: Asked) -> Exchange:
-        """Return the numbers that this site sends in a round. Raise MalformedMessage if the plan lacks the round."""
-        assert asked.stage is not None
-        return self._exchanges.of(asked.round, asked.stage, asked.layers)
 
     def train(self, asked: Asked, received: Vector) -> Answer:
         """Return the values that this site sends in the requested round.
@@ -144,18 +144,18 @@ class PriorStudy:
         self.exchange(asked)
         found = self._received_sums(asked.round, received)
         if self.prior.private is not None:
-            return _answer(self._terms(self.prior.private))
+            return Answer(scalars=self._terms(self.prior.private))
         if self._decided:
             raise MayNotSend("few of its rows have another outcome than most")
         if asked.stage is Stage.STATISTICS:
-            return _answer(self._statistics())
+            return Answer(scalars=self._statistics())
         path = _path(found, asked.round - 1)
         try:
             self._check_own(found, path)
             if asked.stage is Stage.NEWTON:
-                return _answer(self._own(found, path[-1]).encoded())
+                return Answer(scalars=self._own(found, path[-1]).encoded())
             others = self._others(found, path)
-            return _answer((self._gain_of(found, others),))
+            return Answer(scalars=(self._gain_of(found, others),))
         except (OutOfBound, Concentrated) as refused:
             raise MayNotSend(str(refused)) from refused
 
@@ -187,34 +187,23 @@ class PriorStudy:
             raise MayNotSend(str(refused)) from refused
 
     def saved(self) -> SavedStudy:
-        """Return what the next round needs from earlier rounds: the sums that this site received."""
-        return SavedStudy(tensors={_SUMS: torch.from_numpy(self._announced.copy())}, facts={})
+        """Return what the next round needs from earlier rounds: digests of the sums that this site received."""
+        return SavedStudy(tensors={}, facts={**self._sums.known})
 
     def restore(self, saved: SavedStudy) -> None:
-        """Continue from the state that `state` returned, in this process or in another."""
-        self._announced = saved.tensors[_SUMS].numpy().copy()
+        """Continue from the state that `saved` returned, in this process or in another."""
+        self._sums.known = {length: str(digest) for length, digest in saved.facts.items()}
 
     def _received_sums(self, round_number: int, received: Vector) -> AnnouncedSums:
         """Return the sums received before a round. Raise an error if an earlier sum has changed."""
-        prior, received = self.prior, self.prior.whole(round_number, received)
-        made = min(round_number - 1, prior.training_rounds)
-        words = prior.place(made, prior.training_rounds).stop if round_number else 0
-        known = received[: 4 * words]
-        shorter = min(len(known), len(self._announced))
-        if not np.array_equal(known[:shorter], self._announced[:shorter]):
-            raise MalformedMessage("other sums than were announced before")
+        whole = self._sums.whole(round_number, received)
         try:
-            found = AnnouncedSums(prior, received)
+            return AnnouncedSums(self.prior, whole)
         except OutOfBound as refused:
             raise MalformedMessage(str(refused)) from refused
-        if len(known) > shorter:
-            self._announced = known.copy()
-        return found
 
     def _terms(self, private: PrivateSums) -> tuple[int, ...]:
-        means, deviations = private.standard
-        with np.errstate(invalid="ignore"):
-            design = np.nan_to_num((self._values - means) / deviations)
+        design = Standard.declared(private.columns).applied(self._values)
         outcomes = self.outcomes[:, 0]
         return clipped_terms(private, self.site, design, outcomes, self.own.training_patients)
 
@@ -245,9 +234,9 @@ class PriorStudy:
         assert rows is not None  # the private form has no Newton rounds
         if any(used[place] for place in self._rare):
             raise OutOfBound("a column counts as common that is rare at this site")
-        others = rows - len(self.outcomes)
+        others = found.standard.patients - len(np.unique(self.patients))
         if others < (needed := self.prior.rows_per_unknown * rounds * (len(self.prior.columns) + 3) / 2):
-            raise OutOfBound(f"the other sites have {others} rows, and {rounds} rounds need {needed:g}")
+            raise OutOfBound(f"the other sites have {others} patients, and {rounds} rounds need {needed:g}")
         for number in range(1, rounds + 1):
             own = self._own(found, path[number - 1])
             found.newton(number).without(own).require_possible(rows, self.prior.largest_weight)
@@ -259,7 +248,8 @@ class PriorStudy:
         targets = self.outcomes
         if self.prior.is_number:
             targets = (targets - standard.outcome_means) / standard.outcome_deviation
-        return Rows(design=standard.applied(self._values), targets=targets, is_number=self.prior.is_number)
+        design = standard.applied(self._values)
+        return Rows(design=design, targets=targets, patients=self.patients, is_number=self.prior.is_number)
 
     def _others(self, found: AnnouncedSums, path: tuple[Float64, ...]) -> Float64:
         rounds, before = len(path) - 1, path[-2]
@@ -275,9 +265,10 @@ class PriorStudy:
             is_void = place in self._rare
             numbers += [int(is_void), *(voids(self._secret, 0, place, limits) if is_void else moments)]
         outcomes = self.outcomes
+        numbers += [len(outcomes), len(np.unique(self.patients))]
         if self.prior.is_number:
-            return (*numbers, len(outcomes), _integer(outcomes[:, 0]), _integer(outcomes[:, 0] ** 2))
-        return (*numbers, len(outcomes), *(int(column.sum()) for column in outcomes.T))
+            return (*numbers, _integer(outcomes[:, 0]), _integer(outcomes[:, 0] ** 2))
+        return (*numbers, *(int(column.sum()) for column in outcomes.T))
 
     def _gain_of(self, found: AnnouncedSums, others: Float64) -> int:
         """Return how much the other sites' score lowers the loss of an intercept alone, encoded as an integer."""
@@ -318,10 +309,6 @@ def outcomes_of(prior: PriorPlan, contract: Contract, target: Float64) -> Float6
         places = np.array([outcome.classes.index(name) for name in own.classes])
         return np.asarray(np.eye(len(outcome.classes))[places[target.astype(np.int64)]])
     return target[:, None]
-
-
-def _answer(scalars: tuple[int, ...]) -> Answer:
-    return Answer(updates=np.empty(0, np.float32), scalars=scalars)
 
 
 def _integer(values: Float64) -> int:

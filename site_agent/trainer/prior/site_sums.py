@@ -4,8 +4,9 @@ The site's own intercept never leaves the site. It is solved there for all recei
 the likelihood with this intercept profiled out (Murphy, van der Vaart 2000). For several classes, a separate regression
 distinguishes each class from all others. The rules against a coordinator that chooses coefficients:
 
-* many rows must contribute to H. With coefficients of 0 and n rows, the sum of all weights is T = cases * others / n.
-  So (sum w)^2 / sum w^2 >= max(T, min(10, n / 4)), and no weight is above sum w / max(.4 T, min(10, n / 10));
+* many rows and patients must contribute to H. With coefficients of 0 and n rows, the sum of all weights is
+  T = cases * others / n. So (sum w)^2 / sum w^2 >= max(T, min(10, n / 4)), and no weight is above
+  sum w / max(.4 T, min(10, n / 10));
 * a site with one class only, or without an outcome, contributes zeros.
 
 The private form has one term for each patient (protos/plan/private_prior.py). The rules:
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from math import sqrt
 from typing import Final, TypeAlias
 
@@ -28,13 +30,17 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from protos.numbers.newton_sums import NewtonSums
+from protos.plan.announcing_plan import AnnouncingPlan
 from protos.plan.canonical import pack
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.statistics.intercepts import binomial_intercept
+from protos.wire.messages import MalformedMessage
 from site_agent.trainer.fitted_models import probabilities
+from site_agent.trainer.requests import Vector
 
 Float64: TypeAlias = npt.NDArray[np.float64]
+Integers: TypeAlias = npt.NDArray[np.int64]
 
 _EFFECTIVE: Final = 1.0  # the least effective number of rows, divided by T; honest runs have at least 1.7
 _LIGHTEST: Final = 0.4  # sum w / (T max w), at least; honest runs have at least 1.2
@@ -43,6 +49,26 @@ _FEWEST: Final = 10.0
 
 class Concentrated(ValueError):
     """Raised if the Hessian H at the received coefficients would depend mainly on a few rows of this site."""
+
+
+class FinalSums:
+    """Refuses sums that differ from those that this site received before: digests, by their number of bytes."""
+
+    def __init__(self, plan: AnnouncingPlan) -> None:
+        """Begin without sums."""
+        self._plan, self.known = plan, dict[str, str]()
+
+    def whole(self, round_number: int, received: Vector) -> Vector:
+        """Return the sums of all rounds so far, zeros for the others, and remember them. Raise MalformedMessage."""
+        plan, received = self._plan, self._plan.whole(round_number, received)
+        made = min(round_number - 1, plan.training_rounds)
+        size = 16 * plan.place(made, plan.training_rounds).stop if round_number else 0
+        raw = received.astype("<f4").tobytes()
+        now = {length: sha256(raw[: int(length)]).hexdigest() for length in (*self.known, str(size))}
+        if any(now[length] != known for length, known in self.known.items() if int(length) <= size):
+            raise MalformedMessage("other sums than were announced before")
+        self.known = now | self.known
+        return received
 
 
 def voids(key: bytes, round_number: int, place: int, limits: Iterable[tuple[int, int]]) -> list[int]:
@@ -61,10 +87,12 @@ class Rows:
     """One site's standardised training rows: `design`, float64 (rows, columns), 0 if a value is missing.
 
     Targets are float64 (rows, outputs): 0 and 1, or, if `is_number`, standardised numbers of a linear regression.
+    `patients` are equal for rows of one patient.
     """
 
     design: Float64
     targets: Float64
+    patients: Integers
     is_number: bool = False
 
     @property
@@ -85,7 +113,10 @@ def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
         if not len(targets) or targets.min() == targets.max():
             continue  # the intercept would be infinite, and every weight 0
         fitted, weights = _fitted(line, targets, is_number=rows.is_number)
-        require_spread(weights, len(weights) / 4 if rows.is_number else len(weights) * float(targets.var()))
+        largest = len(weights) / 4 if rows.is_number else len(weights) * float(targets.var())
+        visits = np.bincount(rows.patients)
+        require_spread(weights, largest)
+        require_spread(np.bincount(rows.patients, weights).astype(np.float64), largest / int(visits.max()))
         centred = rows.design - (weights @ rows.design) / weights.sum()
         found.hessian[output] = centred.T @ (centred * weights[:, None])
         found.gradient[output] = rows.design.T @ (fitted - targets)
@@ -94,9 +125,10 @@ def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
 
 
 def require_spread(weights: Float64, largest: float) -> None:
-    """Raise Concentrated if a few rows have most of the weight. See the module's rules.
+    """Raise Concentrated if a few rows or patients have most of the weight. See the module's rules.
 
-    Weights are float64 (rows,), and `largest` is T, their sum with coefficients of 0.
+    Weights are float64 (rows,), and `largest` is T, their sum with coefficients of 0; of patients with several rows a
+    part of it.
     """
     total, rows = float(weights.sum()), len(weights)
     if total <= 0.0:
@@ -123,8 +155,6 @@ def _fitted(line: Float64, targets: Float64, *, is_number: bool) -> tuple[Float6
     return fitted, fitted * (1.0 - fitted)
 
 
-Integers: TypeAlias = npt.NDArray[np.int64]
-
 _NUMBERS_AT_ONCE: Final = 1 << 21
 
 
@@ -138,11 +168,13 @@ def clipped_terms(
         outcomes: 0 or 1, float64 of shape (rows,).
         patients: int64 of shape (rows,), equal for rows of one patient; None if each row counts as a patient.
     """
-
-    def terms_of(rows: Integers) -> Float64:
-        return _terms_of(private, site, design[rows], outcomes[rows])
-
-    return summed_terms(terms_of, len(outcomes), len(private.names), patients, largest=private.bound)
+    return summed_terms(
+        lambda rows: _terms_of(private, site, design[rows], outcomes[rows]),
+        len(outcomes),
+        len(private.names),
+        patients,
+        largest=private.bound,
+    )
 
 
 def summed_terms(

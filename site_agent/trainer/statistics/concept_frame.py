@@ -28,7 +28,7 @@ from protos.plan.analyses import (
 )
 from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.statistics_plan import StatisticsPlan
-from site_agent.trainer.answered_values import Values, codes_of, numbers_of
+from site_agent.trainer.answered_values import Values, codes_of, numbers_of, rows_of
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.concept_columns import (
@@ -92,8 +92,8 @@ def mapped_concepts(concepts: Sequence[Concept], contract: Contract, site: str) 
 def used_values(plan: StatisticsPlan, table: Table, frame: Frame) -> dict[str, Values]:
     """Return the values that sums depend on, by name: as the table has them, as the plan maps them, and their products.
 
-    `frame` has all rows of the table. Those that take no part have no value. Each row has a 1 under `row`, also those
-    that the contract leaves out, which come last.
+    `frame` has all rows of the table. Those that take no part have no value, but one under `row`, also those that the
+    contract leaves out, which come last.
     """
     recorded, found = recorded_concepts(table.contract), dict[str, Values]()
     named = {name for analysis in plan.analyses for used in concepts_used(analysis) for name in used}
@@ -117,7 +117,9 @@ def used_values(plan: StatisticsPlan, table: Table, frame: Frame) -> dict[str, V
         found[f"{first}, {second} differ"] = Values(values=values, is_code=True)
     kept = complete_rows(plan.analyses, frame)
     found = {name: one.only(kept, frame.left_out) for name, one in found.items()}
-    return found | {"row": Values(values=np.ones(frame.rows + frame.left_out), is_code=True)}
+    owners = -1 - np.arange(frame.rows + frame.left_out)  # of rows that take no part, nobody counts patients
+    owners[: frame.rows][kept] = frame.patients[kept]
+    return found | rows_of(owners)
 
 
 def cut_in_words(plan: StatisticsPlan, used: Mapping[str, Values]) -> Iterator[str]:

@@ -12,10 +12,10 @@ It has the same methods as Study. The rules:
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from math import isnan
 from typing import Any
 
@@ -23,10 +23,8 @@ import numpy as np
 
 from protos.numbers.newton_sums import OutOfBound
 from protos.plan.analyses import (
-    Arithmetic,
     Float64,
     Frame,
-    Integers,
     Number,
     TableOneAnalysis,
     Unanswerable,
@@ -34,19 +32,19 @@ from protos.plan.analyses import (
     concepts_used,
 )
 from protos.plan.canonical import pack
-from protos.plan.exchange import Exchange, Exchanges
+from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.statistics.announced_statistics import AnnouncedStatistics
 from protos.statistics.private_tables import PrivateTables
 from protos.wire.messages import MalformedMessage, Stage
-from site_agent.trainer.disk import Json, SavedStudy
-from site_agent.trainer.prior.site_sums import summed_terms, voids
-from site_agent.trainer.requests import Answer, Asked, Vector
+from site_agent.trainer.disk import SavedStudy
+from site_agent.trainer.prior.site_sums import FinalSums, summed_terms, voids
+from site_agent.trainer.requests import Answer, Asked, PlannedStudy, Vector
 from site_agent.trainer.statistics.summed_rows import nearly_equal
 
 
-class StatisticsStudy:
+class StatisticsStudy(PlannedStudy):
     """Runs the analyses of a statistics plan at this site."""
 
     def __init__(self, plan: StatisticsPlan, frame: Frame, *, site: str, secret: bytes, digest: str = "") -> None:
@@ -63,13 +61,8 @@ class StatisticsStudy:
         self.cut: tuple[str, ...] = ()  # how many values the plan's ranges replaced, for this site's own people
         self._frame, self._exchanges = frame.only(complete_rows(plan.analyses, frame)), Exchanges(plan, self.manifest)
         self._alike = nearly_equal(plan, self._frame) if plan.privacy is None else frozenset()
-        self._known = 0, _digest(b"")  # the bytes of final sums that this site received, and their digest
+        self._sums = FinalSums(plan)
         self._made, self._final = 0, b""
-
-    def exchange(self, asked: Asked) -> Exchange:
-        """Return the numbers that this site sends in a round. Raise MalformedMessage if the plan lacks the round."""
-        assert asked.stage is not None
-        return self._exchanges.of(asked.round, asked.stage, asked.layers)
 
     def train(self, asked: Asked, received: Vector) -> Answer:
         """Return the values that this site sends in the requested round.
@@ -78,20 +71,20 @@ class StatisticsStudy:
             MalformedMessage: the received values are not sums, or differ from those of an earlier round.
         """
         self.exchange(asked)
-        received = self._whole(asked.round, received)
+        received = self._sums.whole(asked.round, received)
         if self.plan.private_tables is not None:
-            return Answer(updates=np.empty(0, np.float32), scalars=self._private(self.plan.private_tables))
+            return Answer(scalars=self._private(self.plan.private_tables))
         scalars: list[int] = []
         sums = None if asked.stage is Stage.STATISTICS else _announced(self.plan, received, asked.round - 1)
         for place in range(len(self.plan.analyses)):
             scalars += self._integers(place, asked, sums)
         self.remember()  # after all checks of what was announced, so a refused sum shows nothing about the memory
         self.remember = lambda: None  # once in each process, so that the table is not in memory twice
-        return Answer(updates=np.empty(0, np.float32), scalars=tuple(scalars))
+        return Answer(scalars=tuple(scalars))
 
     def close(self, asked: Asked, received: Vector) -> None:
         """Store the sums that were received last. `asked.round` is the number of finished rounds."""
-        received = self._whole(asked.round, received)
+        received = self._sums.whole(asked.round, received)
         self._made, self._final = max(0, asked.round - 2), received.astype("<f4").tobytes()
 
     def results(self) -> list[dict[str, Any]]:
@@ -109,47 +102,28 @@ class StatisticsStudy:
         return found
 
     def saved(self) -> SavedStudy:
-        """Return what the next round needs: the digest of the sums that this site received, and its reasons so far."""
-        facts: dict[str, Json] = {"bytes": self._known[0], "digest": self._known[1], "reasons": {**self.reasons}}
-        return SavedStudy(tensors={}, facts=facts)
+        """Return what the next round needs: digests of the sums that this site received, and its reasons so far."""
+        return SavedStudy(tensors={}, facts={"digests": {**self._sums.known}, "reasons": {**self.reasons}})
 
     def restore(self, saved: SavedStudy) -> None:
         """Continue from the state that `saved` returned, in this process or in another."""
-        length, digest, reasons = (saved.facts[key] for key in ("bytes", "digest", "reasons"))
-        assert isinstance(length, int)
-        assert isinstance(digest, str)
+        digests, reasons = (saved.facts[key] for key in ("digests", "reasons"))
+        assert isinstance(digests, dict)
         assert isinstance(reasons, dict)
-        self._known, self.reasons = (length, digest), {name: str(why) for name, why in reasons.items()}
-
-    def _whole(self, round_number: int, received: Vector) -> Vector:
-        """Refuse sums that differ from those of an earlier round. Remember and return the sums of the rounds so far."""
-        plan, received = self.plan, self.plan.whole(round_number, received)
-        made = min(round_number - 1, plan.training_rounds)
-        size = 16 * plan.place(made, plan.training_rounds).stop if round_number else 0
-        raw = received.astype("<f4").tobytes()
-        shorter = min(size, self._known[0])
-        if shorter == self._known[0] and _digest(raw[:shorter]) != self._known[1]:
-            raise MalformedMessage("other sums than were announced before")
-        if size > shorter:
-            self._known = size, _digest(raw[:size])
-        return received
+        self._sums.known = {length: str(digest) for length, digest in digests.items()}
+        self.reasons = {name: str(why) for name, why in reasons.items()}
 
     def _private(self, tables: PrivateTables) -> tuple[int, ...]:
         """Return the sums over patients, each with limited influence (clipped). The gate adds noise to them."""
-        frame = self._frame
-
-        def terms_of(rows: Integers) -> Float64:
-            return tables.terms(frame.columns, rows)
-
-        largest = self.plan.largest_private_number
-        size = len(tables.names)
+        frame, largest, size = self._frame, self.plan.largest_private_number, len(tables.names)
+        terms_of = partial(tables.terms, frame.columns)
         return summed_terms(terms_of, frame.rows, size, frame.patients, unit=tables.unit, largest=largest)
 
     def _integers(self, place: int, asked: Asked, sums: AnnouncedStatistics | None) -> list[int]:
         """Return the integers of one analysis in a round; the first one is 1 if this site may not answer."""
         analysis, arithmetic = self.plan.analyses[place], self.plan.arithmetics[place]
-        numbers = _numbers_of(arithmetic, asked.stage)
-        if not numbers:
+        at = {Stage.STATISTICS: arithmetic.first, Stage.NEWTON: arithmetic.newton, Stage.GUARD: arithmetic.last}
+        if asked.stage is None or not (numbers := at[asked.stage]):
             return []
         zeros = [0] * (1 + len(numbers))
         used = concepts_used(analysis)
@@ -173,16 +147,6 @@ class StatisticsStudy:
         return voids(self._secret, asked.round, place, ((one.lowest, one.bound) for one in numbers))
 
 
-def _numbers_of(arithmetic: Arithmetic, stage: Stage | None) -> tuple[Number, ...]:
-    match stage:
-        case Stage.STATISTICS:
-            return arithmetic.first
-        case Stage.NEWTON:
-            return arithmetic.newton
-        case _:
-            return arithmetic.last
-
-
 def _encoded(values: Float64, numbers: tuple[Number, ...], void: list[int]) -> list[int]:
     """Round each number to an integer of its scale; a void number is that of `void`. Raises Unanswerable."""
     found = []
@@ -201,7 +165,3 @@ def _announced(plan: StatisticsPlan, vector: Vector, rounds: int, *, is_over: bo
         return AnnouncedStatistics(plan, vector, rounds, is_over=is_over)
     except OutOfBound as refused:
         raise MalformedMessage(str(refused)) from refused
-
-
-def _digest(raw: bytes) -> str:
-    return hashlib.sha256(raw).hexdigest()

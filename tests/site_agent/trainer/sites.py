@@ -65,22 +65,6 @@ def dealt(table: Table) -> tuple[list[str], list[list[str]], dict[str, object]]:
     return names, rows, target
 
 
-def put_hospital(folder: Path, site: str, columns: list[dict[str, Any]]) -> Path:
-    """Write hospital.yaml and a contract with these columns beside a table.csv with a header."""
-    contract = {"format": {"header": True}, "columns": columns}
-    (folder / "contract.yaml").write_text(yaml.safe_dump(contract))
-    data = {
-        "table": "table.csv",
-        "contract": "contract.yaml",
-        "split": {"seed": 0},
-        "unaccepted_warnings": "tell",
-    }
-    training = {"simple_models": False, "siloed_baseline": False, "draws": "published"}
-    hospital = {"site": site, "state": "state", "policy": LOOSE_POLICY, "data": data, "training": training}
-    (folder / "hospital.yaml").write_text(yaml.safe_dump(hospital))
-    return folder / "hospital.yaml"
-
-
 def make_site(
     folder: Path,
     site: str = "ahus",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,28 +84,6 @@ def test_one_changed_row_is_refused_and_no_pair_is_compared(tmp_path: Path, monk
     assert compared == [1] * 18
 
 
-def test_an_export_with_fewer_digits_hides_no_correction(tmp_path: Path) -> None:
-    """All values change by less than a ten-millionth, and one by a year. A change of all by a twentieth is one."""
-    age = table(30)["age"]
-    rounded = np.array(age, np.float32).astype(float).tolist()
-    assert answers(tmp_path, "one", {"age": age})
-
-    assert not answers(tmp_path, "two", {"age": [*rounded[:-1], rounded[-1] + 1.0]})
-    assert not answers(tmp_path, "three", {"age": rounded})
-    assert answers(tmp_path, "four", {"age": [1.05 * one for one in age]})
-
-
-@for_each("others", (1, CELL - 1, CELL))
-def test_new_rows_with_the_usual_value_hide_no_other(others: int, tmp_path: Path) -> None:
-    """Most new patients have a dose of 0, which anybody knows, so that the difference is of the few that have one."""
-    doses = {"dose": [0.0, 0.0, *range(1, 29)]}
-    assert answers(tmp_path, "one", doses)
-
-    assert answers(tmp_path, "zeros", beside(doses, {"dose": [0.0] * 40}))
-    more = beside(doses, {"dose": [*[0.0] * 29, *[15.0] * 10, *(40.0 + place for place in range(others))]})
-    assert answers(tmp_path, "two", more) == (others == CELL)
-
-
 def test_other_columns_and_other_values_are_free(tmp_path: Path) -> None:
     """A column that no run used, and a table of other patients, answer."""
     assert answers(tmp_path, "one", {"age": table(30)["age"]})
@@ -113,23 +92,35 @@ def test_other_columns_and_other_values_are_free(tmp_path: Path) -> None:
     assert answers(tmp_path, "three", table(30, seed=5))
 
 
-def test_counts_decide_as_the_rows_themselves(tmp_path: Path) -> None:
-    """Whatever a quick count admits, a comparison of all rows admits too, for any two tables."""
-    for seed in range(40):
+def drawn(generator: np.random.Generator, kinds: Sequence[int], rows: int) -> np.ndarray[Any, Any]:
+    """Rows with columns of few values, many values, mostly one value, and a code that many lack."""
+    few, many = generator.integers(0, 6, (rows, 5)), generator.normal(50.0, 9.0, (rows, 5))
+    usual, code = few * (many > 52.0), np.where(many > 50.0, 1.0, NONE)
+    return np.choose(kinds, [few, many, usual, code])
+
+
+def test_counts_decide_as_the_rows_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quick counts refuse the same column or pair as a comparison of all rows, for any two tables."""
+    counted, found = answered_values._surely_enough, set()
+    for seed in range(100):
         generator = np.random.default_rng(seed)
-        tables = [
-            {name: generator.integers(0, 4, 24) * generator.integers(0, 2, 24) for name in "abcd"} for _ in range(2)
-        ]
-        new, old = (np.stack([found.astype(np.uint64) for found in each.values()], axis=1) for each in tables)
-        new, old = (digests << np.uint64(32) | digests for digests in (new, old))
-        codes = generator.integers(0, 2, 4) > 0
-        surely = answered_values._surely_enough(new, old, 4, codes)
-        for one in range(4):
-            for other in range(one + 1, 4):
-                owners = [np.arange(24, dtype=np.uint64)] * 2
-                pair = [one, other]
-                exact = answered_values._are_enough(new[:, pair], old[:, pair], owners, 4, codes[pair])
-                assert exact or not surely[one, other]
+        kinds, rows, digests = generator.integers(0, 4, 5), int(generator.integers(8, 60)), []
+        old = drawn(generator, kinds, rows)
+        new = np.concatenate([old, drawn(generator, kinds, int(generator.integers(0, 40)))])
+        changed = generator.choice(rows, int(generator.integers(0, rows)), replace=False)
+        new[changed] = (new[changed], drawn(generator, kinds, len(changed)), new[changed] * (1 + 1e-9))[seed % 3]
+        for table in (new, old):
+            values = {f"c{k}": Values(values=one, hides=one < 60.0) for k, one in enumerate(table.T)}
+            own = {name: answered_values._digests(name.encode() * 16, one) for name, one in values.items()}
+            visits = np.arange(len(table)) // (1 + seed % 5 // 3)
+            digests.append(own | {"": visits.astype(np.uint64) ** 5} if seed % 4 else own)
+        codes, results = {f"c{k}" for k in range(5) if kinds[k] == 3}, []
+        for rule in (counted, lambda new, *_: np.zeros((new.shape[1],) * 2, np.bool_)):
+            monkeypatch.setattr(answered_values, "_surely_enough", rule)
+            results.append(answered_values._differing("run", *digests, codes, CELL))
+        assert results[0] == results[1], seed
+        found.add(("with" in " ".join(results[0].too_few), bool(results[0].too_few)))
+    assert found == {(False, False), (False, True), (True, True)}
 
 
 @for_each("patients", (1, 2, CELL - 1, CELL))

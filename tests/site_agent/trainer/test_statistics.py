@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -178,15 +177,6 @@ def test_a_site_that_only_counts_needs_no_event_and_reads_of_no_training(tmp_pat
         begin_statistics(trains, asking(AGE), trains.state_path)
 
 
-def test_a_range_that_moves_one_value_is_a_change_of_one_row(tmp_path: Path) -> None:
-    """The table is the same, but the plan's range replaces one more value."""
-    own_numbers(site(tmp_path), asking(AGE, smallest_cell=2), tmp_path)
-    for high, is_answered in ((150.0, False), (300.0, False), (100.0, True)):
-        plan = asking(AGE | {"high": high}, smallest_cell=2, version=int(high))
-        with nullcontext() if is_answered else pytest.raises(ReleasedBefore):
-            own_numbers(site(tmp_path), plan, tmp_path)
-
-
 def test_a_table_that_may_not_train_is_not_counted(tmp_path: Path) -> None:
     """A table that was not checked stops the counting if it stops training, errors always. Nothing is recorded."""
     hospital = site(tmp_path, unaccepted="stop")
@@ -235,13 +225,3 @@ def test_the_run_that_asks_again_gets_the_same_rows_or_nothing(tmp_path: Path) -
 
     with pytest.raises(ReleasedBefore):
         own_numbers(site(tmp_path, [age and age + 0.5 for age in AGES]), asking(AGE), tmp_path)
-
-
-def test_new_rows_that_the_range_clips_hide_nobody(tmp_path: Path) -> None:
-    """Five rows are new, one of them within the range: the others' part of the difference is known."""
-    ages = [float(age) for age in range(20, 27)]
-    far = [*ages, 40.5, 201.0, 202.0, 203.0, 204.0]
-    own_numbers(site(tmp_path, [*ages, *[None] * 5]), asking(AGE, smallest_cell=3), tmp_path)
-
-    with pytest.raises(ReleasedBefore):
-        own_numbers(site(tmp_path, far), asking(AGE, smallest_cell=3, version=2), tmp_path)

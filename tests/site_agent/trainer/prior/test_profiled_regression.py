@@ -27,7 +27,12 @@ def _dealt(seed: int, sites: int = 4, columns: int = 8) -> list[Rows]:
     cuts = np.linspace(60, 500, sites - 1).astype(int) if (np.diff(cuts) < 40).any() else cuts
     targets = table.target[order].astype(float)[:, None]
     parts = zip(np.split(design, cuts), np.split(targets, cuts), strict=True)
-    return [Rows(design=some, targets=outcome) for some, outcome in parts]
+    return [_rows(some, outcome) for some, outcome in parts]
+
+
+def _rows(design: Float64, targets: Float64, *, is_number: bool = False) -> Rows:
+    """Rows of a patient each."""
+    return Rows(design=design, targets=targets, patients=np.arange(len(design)), is_number=is_number)
 
 
 def _total(sites: list[Rows], coefficients: Float64) -> NewtonSums:
@@ -83,7 +88,7 @@ def test_numbers_need_one_step(seed: int) -> None:
     for shift in (0.0, 1.0, -2.0, 4.0):
         design = generator.normal(size=(50, 4))
         noise = generator.normal(size=50)
-        sites.append(Rows(design=design, targets=(design @ truth + shift + noise)[:, None], is_number=True))
+        sites.append(_rows(design, (design @ truth + shift + noise)[:, None], is_number=True))
 
     found = _total(sites, np.zeros((1, 4))).next_coefficients(np.zeros((1, 4)), RIDGE)
 
@@ -129,15 +134,15 @@ def test_one_class_contributes_zeros() -> None:
     """A site whose rows are all of one class, or that has none, sends zeros."""
     design = np.random.default_rng(0).normal(size=(30, 3))
     for targets in (np.ones((30, 1)), np.zeros((30, 1))):
-        assert not any(own_sums(Rows(design=design, targets=targets), np.zeros((1, 3))).encoded())
-    assert not any(own_sums(Rows(design=design[:0], targets=np.zeros((0, 1))), np.zeros((1, 3))).encoded())
+        assert not any(own_sums(_rows(design, targets), np.zeros((1, 3))).encoded())
+    assert not any(own_sums(_rows(design[:0], np.zeros((0, 1))), np.zeros((1, 3))).encoded())
 
 
 def test_a_chosen_direction_is_refused() -> None:
     """Coefficients at which one patient alone has a weight are refused, and those of an honest run are not."""
     generator = np.random.default_rng(3)
     design = np.concatenate([generator.normal(size=(99, 2)), [[9.0, -9.0]]])
-    rows = Rows(design=design, targets=(np.arange(100) % 2).astype(float)[:, None])
+    rows = _rows(design, (np.arange(100) % 2).astype(float)[:, None])
     own_sums(rows, np.zeros((1, 2)))
 
     with pytest.raises(Concentrated):
