@@ -218,7 +218,7 @@ def _differences(one: Facts) -> Iterator[str]:
         yield table("Differences between hospitals", head, rows, style="figures")
     elif not one["ridge"]:
         yield paragraph(
-            "Q and I² are those of a plan's first model, if enough hospitals have own estimates.",
+            "Q and I² are those of a plan's first model, if two hospitals more than the fewest have own estimates.",
             "soft",
         )
 
@@ -288,7 +288,7 @@ def _curve(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]
         counts = (f"{found[key]:,}" for key in ("patients", "events", "sites"))
         rows.append([f"{name}: this hospital alone", *counts, _estimate(found["median"]), "–"])
     yield table(f"{one['name']}: medians", head, rows, style="figures")
-    notes = [f"Times count as the end of their interval of {_short(one['resolution'])} {unit}."]
+    notes = [f"Times, and so medians and means, are rounded up by up to {_short(one['resolution'])} {unit}."]
     notes.append(f"One minus a curve is a risk only if no other event, such as death, comes before {one['event']}.")
     if one["log_rank"]:
         test = _chi_squared(one["log_rank"])
@@ -316,7 +316,7 @@ def _method(one: Facts) -> str:
             penalty = f", with a ridge penalty of {one['ridge']:g}" if one["ridge"] else ""
             words = (
                 f"a Cox model stratified by hospital, with Efron's method for ties{penalty}."
-                f" Competing events are censored. Hazard ratios have 95% Wald intervals.{_beside(one)}"
+                f" Events listed as competing are censored. Hazard ratios have 95% Wald intervals.{_beside(one)}"
             )
             if test := one["proportional"]:
                 words += " Proportional hazards: score test of each column times log(time), "
@@ -328,7 +328,7 @@ def _method(one: Facts) -> str:
         case "regression":
             own = "an intercept for each hospital" if one["intercept"] == "site" else "one common intercept"
             penalty = f" and a ridge penalty of {one['ridge']:g}" if one["ridge"] else ""
-            robust = " Standard errors allow for several rows of one patient (sandwich)." if one["robust"] else ""
+            robust = " Standard errors are robust (sandwich, by patient)." if one["robust"] else ""
             firth = " and Firth's correction" if one["firth"] else ""
             whose = "Student" if one["family"] == "gaussian" else "Wald"
             ends = "" if one["ridge"] else f" Intervals are {whose}'s at 95%."
