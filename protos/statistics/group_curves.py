@@ -55,7 +55,7 @@ class CurveArithmetic(Arithmetic):
         length = MONTH if curve.grid == "monthly" else curve.grid
         intervals = ceil(curve.to / length - 1e-9)
         if intervals > MOST_INTERVALS:
-            raise ValueError(f"the grid has {intervals:,} intervals, and {MOST_INTERVALS:,} are allowed")
+            raise ValueError(f"the grid has {intervals:,} intervals of {MOST_INTERVALS:,}: widen it or shorten `to`")
         self._grid = np.minimum(np.arange(intervals + 1) * length, curve.to)
         self._groups: tuple[str, ...] = ("all",)
         if curve.by is not None:

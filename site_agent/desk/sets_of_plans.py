@@ -96,7 +96,7 @@ def compared_rows(hospital: Hospital, plan: Plan) -> Iterator[str]:
             differ += (
                 f" In each column and pair of columns none or at least {cell} must differ, and too few do in "
                 f"{in_words(one.too_few)}. So this site will refuse to answer, and the run will end for all. Put all "
-                "covariates into one plan before its first run. Now leave out covariates that few patients lack."
+                "covariates into one plan before its first run. Now leave these out, or take the table of that time."
             )
         yield differ
 
