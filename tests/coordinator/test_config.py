@@ -47,7 +47,7 @@ def written(folder: Path, **changes: object) -> Path:
         ({"authority": "nul\0"}, "authority: string should match pattern"),
         ({"state": ...}, "state: this key is missing"),
         ({"plans": [""]}, "plans.0: string should match pattern"),
-        ({"plans": "plan.yaml"}, "plans: input should be a valid"),
+        ({"plans": "plan.yaml"}, "plans: list one or more in brackets"),
         ({"plan": ["plan.yaml"]}, "plan: unknown key; did you mean plans?"),
         ({"ports": 3}, "ports: unknown key"),
     ],
