@@ -68,9 +68,10 @@ def simulate(
             studies[name] = StatisticsStudy(made, frame, site=name, secret=b"simulated")
     if wrong:
         refuse(wrong, CORRECT)
+    found = run_rounds(made, studies).run.analyses()
+    doubts += [f"{name}: {words}" for name, study in studies.items() for words in study.other_units()]
     if doubts:
         warnings.warn("\n".join(doubts), stacklevel=2)
-    found = run_rounds(made, studies).run.analyses()
     for one in found:
         if "refused" in one:  # here nobody's rows are secret
             reasons = ((name, study.reasons.get(one["name"], one["refused"])) for name, study in studies.items())

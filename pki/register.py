@@ -205,7 +205,11 @@ class Register:
         with self._changing():
             site = self.site(name)
             if site.state is not SiteState.REQUESTED or site.identity_fingerprint is None:
-                raise _nothing_to_approve(site)
+                raise RefusedError(
+                    what=f"Site {site.name} is not waiting for an approval. The state of the site is {site.state}.",
+                    consequence="Nothing was changed. No certificate was issued and no data was sent.",
+                    remedy="An invited site must first run `site-agent join`. Invite a revoked site again.",
+                )
             if not is_same_fingerprint(identity_fingerprint, site.identity_fingerprint):
                 raise differing_fingerprints(name, identity_fingerprint, site.identity_fingerprint)
             self._change_state(name, SiteState.APPROVED, now)
@@ -354,14 +358,6 @@ def _seconds(time: datetime) -> int:
     if time.tzinfo is None:
         raise ValueError("a time without its zone cannot be compared")
     return int(time.timestamp())
-
-
-def _nothing_to_approve(site: SiteRecord) -> RefusedError:
-    return RefusedError(
-        what=f"Site {site.name} is not waiting for an approval. The state of the site is {site.state}.",
-        consequence="Nothing was changed. No certificate was issued and no data was sent.",
-        remedy="If it is invited, ask the site to run `site-agent join`. If it is revoked, invite it again.",
-    )
 
 
 def _refused(reason: str) -> RefusedError:

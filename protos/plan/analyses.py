@@ -341,6 +341,10 @@ class Arithmetic(ABC):
         """Return the estimates of this site alone, for its own page; empty if there are none. Nothing of it is sent."""
         return {}
 
+    def means(self, sums: AnnouncedPart) -> dict[str, float]:  # noqa: ARG002
+        """Return about the mean of each number, by concept, from sums of some sites; not if they are void."""
+        return {}
+
     @abstractmethod
     def result(self, sums: AnnouncedPart) -> dict[str, Any]:
         """Return what is printed, as values for JSON: numbers, texts, lists and records, None where none may stand."""

@@ -69,8 +69,12 @@ def network_tensors(
     sizes = Sizes(columns, outputs, columns if common is None else common)
     if not isinstance(architecture, NamedTensors):
         _check_sizes(sizes)
-    if isinstance(architecture, ColumnsNetwork):
-        _check_something_is_unique(sizes)
+    if isinstance(architecture, ColumnsNetwork) and sizes.common == sizes.columns:
+        raise ConfigurationError(
+            what=f"The sites share all {sizes.columns} columns of this site.",
+            consequence="The network `columns` needs a column that only this site has, so no network was built.",
+            remedy="Declare at least one such column, or choose the network `dense` in the plan.",
+        )
     found = tuple(architecture.specs(sizes))
     total = sum(spec.number_count for spec in found)
     if total > LARGEST_NUMBER_COUNT:
@@ -97,12 +101,3 @@ def _check_sizes(sizes: Sizes) -> None:
                 consequence="No network was built and nothing was sent.",
                 remedy=f"Give between 1 and {largest} {noun}.",
             )
-
-
-def _check_something_is_unique(sizes: Sizes) -> None:
-    if sizes.common == sizes.columns:
-        raise ConfigurationError(
-            what=f"The sites share all {sizes.columns} columns of this site.",
-            consequence="The network `columns` needs a column that only this site has, so no network was built.",
-            remedy="Declare at least one such column, or choose the network `dense` in the plan.",
-        )

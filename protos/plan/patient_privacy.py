@@ -8,7 +8,6 @@ receives the result.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import sqrt
 from typing import Final, Literal, Self, assert_never
 
 from pydantic import Field, StrictInt, model_validator
@@ -96,11 +95,6 @@ class TrainingPrivacy(Privacy):
 
     patients: StrictInt = Field(ge=1, le=1 << 30)
     noise: Literal["shared", "local"] = "shared"
-
-
-def noise_multiplier(privacy: Privacy, sums: int) -> float:
-    """Return the standard deviation of the noise in each of `sums` sums. A patient adds a term of norm at most 1."""
-    return sqrt(sums) / privacy.ratio
 
 
 def why_not_private(method: Method, noise: Literal["shared", "local"]) -> Iterator[str]:

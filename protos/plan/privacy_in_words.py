@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import sqrt
 
 from protos.plan.ingredients import Adaptive, FederatedOnly, InnerProblem, Mixture, PersonalCopy
 from protos.plan.network_plan import NetworkPlan
-from protos.plan.patient_privacy import Privacy, TrainingPrivacy, has_own_steps, noise_multiplier
+from protos.plan.patient_privacy import Privacy, TrainingPrivacy, has_own_steps
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 
 
 def price_in_words(privacy: Privacy, sums: int = 1) -> str:
     """Describe in one line how much epsilon a run costs each patient, and how large the noise is."""
-    deviations = noise_multiplier(privacy, sums)
+    deviations = sqrt(sums) / privacy.ratio  # a patient adds a term of norm at most 1
     is_local = isinstance(privacy, TrainingPrivacy) and privacy.noise == "local"
     turn = "step" if is_local else "round"
     local = ". Each site adds this whole noise in each of its steps" if is_local else ""

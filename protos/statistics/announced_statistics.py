@@ -92,15 +92,9 @@ def _divided(words: Sequence[int], numbers: tuple[Number, ...]) -> Float64:
     return np.array(words, np.float64) / np.array([number.scale for number in numbers], np.float64)
 
 
-def _slices(arithmetics: tuple[Arithmetic, ...], place: int) -> tuple[slice, slice, slice]:
+def _slices(arithmetics: tuple[Arithmetic, ...], place: int) -> list[slice]:
     found = []
-    for lengths in (
-        [len(one.first) for one in arithmetics],
-        [len(one.newton) for one in arithmetics],
-        [len(one.last) for one in arithmetics],
-    ):
-        wide = [length + (length > 0) for length in lengths]
-        start = sum(wide[:place])
-        found.append(slice(start, start + wide[place]))
-    first, newton, last = found
-    return first, newton, last
+    for numbers in zip(*((one.first, one.newton, one.last) for one in arithmetics), strict=True):
+        wide = [len(one) + (len(one) > 0) for one in numbers]
+        found.append(slice(sum(wide[:place]), sum(wide[: place + 1])))
+    return found

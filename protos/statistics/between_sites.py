@@ -12,7 +12,6 @@ Sources: Cochran 1954; Higgins, Thompson 2002; DerSimonian, Laird 1986.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
 from typing import Final
 
 from protos.statistics.distributions import TWO_SIDED, p_of_chi_squared, ratio_of
@@ -69,8 +68,3 @@ def between_sites(
     scale, share = weights - squares / weights, max(0.0, 1.0 - degrees / q) if q > 0.0 else 0.0
     printed = {"sites": sites, "q": q, "p": p_of_chi_squared(q, degrees), "i_squared": share}
     return printed, max(0.0, (q - degrees) / scale) if scale > 0.0 else 0.0
-
-
-def random_effects(weights: float, first: float) -> OwnEstimate:
-    """Return the random-effects mean and its standard error, from the second sums."""
-    return OwnEstimate(first / weights, 1.0 / sqrt(weights))

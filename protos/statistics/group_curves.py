@@ -158,6 +158,7 @@ class CurveArithmetic(Arithmetic):
     def _record(self, name: str, curve: SurvivalCurve, numbers: Float64, until: float) -> dict[str, Any]:
         low, high = ([None if np.isnan(limit) else limit for limit in one.tolist()] for one in curve.intervals.T)
         mean, error = curve.restricted_mean(until)
+        ends = {"value": mean, "error": error, "low": mean - TWO_SIDED * error, "high": mean + TWO_SIDED * error}
         return {
             "group": name,
             "patients": round(curve.patients),
@@ -165,7 +166,7 @@ class CurveArithmetic(Arithmetic):
             "sites": round(float(numbers[0])),
             "median": curve.median,
             # Without an event before `until` nobody knows how far the mean is from it.
-            "restricted_mean": (_with_interval(mean, error) if error > 0.0 else _NOTHING) | {"until": until},
+            "restricted_mean": (ends if error > 0.0 else _NOTHING) | {"until": until},
             "times": curve.grid.tolist(),
             "survival": curve.survival.tolist(),
             "low": low,
@@ -174,7 +175,3 @@ class CurveArithmetic(Arithmetic):
             "interval_events": [round(one) for one in curve.events.tolist()],
             "interval_censored": [round(one) for one in curve.censored.tolist()],
         }  # fmt: skip
-
-
-def _with_interval(value: float, error: float) -> dict[str, float]:
-    return {"value": value, "error": error, "low": value - TWO_SIDED * error, "high": value + TWO_SIDED * error}

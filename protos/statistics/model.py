@@ -39,7 +39,6 @@ from protos.statistics.between_sites import (
     FIRST_SUMS,
     OwnEstimate,
     between_sites,
-    random_effects,
 )
 from protos.statistics.design import Design, Standardised, in_words
 from protos.statistics.distributions import TWO_SIDED, chi_squared_test, limit_of_t, p_of_chi_squared, p_of_f, ratio_of
@@ -109,7 +108,8 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
 
     def __init__(self, model: Model, concepts: tuple[Concept, ...], size: StudySize) -> None:
         """Raises ValueError or KeyError: the concepts do not fit the model."""
-        self._size, self._concepts, self._splines, self._ridge = size, concepts, model.splines, model.ridge
+        self._document, self._size, self._concepts = model, size, concepts
+        self._splines, self._ridge = model.splines, model.ridge
         self._design = Design(model, concepts, size)
         self._columns = len(self._design.columns)
         self._names = [*(column.name for column in self._design.columns), *self.unknowns_beside]
@@ -139,10 +139,6 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
     @abstractmethod
     def _require_counts(self, sums: AnnouncedPart) -> None:
         """Raise Unanswerable if the sums of `counted` give no model."""
-
-    @abstractmethod
-    def _alone(self, size: StudySize) -> ModelArithmetic[Rows]:
-        """Return this model for a study of this size."""
 
     @property
     @abstractmethod
@@ -327,28 +323,32 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
                 continue  # in products alone
             at = np.array(knots)
             basis = np.stack([spline_column(at, knots, place) for place in range(len(places))], axis=1)
-            middle, rows = len(knots) // 2, []
+            middle, rows, zero = len(knots) // 2, [], dict.fromkeys(("estimate", "low", "high"), 0.0)
             for knot, moved in zip(knots, basis - basis[middle], strict=True):
                 weights = np.zeros(self._unknowns)
                 weights[places] = moved
-                ends = (
-                    dict.fromkeys(("estimate", "low", "high"), 0.0)
-                    if knot == knots[middle]
-                    else found.contrast(weights)
-                )
-                rows.append({"value": knot, **{key: ends[key] for key in ("estimate", "low", "high")}})
+                ends = found.contrast(weights) if moved.any() else zero
+                rows.append({"value": knot, **{key: ends[key] for key in zero}})
             yield {"concept": name, "reference": knots[middle], "at": rows}
 
     def own(self, frame: Frame) -> dict[str, Any]:
         """Return for each term the estimate of this site alone, with the limits of its interval."""
         one = replace(self._size, sites=1, fewest_sites=1, smallest_cell=1, smallest_part=1, rows_per_unknown=0.0)
-        alone, own = self._alone(one), replace(frame, smallest_cell=1)
+        alone, own = type(self)(self._document, self._concepts, one), replace(frame, smallest_cell=1)
         sums = AnnouncedPart(first=alone.first_values(own))
         while not alone.has_converged(sums) and len(sums.newton) < _MOST_ROUNDS_ALONE:
             sums = replace(sums, newton=(*sums.newton, alone.newton_values(own, sums)))
         terms = alone.result(replace(sums, last=alone.last_values(own, sums)))["terms"]
         kept = "estimate", "low", "high"
         return {term["term"]: {key: term[key] for key in kept} for term in terms if term["low"] is not None}
+
+    def means(self, sums: AnnouncedPart) -> dict[str, float]:
+        """Return the mean of each term that is a number, from the rough sums that scale its column."""
+        found, rows, moments = {}, self._count(sums, "rows"), sums.first[len(self.counted) :].reshape(-1, 4)
+        for one, (_, few, total, _) in zip(self._design.columns, moments, strict=True):
+            if one.name in self._design.concepts and not few:
+                found[one.name] = float(one.low + (one.high - one.low) * total / rows)
+        return found
 
     # What follows from the sums.
 
@@ -435,6 +435,6 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         if found is None or sums.last is None:
             return None
         weight, weighted = sums.last[len(self.at_the_end) :].reshape(self._columns, 2)[place]
-        mean = random_effects(float(weight), float(weighted))
+        mean = OwnEstimate(float(weighted / weight), float(1.0 / np.sqrt(weight)))
         printed = OwnEstimate(mean.value * per_unit, mean.error * per_unit).record(is_ratio=self.ratio is not None)
         return found[0] | printed

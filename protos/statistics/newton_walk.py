@@ -83,10 +83,8 @@ class LikelihoodSums:
         scaled = self.information / np.outer(scale, scale)
         step = np.linalg.lstsq(scaled, self.score / scale, rcond=_SINGULAR)[0] / scale
         # The largest entry of the information is that of about all weights and a column with a deviation of 1.
-        moved, farthest = (
-            max(1e-300, self.errors(step) / float(scale.max())),
-            max(1e-300, float(np.abs(step) @ extents)),
-        )
+        moved = max(1e-300, self.errors(step) / float(scale.max()))
+        farthest = max(1e-300, float(np.abs(step) @ extents))
         shortest = max(_REACH / farthest, 2.0**number * _LEAST_STEP / moved)
         return np.asarray(step * min(1.0, LARGEST_STEP / moved, shortest))
 

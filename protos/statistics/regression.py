@@ -86,11 +86,8 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         self._outcome = concept_named(concepts, model.outcome)
         self._exposure = None if model.exposure is None else concept_named(concepts, model.exposure)
         self.ratio = _RATIOS.get(model.family)
-        self._is_common, self._is_steep, self._lags = (
-            model.intercept == "common",
-            model.family == "poisson",
-            model.firth,
-        )
+        self._is_common = model.intercept == "common"
+        self._is_steep, self._lags = model.family == "poisson", model.firth
         self.unknowns_beside = ("intercept",) if self._is_common else ()
         super().__init__(model, concepts, size)
         self._check()
@@ -115,16 +112,10 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
     @cached_property
     def counted(self) -> tuple[Number, ...]:
         """Rows, sites and moments."""
-        rows = self._size.largest_rows
-        return (
-            Number("rows", rows),
-            Number("patients", rows),
-            Number("sites", 1),
-            Number("rows that take no part", rows),
-            Number("sum of outcomes", rows * SUM_SCALE, SUM_SCALE),
-            Number("squares of outcomes", rows * SUM_SCALE, SUM_SCALE),
-            Number("sum of exposures", rows * SUM_SCALE, SUM_SCALE),
-        )
+        rows, moments = self._size.largest_rows, ("sum of outcomes", "squares of outcomes", "sum of exposures")
+        counts = {"rows": rows, "patients": rows, "sites": 1, "rows that take no part": rows}
+        sums = (Number(name, rows * SUM_SCALE, SUM_SCALE) for name in moments)
+        return (*(Number(name, bound) for name, bound in counts.items()), *sums)
 
     @cached_property
     def at_the_end(self) -> tuple[Number, ...]:
@@ -205,6 +196,16 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
             squares,
             float(rows.exposures.sum()),
         ]
+
+    def means(self, sums: AnnouncedPart) -> dict[str, float]:
+        """Return also the mean of the exposure, and of a gaussian's outcome."""
+        found, rows, outcome, exposure = super().means(sums), self._count(sums, "rows"), self._outcome, self._exposure
+        if isinstance(exposure, NumberConcept):
+            found[exposure.name] = self._count(sums, "sum of exposures") / rows * exposure.high
+        if isinstance(outcome, NumberConcept) and self._model.family == "gaussian":
+            width = outcome.high - outcome.low
+            found[outcome.name] = outcome.low + width * self._count(sums, "sum of outcomes") / rows
+        return found
 
     def _require_counts(self, sums: AnnouncedPart) -> None:
         sites = self._count(sums, "sites")
@@ -394,6 +395,3 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
             "degrees of freedom": residual and (self._covariance(sums)[1] if model.robust else residual[0]),
             "dispersion": residual and residual[1] * self._outcome_unit(sums) ** 2,
         }
-
-    def _alone(self, size: StudySize) -> RegressionArithmetic:
-        return RegressionArithmetic(self._model, self._concepts, size)

@@ -16,7 +16,7 @@ The rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
@@ -166,27 +166,35 @@ class TableOneArithmetic(Arithmetic):
         rows = replace(frame, patients=np.arange(frame.rows), smallest_cell=1)
         return alone.result(AnnouncedPart(first=alone.first_values(rows)))
 
+    def means(self, sums: AnnouncedPart) -> dict[str, float]:
+        """Return the mean of each number."""
+        found = {}
+        for concept, by_group in self._by_column(sums):
+            _, small, rows, _, total, *_ = by_group.sum(axis=0)
+            if isinstance(concept, NumberConcept) and not small:
+                found[concept.name] = float(concept.low + (concept.high - concept.low) * total / rows)
+        return found
+
+    def _by_column(self, sums: AnnouncedPart) -> Iterator[tuple[NumberConcept | CodedConcept, Float64]]:
+        """Yield each column with its numbers, float64 of shape (groups, numbers)."""
+        of_all, start = sums.first[:-1].reshape(len(self.groups), -1), 0
+        for concept in self._columns:
+            yield concept, of_all[:, start : start + self._length(concept)]
+            start += self._length(concept)
+
     def result(self, sums: AnnouncedPart) -> dict[str, Any]:
         """Return for each column a record of each group. A void cell has a reason and no numbers."""
-        found: dict[str, dict[str, Any]] = {concept.name: {} for concept in self._columns}
-        totals: dict[str, Float64] = {}
-        sites: dict[str, list[float]] = {concept.name: [] for concept in self._columns}
-        start = 0
-        for group in self.groups:
-            for concept in self._columns:
-                numbers = sums.first[start : start + self._length(concept)]
-                start += len(numbers)
-                sites[concept.name] += [float(numbers[0])] if numbers[0] > 0 else []
-                found[concept.name][group] = self._record(concept, numbers)
-                totals[concept.name] = totals.get(concept.name, np.zeros(len(numbers))) + numbers
-        if self._by is not None:
-            for concept in self._columns:
-                numbers = totals[concept.name]
+        found: dict[str, dict[str, Any]] = {}
+        for concept, by_group in self._by_column(sums):
+            records = {name: self._record(concept, one) for name, one in zip(self.groups, by_group, strict=True)}
+            if self._by is not None:
+                numbers, sites = by_group.sum(axis=0), by_group[by_group[:, 0] > 0.0, 0]
                 # A group of too few sites would be the rest of all.
-                fewest = min(sites[concept.name], default=0.0)
+                fewest = min(sites, default=0.0)
                 numbers[0] = self._size.sites if fewest >= self._size.fewest_sites else fewest
-                moved = (self._size.smallest_part - 1) * sum(sites[concept.name])  # at each end of all groups
-                found[concept.name] = {"all": self._record(concept, numbers, moved)} | found[concept.name]
+                moved = (self._size.smallest_part - 1) * float(sites.sum())  # at each end of all groups
+                records = {"all": self._record(concept, numbers, moved)} | records
+            found[concept.name] = records
         groups = list(dict.fromkeys(["all", *self.groups]))
         units = {one.name: one.unit for one in self._columns if isinstance(one, NumberConcept)}
         differences = {one.name: self._difference(found[one.name]) for one in self._columns} if self._by else {}

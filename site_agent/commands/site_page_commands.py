@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -55,12 +56,12 @@ def results(path: Path, run_name: str | None, html: Path | None) -> None:
     from host.statistics_page import find_results
     from protos.statistics.printed_results import RESULTS_HTML, results_as_lines
     from site_agent.desk.result_files import check_place, write_result
-    from site_agent.desk.results.statistics_results import STATISTICS, own_lines
+    from site_agent.desk.results.statistics_results import OWN_JSON, STATISTICS
 
     if html is not None:
         check_place(html, "--html", hospital, [path])
     folder, found = find_results(hospital.state_path / STATISTICS, run_name)
-    for line in (*results_as_lines(found["analyses"]), *own_lines(folder)):
+    for line in (*results_as_lines(found["analyses"]), *json.loads((folder / OWN_JSON).read_text()).get("told", ())):
         click.echo(line)
     if html is not None:
         write_result(html, (folder / RESULTS_HTML).read_bytes())

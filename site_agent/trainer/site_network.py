@@ -31,7 +31,7 @@ from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.models.user_module import build_user_module, check_batch, freeze_tensors
 from site_agent.trainer.training.batches import Batches, Rows, check_batches
 from site_agent.trainer.training.flat_network import FlatNetwork
-from site_agent.trainer.training.local import LocalTraining, predict, validation_loss
+from site_agent.trainer.training.local import LocalTraining, predict
 from site_agent.trainer.training.procedures import build_procedure
 from site_agent.trainer.training.torch_losses import build_loss
 from site_agent.trainer.training.training_model import Recipe
@@ -207,7 +207,8 @@ class SiteTraining:
 
     def validation_losses(self) -> Tensor:
         """Return the validation loss of the network that the site would use for predictions: shape ()."""
-        return validation_loss(self.local.evaluated(), self.rows.validation, self.recipe.loss)
+        rows = self.rows.validation
+        return self.recipe.loss(torch.from_numpy(predict(self.local.evaluated(), rows.features)), rows.targets)
 
     def results(self, flat: FlatNetwork) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Return the outputs of a network for the validation and the test rows: float32 (rows, outputs)."""

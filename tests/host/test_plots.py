@@ -16,11 +16,6 @@ from site_agent.desk.findings.subgroups import subgroups
 UNIT = Axis(label="<x>", low=0.0, high=1.0)
 
 
-def captions(markup: str) -> list[str]:
-    """The caption of each figure."""
-    return re.findall(r"<figcaption>(.*?)</figcaption><", markup)
-
-
 def test_equal_numbers_give_equal_bytes_that_load_nothing() -> None:
     """A drawing has no date, no random identifier and no address of another file, and its words are text."""
     lines = [Series(label="<b>", xs=[0.0, 1.0], ys=[0.5, 1.5], kind=kind) for kind in ("line", "points", "reference")]
@@ -40,7 +35,9 @@ def test_every_model_has_a_plot() -> None:
 
     (calibrated,) = calibration_plots(facts)
 
-    assert captions(calibrated) == [f"Calibration, {title_of(name)}" for name in names]
+    assert re.findall(r"<figcaption>(.*?)</figcaption><", calibrated) == [
+        f"Calibration, {title_of(name)}" for name in names
+    ]
 
 
 @pytest.mark.parametrize(("each", "is_small"), [(1, False), (5, True)])

@@ -25,15 +25,11 @@ def _curves(table: SurvivalTable, to: float, *, by: str | None = None, grid: flo
     return CurveArithmetic(curve, concepts_of(table.rows, table.coded), size(table.rows["site"].nunique()))
 
 
-def _in_whole_units(table: SurvivalTable) -> SurvivalTable:
-    tenths = table.name == "larynx"  # of a year
-    return replace(table, rows=table.rows.assign(time=np.ceil(table.rows["time"] * (10 if tenths else 1))))
-
-
 @for_each("table", (*TABLES, FROM_0))
 def test_a_federated_curve_is_that_of_the_pooled_table(table: SurvivalTable) -> None:
     """Survival, log-log limits and restricted means of each group are those of statsmodels."""
-    table = _in_whole_units(table)
+    units = 10 if table.name == "larynx" else 1  # tenths of a year
+    table = replace(table, rows=table.rows.assign(time=np.ceil(table.rows["time"] * units)))
     rows = table.rows.dropna(subset=[table.by])
 
     found, _ = run(_curves(table, float(rows["time"].max()), by=table.by), frames_of(table.rows, "site", table.coded))

@@ -140,6 +140,9 @@ def test_a_notebook_has_the_same_numbers() -> None:
     found = simulate(keys, {name: table[table.site == k] for k, name in enumerate(plan.site_names)})
 
     assert found == results_of(plan, frames_of(plan, table))
+    years = table.assign(age=table.age.where(table.site != 1, table.age / 12))
+    with pytest.warns(UserWarning, match=rf"{plan.site_names[1]}: age: .* 1/"):
+        simulate(keys, {name: years[years.site == k] for k, name in enumerate(plan.site_names)})
     stages = table.stage.map({"I": 1, "II": 2, "III": 3}).astype("category")
     numbered = json.loads(json.dumps(keys).replace('"III"', '"3"').replace('"II"', '"2"').replace('"I"', '"1"'))
     sites = {name: table.assign(stage=stages)[table.site == k] for k, name in enumerate(plan.site_names)}

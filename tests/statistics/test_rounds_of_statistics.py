@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from global_layers.one_process import run_rounds
 from protos.plan.prior_sums import place_sums
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.wire.messages import MalformedMessage, Stage
@@ -63,9 +64,8 @@ def test_a_site_whose_rows_may_not_answer_is_a_masked_count() -> None:
     assert all(one.lowest <= sent_one <= one.bound for one, sent_one in zip(bounds, sent[-1][1:], strict=True))
     assert sum(abs(one) > 1 << 40 for one in sent[-1][1:]) == len(bounds)  # an honest sum is far smaller
     assert studies[plan.site_names[3]].train(NEWTON, vector).scalars == sent[-1]
-    another = StatisticsStudy(
-        plan, frames_of(plan, table)[plan.site_names[3]], site=plan.site_names[3], secret=b"other"
-    )
+    last = plan.site_names[3]
+    another = StatisticsStudy(plan, frames_of(plan, table)[last], site=last, secret=b"other")
     assert another.train(NEWTON, vector).scalars != sent[-1]
     assert {len(numbers) for numbers in sent} == {plan.sizes[1]}
     assert set(studies[plan.site_names[3]].reasons) == {"model"}
@@ -73,6 +73,20 @@ def test_a_site_whose_rows_may_not_answer_is_a_masked_count() -> None:
     assert another.reasons == studies[plan.site_names[3]].reasons
     (found,) = results_of(plan, frames_of(plan, table))
     assert set(found) == {"name", "refused"}
+
+
+def test_another_unit_is_asked_about_at_its_own_hospital_alone() -> None:
+    """In a term, an exposure, a time and a Table 1, from announced sums. Without a mistake nobody is asked."""
+    rates = regression("rates", family="poisson", outcome="admissions", exposure="days", terms=["sex"])
+    cox = {"name": "survival", "cox": {"time": "days", "event": "died", "terms": ["sex"]}}
+    means = {"name": "means", "table_one": {"columns": ["lactate"], "by": "sex"}}
+    for column, analysis in (("age", regression(terms=["age"])), ("days", rates), ("days", cox), ("lactate", means)):
+        for factor in (1.0, 12.0):
+            table, plan = patients(0), statistics_plan(analysis)
+            table[column] = table[column].where(table.site != 1, table[column] / factor)
+            studies = studies_of(plan, frames_of(plan, table))
+            run_rounds(plan, studies)
+            assert [len([*one.other_units()]) for one in studies.values()] == [0, factor > 1.0, 0, 0]
 
 
 def test_a_review_names_every_choice_of_an_analysis() -> None:

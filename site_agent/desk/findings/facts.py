@@ -81,11 +81,6 @@ def saved_facts(state: Path, run: str) -> dict[str, Json]:
         ) from cause
 
 
-def prior_rounds(newton_rounds: int) -> int:
-    """Return how many rounds a run of federated-prior made. A private run has one round and no Newton rounds."""
-    return newton_rounds + 2 if newton_rounds else 1  # the others are for the statistics and for the guard
-
-
 def _of_outcome(test: HeldOutRows, models: Mapping[str, Scores]) -> dict[str, Json]:
     """Return each model's calibration curve, and the results of treating patients from usual thresholds on."""
     happened = test.labels == 1

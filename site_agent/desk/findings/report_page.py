@@ -15,7 +15,7 @@ from site_agent.desk.comparison.evaluation import METRIC_NAMES, headline_metric
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED
 from site_agent.desk.findings.clinical_parts import at_threshold, calibration, compared, figure_with_interval, verdict
 from site_agent.desk.findings.drawings import Facts, title_of
-from site_agent.desk.findings.facts import RECEIVING, prior_rounds
+from site_agent.desk.findings.facts import RECEIVING
 
 _READING: Final = (
     "All intervals are 95% bootstrap intervals over the test patients. Each difference is paired: both models are "
@@ -80,7 +80,7 @@ def kept_sentence(facts: Facts) -> str:
     if not fitted:
         return "The run had 1 round, in which the hospitals added up noisy sums. The model was fitted to these sums."
     return (
-        f"The run had {prior_rounds(fitted)} rounds: 1 for the means of the columns, {fitted} for the common "
+        f"The run had {fitted + 2} rounds: 1 for the means of the columns, {fitted} for the common "
         "regression, and 1 that tested this regression. The model was made after the last round. No round was chosen."
     )
 

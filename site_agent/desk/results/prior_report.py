@@ -82,7 +82,7 @@ def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> di
         "privacy": None if promise is None else promise_facts(promise, study.own),
         "sentence": f"The model is a weighted mean of three models: {shares}.",
         "weights": weights,
-        "suspicions": [one.sentence for one in study.suspicions],
+        "suspicions": [sentence for _, sentence in study.suspicions],
         "out_of_fold_losses": dict(zip(MODELS, join.losses, strict=True)),
         "guard": known.guard,
         "newton_rounds": known.rounds,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -18,21 +17,21 @@ STATISTICS: Final = "statistics"  # the folder of all runs' results in the state
 OWN_JSON: Final = "own.json"  # estimates of this hospital alone, and sentences for its people
 
 
-def own_lines(folder: Path) -> list[str]:
-    """Return what only this hospital's people read beside the estimates, from the folder of a run's results."""
-    return list(json.loads((folder / OWN_JSON).read_text()).get("told", ()))
-
-
 def write_results(hospital: Hospital, study: StatisticsStudy, run: str) -> None:
     """Write what each analysis prints, and the page. Raises UnavailableError: the disk cannot be written.
 
-    The page also has estimates of this hospital alone, why it did not answer an analysis, and values that ranges cut.
+    The page also has estimates of this hospital alone, why it did not answer an analysis, values that ranges
+    cut, and numbers that may be in another unit.
     """
     folder, results, own = hospital.state_path / STATISTICS / run, study.results(), study.own()
     write_whole(folder / RESULTS_CSV, results_as_csv(results).encode())
     content = results_as_json(study.plan, results)
     write_whole(folder / RESULTS_JSON, content)
-    told = [*(f"This hospital did not answer {name}. {why}" for name, why in study.reasons.items()), *study.cut]
+    told = [
+        *(f"This hospital did not answer {name}. {why}" for name, why in study.reasons.items()),
+        *study.cut,
+        *study.other_units(),
+    ]
     write_whole(folder / RESULTS_HTML, statistics_page(json.loads(content), own, told).encode())
     mine = {"estimates": own, "told": told}
     write_whole(folder / OWN_JSON, json.dumps(mine, indent=2).encode())

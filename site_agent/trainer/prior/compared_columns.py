@@ -12,7 +12,6 @@ with them (docs/researcher.md, "Methods"). The rules:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import log
 
 import numpy as np
@@ -22,37 +21,24 @@ from protos.plan.prior_sums import Standard
 from site_agent.trainer.prior.concept_columns import Float64, Mapped, MappedNumber
 
 _FAR = 4.0  # the least distance of a column that is reported: in deviations, plus the logarithm of their ratio
+_UNIT_RATIO = 5.0  # of means; days are 7 times as many as weeks
 _MOST_OUTSIDE = 0.2  # largest share of values beyond the concept's range
 _FEWEST = 10  # the least number of values of a column at this site
 
 
-@dataclass(frozen=True, kw_only=True)
-class Suspicion:
-    """A column that differs from the other sites so much that a person should check its unit and codes.
-
-    Attributes:
-        kind: `mean` or `range`.
-        words: one sentence with the numbers of this site and of the others.
-    """
-
-    concept: str
-    feature: str
-    kind: str
-    words: str
-
-    @property
-    def sentence(self) -> str:
-        """The finding about a suspicious column as sentences for the report and the review, which stay at this site."""
-        return (
-            f"column {self.feature} ({self.concept}): {self.words}. Check the unit and the codes of this column in the "
-            "contract."
-        )
+def compared_means(concept: NumberConcept, own: float, others: float) -> tuple[str, bool]:
+    """Return a clause with this site's mean and that of the others, and whether another unit may be the reason."""
+    words = f"the mean is {own:.4g} here and {others:.4g} at the other sites together ({concept.unit or 'no unit'})"
+    if not (concept.low >= 0.0 and 0.0 < _UNIT_RATIO * min(own, others) <= max(own, others)):
+        return words, False
+    ratio = f"1/{others / own:.3g} of" if own < others else f"{own / others:.3g} times"
+    return f"{words}, {ratio} theirs", True
 
 
 def suspicions(
     columns: Sequence[ConceptColumn], mapped: Sequence[Mapped], features: Mapping[str, Float64], others: Standard
-) -> Iterator[Suspicion]:
-    """Yield each column of numbers that is far from the other sites, or outside of the plan's range.
+) -> Iterator[tuple[str, str]]:
+    """Yield each column of numbers that is far from the other sites, or outside of the plan's range, with a sentence.
 
     `features` are this site's training rows, float64 (rows,) by its own names; `others` is of the other sites.
     """
@@ -66,12 +52,15 @@ def suspicions(
             continue
         mean, deviation = concept.low + width * others.means[place], width * others.deviations[place]
         outside = float(((values < concept.low) | (values > concept.high)).mean())
-        unit, own = concept.unit or "no unit", max(float(values.std()), 1e-12)
+        words, is_far = compared_means(concept, float(values.mean()), mean)
         is_compared = others.is_used[place] and deviation > 0.0
-        if is_compared and abs(float(values.mean()) - mean) / deviation + abs(log(own / deviation)) >= _FAR:
-            words = f"the mean is {values.mean():.4g} here and {mean:.4g} at the other sites together ({unit})"
-            yield Suspicion(concept=concept.name, feature=one.feature, kind="mean", words=words)
-        elif outside > _MOST_OUTSIDE:
-            limits = f"{concept.low:g} to {concept.high:g} ({unit})"
+        if is_compared and not is_far:
+            spread = log(max(float(values.std()), 1e-12) / deviation)
+            is_far = abs(float(values.mean()) - mean) / deviation + abs(spread) >= _FAR
+        if not (is_compared and is_far):
+            if outside <= _MOST_OUTSIDE:
+                continue
+            limits = f"{concept.low:g} to {concept.high:g} ({concept.unit or 'no unit'})"
             words = f"{outside:.0%} of its values are outside the plan's range {limits}"
-            yield Suspicion(concept=concept.name, feature=one.feature, kind="range", words=words)
+        remedy = "Check the unit and the codes of this column in the contract."
+        yield one.feature, f"column {one.feature} ({concept.name}): {words}. {remedy}"

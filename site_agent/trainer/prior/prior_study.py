@@ -45,7 +45,7 @@ from site_agent.trainer.data.dataset import Dataset, SplitRows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import SavedStudy
 from site_agent.trainer.failures import MayNotSend, unfit
-from site_agent.trainer.prior.compared_columns import Suspicion, suspicions
+from site_agent.trainer.prior.compared_columns import suspicions
 from site_agent.trainer.prior.concept_columns import (
     Float64,
     Mapped,
@@ -125,7 +125,7 @@ class PriorStudy(PlannedStudy):
         self.outcomes = outcomes_of(plan, table.contract, table.target[rows.training])
         rows_alone = np.arange(len(rows.training))
         self._decided = plan.is_number and 0 < beside_commonest(self.outcomes[:, 0], rows_alone) < least
-        self.suspicions: tuple[Suspicion, ...] = ()
+        self.suspicions: tuple[tuple[str, str], ...] = ()
         self._sums = FinalSums(plan)
         self._final: tuple[AnnouncedSums, int] | None = None
         self.remember: Callable[[], None] = lambda: None  # before the first answer, which values it depends on

@@ -13,8 +13,9 @@ It has the same methods as Study. The rules:
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from math import isnan
 from typing import Any
@@ -23,15 +24,18 @@ import numpy as np
 
 from protos.numbers.newton_sums import OutOfBound
 from protos.plan.analyses import (
+    AnnouncedPart,
     Float64,
     Frame,
     Number,
     TableOneAnalysis,
     Unanswerable,
     complete_rows,
+    concept_named,
     concepts_used,
 )
 from protos.plan.canonical import pack
+from protos.plan.concepts import NumberConcept
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.statistics_plan import StatisticsPlan
@@ -39,6 +43,7 @@ from protos.statistics.announced_statistics import AnnouncedStatistics
 from protos.statistics.private_tables import PrivateTables
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.trainer.disk import SavedStudy
+from site_agent.trainer.prior.compared_columns import compared_means
 from site_agent.trainer.prior.site_sums import FinalSums, summed_terms, voids
 from site_agent.trainer.requests import Answer, Asked, PlannedStudy, Vector
 from site_agent.trainer.statistics.summed_rows import nearly_equal
@@ -101,6 +106,21 @@ class StatisticsStudy(PlannedStudy):
                     found[analysis.name] = arithmetic.own(self._frame)
         return found
 
+    def other_units(self) -> Iterator[str]:
+        """Yield numbers with another mean than at the other sites, by announced sums, for this site's own people."""
+        announced = _announced(self.plan, np.frombuffer(self._final, "<f4"), self._made, is_over=True)
+        found = dict[str, tuple[float, float]]()
+        for place, one in enumerate(announced.results() if self.plan.private_tables is None else ()):
+            void = [name for name, groups in one.get("columns", {}).items() if "void" in groups["all"]]
+            with suppress(Unanswerable), np.errstate(all="ignore"):
+                both = {} if "refused" in one else self._means(place, announced.part(place)[0])
+                found = {name: pair for name, pair in both.items() if name not in void} | found
+        for name, pair in found.items():
+            concept = concept_named(self.plan.concepts, name)
+            words, is_unlike = compared_means(concept, *pair) if isinstance(concept, NumberConcept) else ("", False)
+            if is_unlike:
+                yield f"{name}: {words}: another unit? Hospitals differ, and a mistake may be at another hospital."
+
     def saved(self) -> SavedStudy:
         """Return what the next round needs: digests of the sums that this site received, and its reasons so far."""
         return SavedStudy(tensors={}, facts={"digests": {**self._sums.known}, "reasons": {**self.reasons}})
@@ -112,6 +132,17 @@ class StatisticsStudy(PlannedStudy):
         assert isinstance(reasons, dict)
         self._sums.known = {length: str(digest) for length, digest in digests.items()}
         self.reasons = {name: str(why) for name, why in reasons.items()}
+
+    def _means(self, place: int, sums: AnnouncedPart) -> dict[str, tuple[float, float]]:
+        """Return means of numbers at this site, and at the other sites, which have the sums less this site's."""
+        arithmetic, frame, before = self.plan.arithmetics[place], self._frame, replace(sums, newton=sums.newton[:-1])
+        parts = arithmetic.first_values(frame), arithmetic.newton_values(frame, before)
+        own = AnnouncedPart(first=parts[0], newton=parts[1:], last=arithmetic.last_values(frame, sums))
+        rest = AnnouncedPart(first=sums.first - own.first)
+        if sums.last is not None and own.last is not None:
+            rest = replace(rest, newton=(sums.newton[-1] - own.newton[0],), last=sums.last - own.last)
+        others = arithmetic.means(rest)
+        return {name: (mean, others[name]) for name, mean in arithmetic.means(own).items() if name in others}
 
     def _private(self, tables: PrivateTables) -> tuple[int, ...]:
         """Return the sums over patients, each with limited influence (clipped). The gate adds noise to them."""

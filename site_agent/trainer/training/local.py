@@ -146,11 +146,6 @@ def predict(flat: FlatNetwork, features: Tensor) -> npt.NDArray[np.float32]:
     return np.concatenate(parts)
 
 
-def validation_loss(flat: FlatNetwork, rows: Rows, loss: LossFunction) -> Tensor:
-    """Return the mean loss over the rows, without penalties."""
-    return loss(torch.from_numpy(predict(flat, rows.features)), rows.targets)
-
-
 def sensitivities(flat: FlatNetwork, rows: Rows, loss: LossFunction, tensors: Sequence[TensorSpec]) -> Tensor:
     """Return the sensitivity F of every layer, float64 of shape (layers,), never falling.
 
