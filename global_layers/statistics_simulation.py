@@ -75,7 +75,8 @@ def simulate(
     for one in found:
         if "refused" in one:  # here nobody's rows are secret
             reasons = ((name, study.reasons.get(one["name"], one["refused"])) for name, study in studies.items())
-            one["refused"] += "".join(f" {name}: {why}" for name, why in reasons if why != one["refused"])
+            causes = " ".join(f"{name}: {why}" for name, why in reasons if why != one["refused"])
+            one["refused"] = causes or one["refused"]
     return found
 
 

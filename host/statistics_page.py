@@ -127,7 +127,7 @@ def _rows_of(one: Facts, name: str) -> Iterator[list[Any]]:
     """Yield the rows of a column, each with the column's name before its cells."""
     unit, by_group = one.get("units", {}).get(name), one["columns"][name]
     records = [by_group[group] for group in one["groups"]]
-    if any("mean" in record for record in records):
+    if name in one.get("units", ()) or any("mean" in record for record in records):
         what = f"{name}, {unit}" if unit else name
         yield [name, f"{what}: mean (SD)", *map(_mean, records)]
         if widths := [record["resolution"] for record in records if record.get("quartiles")]:
@@ -196,7 +196,7 @@ def _model(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]
         rows.append(cells)
     yield table(f"{one['name']}: coefficients", head, rows, style="figures")
     if any(":" in term["term"] for term in terms):
-        words = "Beside a product, the row of one of its columns is for 0, or for the reference, of the others."
+        words = "Beside a product, row and joint test of one of its columns are for 0, or the reference, of the others."
         yield paragraph(words, "soft")
     yield from _shapes(one)
     yield from _differences(one)

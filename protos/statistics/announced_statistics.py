@@ -76,8 +76,8 @@ class AnnouncedStatistics:
     def _result(self, place: int) -> dict[str, Any]:
         part, is_void = self.part(place)
         generic = (
-            "At least one hospital could not answer, because few of its rows would decide a sum. Remove terms, join "
-            "codes, or leave out rare outcomes."
+            "At least one hospital could not answer, and its own page has the reason. Often few of its rows would "
+            "decide a sum: remove terms, join codes, or leave out rare outcomes."
         )
         if is_void and not part.first.any():
             return {"refused": generic}

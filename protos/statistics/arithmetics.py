@@ -84,13 +84,14 @@ def reasons_against(
 
 def _told_twice(analyses: Sequence[Analysis]) -> Iterator[str]:
     """Yield the reasons why two analyses together would tell more than each of them."""
-    tables = [one.table_one for one in analyses if isinstance(one, TableOneAnalysis)]
-    curves = [one.curve for one in analyses if isinstance(one, CurveAnalysis)]
-    described = [(name, one.by) for one in tables for name in one.columns] + [(one.event, one.by) for one in curves]
-    crossed = Counter(frozenset(filter(None, pair)) for pair in described if pair[1])
-    named = Counter(frozenset((name,)) for name, _ in described)
-    for twice in (" with ".join(sorted(one)) for one, times in (*named.items(), *crossed.items()) if times > 1):
-        yield f"{twice} is described twice, and a void cell would follow from the other analysis: make two plans"
+    tables = [(one.name, one.table_one) for one in analyses if isinstance(one, TableOneAnalysis)]
+    described = [(name, table.by, whose) for whose, table in tables for name in table.columns]
+    described += [(one.curve.event, one.curve.by, one.name) for one in analyses if isinstance(one, CurveAnalysis)]
+    crossed = Counter(frozenset((name, by)) for name, by, _ in described if by)
+    named = Counter(frozenset((name,)) for name, *_ in described)
+    for twice in (one for one, times in (*named.items(), *crossed.items()) if times > 1):
+        what, whose = " with ".join(sorted(twice)), " and ".join(one for *pair, one in described if twice <= {*pair})
+        yield f"{what} is described twice, by {whose}, and a void cell would follow from the other: make two plans"
     models = (
         *(one.regression for one in analyses if isinstance(one, RegressionAnalysis)),
         *(one.cox for one in analyses if isinstance(one, CoxAnalysis)),

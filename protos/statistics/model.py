@@ -40,6 +40,7 @@ from protos.statistics.between_sites import (
     OwnEstimate,
     between_sites,
 )
+from protos.statistics.binned_values import beside_commonest
 from protos.statistics.design import Design, Standardised, in_words
 from protos.statistics.distributions import TWO_SIDED, chi_squared_test, limit_of_t, p_of_chi_squared, p_of_f, ratio_of
 from protos.statistics.newton_walk import LikelihoodSums, Position, Walk, own_walk, require_estimate
@@ -379,9 +380,11 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
 
     def _standard_rows(self, rows: Rows, sums: AnnouncedPart) -> Float64:
         """Return the standardised design. Raises Unanswerable: the other sites have too few rows, or this one."""
+        if any(rows.few):  # whatever is announced; the own reason comes first
+            few = compress(zip(self._names, rows.values.T, strict=False), rows.few)
+            named = in_words(f"{name} ({beside_commonest(values, rows.patients)})" for name, values in few)
+            raise Unanswerable(f"Few patients of this hospital have another value than most of {named}.")
         self._require(sums)
-        if any(rows.few):  # whatever is announced
-            raise Unanswerable(f"Few patients of this hospital decide {in_words(compress(self._names, rows.few))}.")
         standard = self._standard(sums)
         if self._count(sums, self._people) - len(np.unique(rows.patients)) < self._needed:
             raise Unanswerable("The other hospitals have too few patients.")

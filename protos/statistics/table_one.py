@@ -209,8 +209,8 @@ class TableOneArithmetic(Arithmetic):
     def _record(self, concept: NumberConcept | CodedConcept, numbers: Float64, moved: float = 0.0) -> dict[str, Any]:
         sites, small, *rest = numbers
         if small:
-            remedy = "join codes" if isinstance(concept, CodedConcept) else "narrow the range, leave out bins"
-            remedy += " or `by`, or join its codes" if self._by else ""
+            remedy = "join codes" if isinstance(concept, CodedConcept) else "choose another range"
+            remedy += " or leave out `by`" if self._by else ""
             return {"void": f"few rows or one patient of a hospital decide a cell of {concept.name}: {remedy}"}
         if sites < self._size.fewest_sites:
             return {"void": f"{sites:.0f} hospitals have {concept.name} here, and {self._size.fewest_sites} are needed"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,6 +54,7 @@ def _table(facts: dict[str, Any]) -> Table:
     days, rounds, error = facts["certificate_days_left"], facts["rounds"], facts["last_error"]
     at = "none" if facts["round"] is None else f"{facts['round']} of {rounds}"
     left, audit = facts["left"], facts["audit"]
+    epsilons = ", ".join(f"{one:g}" for one in facts.get("privacy_spent", ()))
     for name, value in (
         ("site", facts["site"]),
         ("phase", facts["phase"]),
@@ -65,19 +65,13 @@ def _table(facts: dict[str, Any]) -> Table:
         ("trainer", facts["trainer"]),
         ("certificate", "none yet" if days is None else f"{days:.0f} days left"),
         ("has left", f"{left['bytes']} bytes in {left['contributions']} contributions"),
-        ("privacy spent", _privacy_spent(facts.get("privacy_spent", ()))),
+        ("privacy spent", f"epsilon {epsilons}; see `site-agent privacy`" if epsilons else "nothing"),
         ("audit log", f"{audit['records']} records"),
         ("own void", facts.get("void") or "none"),
         ("last error", f"{error['at']} [{error['identifier']}] {error['what']}" if error else "none"),
     ):
         table.add_row(name, str(value))
     return table
-
-
-def _privacy_spent(epsilons: Sequence[float]) -> str:
-    if not epsilons:
-        return "nothing"
-    return f"epsilon {', '.join(f'{one:g}' for one in epsilons)}; see `site-agent privacy`"
 
 
 @click.command()

@@ -107,7 +107,7 @@ def test_a_plan_whose_sums_differ_by_one_hospital_or_one_group_is_refused() -> N
     with pytest.raises(ValueError, match="described twice"):
         statistics_plan(table_one("age", by="stage"), table_one("age", by="sex") | {"name": "another"})
     wrong = [{"name": name, "table_one": {"columns": ["days"], "by": "age"}} for name in ("one", "two")]
-    with pytest.raises(ValueError, match=r"sex with stage is described twice.*; one: by names .*; two: by names"):
+    with pytest.raises(ValueError, match=r"sex with stage .* by patients and another,.*; one: by .*; two: by names"):
         statistics_plan(table_one("sex", by="stage"), table_one("stage", by="sex") | {"name": "another"}, *wrong)
     curve = {"time": "days", "event": "died", "by": "sex", "grid": 50.0, "to": 900.0}
     with pytest.raises(ValueError, match="described twice"):
@@ -149,4 +149,4 @@ def test_a_notebook_has_the_same_numbers() -> None:
     assert simulate(numbered, sites)[1]["terms"][0] == found[1]["terms"][0]
     curve = {"name": "survival", "curve": {"time": "days", "event": "died", "grid": 50.0, "to": 900.0}}
     (refused,) = simulate(statistics_plan(curve), dict.fromkeys(plan.site_names, table.assign(who=0)), patient="who")
-    assert "several rows" in refused["refused"]
+    assert "several rows" in refused["refused"].split(". ")[0]

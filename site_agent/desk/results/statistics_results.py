@@ -27,11 +27,12 @@ def write_results(hospital: Hospital, study: StatisticsStudy, run: str) -> None:
     write_whole(folder / RESULTS_CSV, results_as_csv(results).encode())
     content = results_as_json(study.plan, results)
     write_whole(folder / RESULTS_JSON, content)
-    told = [
-        *(f"This hospital did not answer {name}. {why}" for name, why in study.reasons.items()),
-        *study.cut,
-        *study.other_units(),
-    ]
+    told = [*study.cut, *study.other_units()]
+    for name, common in ((one["name"], one["refused"]) for one in results if "refused" in one):
+        why = study.reasons.get(name, common)
+        reason = f"This hospital did not answer {name}. {why}"
+        could = f"This hospital could answer {name}: another one could not, or all together give no result."
+        told.append(could if why == common else reason)
     write_whole(folder / RESULTS_HTML, statistics_page(json.loads(content), own, told).encode())
     mine = {"estimates": own, "told": told}
     write_whole(folder / OWN_JSON, json.dumps(mine, indent=2).encode())
