@@ -160,7 +160,7 @@ class Design:
             codes = [concepts[name] for name in names if name in self._coded]
             numbers = [concepts[name] for name in names if name not in self._coded]
             cells = np.unique(np.column_stack([0.0 * patients, *codes]), axis=0, return_inverse=True)[1].reshape(-1)
-            for cell, order in product(range(cells.max(initial=-1) + 1), islice(permutations(numbers), 24)):
+            for cell, order in product(range(cells.max(initial=-1) + 1), islice(permutations(numbers), 24)):  # 4!
                 here = np.flatnonzero(cells == cell)
                 size = len(np.unique(patients[here]))
                 for number in order:

@@ -9,7 +9,7 @@ are allowed. The rules:
 * a child process tries first, because with an incomplete user namespace the trainer could no longer write this site's
   files;
 * a process without any device, as in a container, stays where it is: in a user namespace of its own, the files of root
-  and of other users would belong to nobody;
+  and of other users would belong to nobody. A device that is added there later can be used;
 * the routes are read afterwards to check that no network remains.
 """
 
