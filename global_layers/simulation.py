@@ -74,13 +74,9 @@ def simulate(
         refuse([f"a simulation needs {FEWEST_SITES} sites, and has {len(sites)}"], CORRECT)
     tables, concepts = tables_of(sites, outcome)
     members = {name: _Member(table, seed) for name, table in tables.items()}
-    found = {name: {"best local": _best_local(member, name, seed)} for name, member in members.items()}
-    for method in networks:
-        for name, score in _of_networks(members, method, rounds, seed).items():
-            found[name][method] = score
-    for name, scores in _of_prior(members, concepts, seed).items():
-        found[name] |= scores
-    return pd.DataFrame.from_dict(found, orient="index")
+    local = {name: _best_local(member, name, seed) for name, member in members.items()}
+    networked = {method: _of_networks(members, method, rounds, seed) for method in networks}
+    return pd.DataFrame({"best local": local, **networked, **_of_prior(members, concepts, seed)})
 
 
 def _best_local(member: _Member, site: str, seed: int) -> float:
@@ -100,16 +96,16 @@ def _of_prior(
         for name, one in members.items()
     }
     run_rounds(plan, studies)
-    found = {}
+    joined, others = dict[str, float](), dict[str, float]()
     for name, member in members.items():
         known = studies[name].known_by_others()
         own = fit_own_models(member.dataset, Seeds.published(seed, name).own("join"))
         join = joined_with(studies[name], known, member.preprocessing, own)
         design = known.design(studies[name].part("test"), len(member.dataset.test)).astype("float32")
         inputs = member.dataset.test.features
-        joined, alone = (member.auroc(one.outputs(inputs, design)[:, 0]) for one in (join.model, join.alone))
-        found[name] = {"federated-prior": joined, "others brought": joined - alone}
-    return found
+        joined[name], alone = (member.auroc(one.outputs(inputs, design)[:, 0]) for one in (join.model, join.alone))
+        others[name] = joined[name] - alone
+    return {"federated-prior": joined, "others brought": others}
 
 
 def _of_networks(members: Mapping[str, _Member], method: str, rounds: int, seed: int) -> dict[str, float]:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from global_layers.frames import CORRECT
 from global_layers.one_process import plan_among, run_rounds
-from protos.plan.analyses import Frame
+from protos.plan.analyses import Float64, Frame
 from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.documents import did_you_mean
 from protos.plan.statistics_plan import StatisticsPlan
@@ -63,7 +63,8 @@ def simulate(
             numbers = [one for one in recorded if isinstance(one, NumberConcept)]
             used = ChainMap(*(numbers_of(one.name, columns[one.name], one.low, one.high) for one in numbers))
             columns |= {one.name: used[f"{one.name}, mapped"].values for one in numbers}
-            doubts += [f"{name}: {words}" for words in (*cut_in_words(made, used), *_several_rows(table, patient))]
+            times = {one: columns[one] for one in sorted(times_of(made) & {*columns})}
+            doubts += [f"{name}: {words}" for words in (*cut_in_words(made, used), *_asked(times, table, patient))]
             frame = Frame(columns=columns, patients=owners, smallest_cell=made.smallest_cell)
             studies[name] = StatisticsStudy(made, frame, site=name, secret=b"simulated")
     if wrong:
@@ -80,7 +81,10 @@ def simulate(
     return found
 
 
-def _several_rows(table: pd.DataFrame, patient: str | None) -> Iterator[str]:
+def _asked(times: Mapping[str, Float64], table: pd.DataFrame, patient: str | None) -> Iterator[str]:
+    for time, values in times.items():
+        if zeros := np.count_nonzero(values == 0.0):
+            yield f"{zeros} of its times {time} are 0. A hospital refuses them, unless its contract has `zero: keep`."
     for name in table if patient is None else ():
         if IDENTIFIER.fullmatch(str(name)) and table[name].duplicated().any():
             yield f"rows with one {name} count as different patients, without patient={name!r}"

@@ -253,8 +253,8 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
     place, node, path = root, root, []
     for step in keys:
         if (entry := _entry(node, step)) is not None:  # else the key is missing, or the step names a type
-            path.append(str(step))
             key, node = entry
+            path.append(_called(step, node))
             place = key if kind == "extra_forbidden" else node
     name = ".".join(path)
     match kind:
@@ -334,7 +334,7 @@ def _walk(schema: Mapping[str, Any], location: Sequence[str | int]) -> tuple[lis
 
     def resolve(entry: Mapping[str, Any] | str) -> list[Mapping[str, Any]]:
         if isinstance(entry, str):
-            return resolve(_record(schema, entry))
+            return resolve(schema["$defs"][entry.rsplit("/", 1)[-1]])
         if "$ref" in entry:
             return resolve(entry["$ref"])
         if "discriminator" in entry:
@@ -361,9 +361,10 @@ def _walk(schema: Mapping[str, Any], location: Sequence[str | int]) -> tuple[lis
     return keys, current
 
 
-def _record(schema: Mapping[str, Any], reference: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = schema["$defs"][reference.rsplit("/", 1)[-1]]
-    return found
+def _called(step: str | int, item: Node) -> str:
+    """Return what a person calls this entry: its key, the name of an item of a list, or its place there."""
+    named = _entry(item, "name") if isinstance(step, int) else None
+    return named[1].value[:_LONGEST_NAME_SHOWN] if named and named[1].tag.endswith(":str") else str(step)
 
 
 def _keys(records: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -77,16 +77,16 @@ def test_a_mistake_in_a_notebook_has_its_place_and_no_traceback() -> None:
     }
     sites = {f"site-{number}": own for number, own in patients(0).groupby("site")}
     analyses = {
-        "analyses.0: ": {"logistic": {}},
-        "analyses.0: an ": {"cox": cox, "table_one": {"columns": ["age"]}},
+        "analyses.x: ": {"logistic": {}},
+        "analyses.x: an ": {"cox": cox, "table_one": {"columns": ["age"]}},
         "x names ": {"cox": cox | {"terms": ["agee"]}},
-        "analyses.0.cox.ridge: ": {"cox": cox | {"ridge": pd.Timedelta(1)}},
+        "analyses.x.cox.ridge: ": {"cox": cox | {"ridge": pd.Timedelta(1)}},
     }
     ages = pd.Timestamp(1990, 5, 4), pd.Timedelta(days=9), pd.Period("2024-05"), "fifty", -np.inf, 10**400
     wrong: list[tuple[str, Any, Any]] = [
         *((place, plan | {"analyses": [{"name": "x", **one}]}, sites) for place, one in analyses.items()),
         ("smalest_cell: ", plan | {"smalest_cell": 3}, sites),
-        ("concepts.0.codes.1: ", plan | {"concepts": [{**CONCEPTS[4], "codes": [0, 1]}]}, sites),
+        ("concepts.died.codes.1: ", plan | {"concepts": [{**CONCEPTS[4], "codes": [0, 1]}]}, sites),
         ("keys", plan | {("age",): 1}, sites), ("plan", "plan.yaml", sites), ("owner", plan, sites),
         ("column sex", plan, {name: own.assign(sex="unknown") for name, own in sites.items()}),
         ("column days", plan, {name: own.assign(days=-1.0) for name, own in sites.items()}),
@@ -106,15 +106,16 @@ def test_a_mistake_in_a_notebook_has_its_place_and_no_traceback() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_a_notebook_is_warned_of_what_a_hospital_would_ask_or_refuse() -> None:
-    """Its policy, values that a range cuts, rows that name one patient, and codes whose first one is an event."""
+    """Its policy, values that a range cuts, times of 0, rows of one patient, and codes whose first one is an event."""
     cox = {"name": "x", "cox": {"time": "days", "event": "died", "terms": ["age"]}}
     plan = {"analyses": [cox], "smallest_cell": 10, "concepts": CONCEPTS}
     sites = {f"site-{number}": own.assign(id=own.index // 2) for number, own in patients(0).groupby("site")}
     statistics_simulation.simulate(plan, sites, patient="id")
     turned = [{**CONCEPTS[0], "high": 60}, {**CONCEPTS[4], "codes": ["yes", "no"]}, *CONCEPTS[5:]]
+    first = {name: own.assign(days=own.days.where(own.index > own.index[0], 0)) for name, own in sites.items()}
     with pytest.warns(UserWarning, match="smallest_cell below 10") as told:
-        (found,) = statistics_simulation.simulate(plan | {"smallest_cell": 9, "concepts": turned}, sites)
+        (found,) = statistics_simulation.simulate(plan | {"smallest_cell": 9, "concepts": turned}, first)
 
     words = str(told[0].message)
-    assert all(one in words for one in (" of age (", "patient='id'", "died=no is the event"))
-    assert (len(words.splitlines()), found["event"]) == (2 + 2 * len(sites), "died=no")
+    assert all(one in words for one in (" of age (", "zero: keep", "patient='id'", "died=no is the event"))
+    assert (len(words.splitlines()), found["event"]) == (2 + 3 * len(sites), "died=no")

@@ -115,9 +115,9 @@ def test_a_name_that_nobody_knows_is_answered_with_the_nearest(text: str, told: 
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ("colour: red", "1:48: guests.0.colour: unknown key; known are between, kind, name, songs"),
-        ('between: "+"', '1:57: guests.0.between: there is no +; known are " ", ";"'),
-        ("songs: [1]", "1:44: guests.0.songs.0: 1 must be a text: put it in quotes"),
+        ("colour: red", "1:48: guests.bird.colour: unknown key; known are between, kind, name, songs"),
+        ('between: "+"', '1:57: guests.bird.between: there is no +; known are " ", ";"'),
+        ("songs: [1]", "1:44: guests.bird.songs.0: 1 must be a text: put it in quotes"),
     ],
 )
 def test_a_mistake_in_a_union_inside_a_union_has_its_own_place(keys: str, told: str) -> None:

@@ -29,7 +29,7 @@ from tests.statistics.one_process import concepts_of, frames_of, run, size, with
 from tests.statistics.survival_tables import LUNG, ROSSI, SurvivalTable
 from tests.statistics.test_regression import regression
 
-HEAD = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
+HEAD = {"study": "lungs <b>", "version": 2, "plan_digest": "ab" * 32, "run": "lungs-2", "sites": ["one", "two"]}
 TABLE_ONE: dict[str, Any] = {
     "name": "characteristics", "kind": "table_one", "groups": ["all", "arm=a"],
     "units": {"age": "years", "rare": None},
@@ -46,16 +46,12 @@ TABLE_ONE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _arithmetics(table: SurvivalTable) -> tuple[CoxArithmetic, CurveArithmetic]:
-    concepts, of = concepts_of(table.rows.drop(columns="site"), table.coded), size(table.rows["site"].nunique())
-    cox = CoxArithmetic(Cox(time="time", event="event", terms=table.terms), concepts, of)
-    grid = float(table.rows["time"].max()) / 20
-    return cox, CurveArithmetic(Curve(time="time", event="event", by=table.by, grid=grid, to=20 * grid), concepts, of)
-
-
 def _results(table: SurvivalTable) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is printed, and what the first site has alone."""
-    frames, (cox, curve) = frames_of(table.rows, "site", table.coded), _arithmetics(table)
+    concepts, of = concepts_of(table.rows.drop(columns="site"), table.coded), size(table.rows["site"].nunique())
+    frames, grid = frames_of(table.rows, "site", table.coded), float(table.rows["time"].max()) / 20
+    cox = CoxArithmetic(Cox(time="time", event="event", terms=table.terms), concepts, of)
+    curve = CurveArithmetic(Curve(time="time", event="event", by=table.by, grid=grid, to=20 * grid), concepts, of)
     analyses = [
         {"name": "hazards"} | run(cox, frames)[0], {"name": "survival"} | run(curve, frames)[0],
         {"name": "other", "refused": "age follows from the other columns."}, TABLE_ONE,
@@ -63,8 +59,7 @@ def _results(table: SurvivalTable) -> tuple[dict[str, Any], dict[str, Any]]:
     own = {"survival": curve.own(frames[0]), "characteristics": TABLE_ONE}
     with suppress(Unanswerable):  # one site of rossi alone has no estimate
         own["hazards"] = cox.own(without_missing(frames[0]))
-    head = {"study": "lungs <b>", "version": 2, "plan_digest": "ab" * 32, "run": "lungs-2", "sites": ["one", "two"]}
-    return head | {"analyses": analyses}, own
+    return HEAD | {"analyses": analyses}, own
 
 
 @pytest.mark.parametrize("table", [LUNG, ROSSI], ids=["lung", "rossi"])

@@ -171,9 +171,9 @@ class BinaryTarget(_Target):
 
     @model_validator(mode="after")
     def _usable(self) -> BinaryTarget:
-        check_codes((*self.positive, *(self.negative or ())), fewest=1)
         if not self.positive or self.negative == ():
             raise ValueError("positive needs at least one code, and negative too if the contract has it")
+        check_codes((*self.positive, *(self.negative or ())), fewest=1)
         if self.positive_name == self.negative_name:
             raise ValueError("positive_name and negative_name must differ")
         return self

@@ -23,12 +23,13 @@ NUMBER = "{name: a, role: feature, type: numeric}"
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ((NUMBER.replace("}", ", rnage: [0, 1]}"), TARGET), "c.yaml:3:45: columns.0.rnage: unknown key"),
-        (("{name: a, role: feature, type: numeric, codes: [1]}", TARGET), "columns.0.codes: unknown key"),
-        (("{name: a, role: feature}", TARGET), "columns.0"),
+        ((NUMBER.replace("}", ", rnage: [0, 1]}"), TARGET), "c.yaml:3:45: columns.a.rnage: unknown key"),
+        (("{name: a, role: feature, type: numeric, codes: [1]}", TARGET), "columns.a.codes: unknown key"),
+        (("{name: a, role: feature}", TARGET), "columns.a"),
         (("{name: a, role: featur, type: numeric}", TARGET), "did you mean feature?"),
         (("{name: a, role: feature, type: numeric, range: [2, 1]}", TARGET), "lowest first"),
         (("{name: a, role: feature, type: categorical, codes: []}", TARGET), "at least 1 code"),
+        ((NUMBER, "{name: y, role: target, task: binary, positive: [], negative: [1]}"), "columns.y: positive needs"),
         (("{name: a, role: feature, type: categorical, codes: [3, 3.0]}", TARGET), "numbers compare by value"),
         (("{name: a, role: feature, type: categorical, codes: [false, true]}", TARGET), "in quotes"),
         (("{name: a, role: feature, type: categorical, codes: [unknown]}", TARGET), "reserved"),
