@@ -162,7 +162,7 @@ def _plain_numbers(cells: Cells, rule: NumberRule | CodeRule, decimal: str) -> N
         if decimal != ".":
             cells = compute.replace_substring(compute.replace_substring(cells, ".", " "), decimal, ".")
     try:
-        values: Numbers = np.array(cells.cast(arrow.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+        values: Numbers = cells.cast(arrow.float64()).to_numpy(zero_copy_only=False)
     except arrow.ArrowInvalid:
         return None
     is_allowed = (np.abs(values) <= LARGEST_MAGNITUDE) & (rule.low <= values) & (values <= rule.high)

@@ -417,8 +417,8 @@ class _Text:
             found, table = _WRONG_COLUMN.match(str(error)), None
             texts = {int(found[1])} & numbers if found else set[int]()
         else:  # the library reads nan and inf as numbers, and 1e400 as inf
-            is_odd = {place: compute.any(compute.invert(compute.is_finite(table.column(place)))) for place in numbers}
-            texts = {place for place, some in is_odd.items() if some.as_py()}
+            sums = {place: compute.sum(table.column(place)).as_py() for place in numbers}
+            texts = {place for place, total in sums.items() if not math.isfinite(total or 0.0)}
         self._wanted.numbers -= texts
         return self._table(part, is_quoted, set()) if texts else table
 
