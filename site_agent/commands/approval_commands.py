@@ -28,7 +28,7 @@ from site_agent.commands.site_options import config_option, opened_log, plan_opt
 from site_agent.desk.analyses_in_words import analysis_section
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import Section, Table, as_lines, review_page, review_sections
-from site_agent.desk.sets_of_plans import compared_rows, compared_with_others, plan_differences, unlike_plans
+from site_agent.desk.sets_of_plans import compared_with_others, plan_differences, row_sections, unlike_plans
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import gate_folder
 from site_agent.trainer.isolation import give_up_network
@@ -43,7 +43,7 @@ _NOTHING_APPROVED: Final = "Nothing was approved. Nothing was sent."
 def review(path: Path, plan_path: Path | None, page: Path | None) -> None:
     """Show what this site would send under a plan, and whether this hospital's policy allows the plan.
 
-    The exit status is 77 if the policy refuses the plan, and 78 if this site's contract does not fit the plan.
+    The exit status is 77 if the policy refuses the plan, and 78 if this site's contract or table does not fit the plan.
 
     Example: site-agent review --config hospital.yaml --plan plan.yaml --html review.html
     """
@@ -51,7 +51,7 @@ def review(path: Path, plan_path: Path | None, page: Path | None) -> None:
 
     hospital = read_hospital(path)
     give_up_network()  # before anything starts a thread, as these do
-    from site_agent.desk.mapped_concepts import concept_sections, require_fitting
+    from site_agent.desk.mapped_concepts import concept_sections
     from site_agent.trainer.data.contract import find_contract
 
     plan = plan_named(hospital, plan_path)
@@ -74,7 +74,8 @@ def review(path: Path, plan_path: Path | None, page: Path | None) -> None:
         click.echo(f"Written to {page}.")
     if refused:
         sys.exit(RefusedError.exit_status)
-    require_fitting(plan, contract, hospital.site)
+    for error in filter(None, (section.error for section in sections)):
+        raise error
 
 
 @click.command()
@@ -312,8 +313,8 @@ def _since(plan: Plan, earlier: tuple[Plan, object]) -> Section:
 def _beside_others(hospital: Hospital, plan: Plan, together: Sequence[Plan] = ()) -> list[Section]:
     allowed = approvals.allowed_beside(hospital.state_path, plan, hospital.policy.approvers)
     others = [*_others(hospital, plan), *together]
-    found = compared_with_others(plan, others, allowed, compared_rows(hospital, plan))
-    return [] if found is None else [found]
+    found = compared_with_others(plan, others, allowed)
+    return [*row_sections(hospital, plan), *([] if found is None else [found])]
 
 
 def _others(hospital: Hospital, plan: Plan) -> list[Plan]:

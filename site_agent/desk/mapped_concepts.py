@@ -29,7 +29,7 @@ def concept_sections(plan: Plan, contract: Contract | None, site: str) -> Iterat
     try:
         require_fitting(plan, contract, site)
     except ConfigurationError as wrong:
-        yield Section("This site cannot take part now", (wrong.what,))
+        yield Section("This site cannot take part now", (wrong.what,), error=wrong)
     if plan.concepts:
         yield _concepts(plan, contract)
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from host.printed_page import Section as Part
 from host.printed_page import page, paragraph, table
+from protos.errors import OperatorError
 from protos.fingerprints import grouped
 from protos.plan.architecture import NamedTensors
 from protos.plan.ingredients import SensitivePrefix
@@ -75,11 +76,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the review: a heading, sentences and perhaps a table."""
+    """A section of the review: a heading, sentences, perhaps a table, and why this site cannot take part."""
 
     heading: str
     sentences: tuple[str, ...] = ()
     table: Table | None = None
+    error: OperatorError | None = None
 
 
 def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:

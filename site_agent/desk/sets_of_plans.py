@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from host.record_store import Store
-from protos.errors import OperatorError, explained
+from protos.errors import DataError, OperatorError, explained
 from protos.masking.answered_sets import answer_of, why_unlike
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
@@ -38,17 +38,14 @@ def unlike_plans(plan: Plan, others: Iterable[Plan]) -> list[Plan]:
     ]
 
 
-def compared_with_others(
-    plan: Plan, others: Iterable[Plan], allowed: Iterable[str], rows: Iterable[str] = ()
-) -> Section | None:
+def compared_with_others(plan: Plan, others: Iterable[Plan], allowed: Iterable[str]) -> Section | None:
     """Return a section on what the sums of a plan and of other plans show together. None if they show nothing.
 
     Args:
         others: every other plan that was ever approved here, of any study.
         allowed: the runs that enough persons here allowed beside this plan.
-        rows: the sentences of `compared_rows`.
     """
-    sentences = [*rows]
+    sentences = list[str]()
     for other in unlike_plans(plan, others):
         sentences.append(
             f"Together with the sums of the plan {other.run_name}, which was approved here, the coordinator could "
@@ -63,12 +60,12 @@ def compared_with_others(
     return Section(_HEADING, tuple(sentences)) if sentences else None
 
 
-def compared_rows(hospital: Hospital, plan: Plan) -> Iterator[str]:
-    """Yield how many values the ranges of a statistics plan cut, and in how many patients earlier studies differ.
+def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
+    """Yield a section on this site's rows: values that a statistics plan cuts, and differences from earlier studies.
 
     Nothing is yielded if this user cannot read the contract.
     """
-    from site_agent.trainer.answered_values import compared, digests_of, in_words
+    from site_agent.trainer.answered_values import Compared, compared, digests_of, in_words
     from site_agent.trainer.before_rounds import statistics_rows
     from site_agent.trainer.data.tables import read_table
     from site_agent.trainer.disk import RECORDS
@@ -77,28 +74,30 @@ def compared_rows(hospital: Hospital, plan: Plan) -> Iterator[str]:
     memory, contract = hospital.state_path / "models", find_contract(Path(hospital.data.contract))
     if not isinstance(plan, StatisticsPlan) or contract is None:
         return
+    sentences, wrong = list[str](), None
     try:
         table = read_table(Path(hospital.data.table), contract, scratch=hospital.scratch_path)
         _, (used, cell, patients) = statistics_rows(hospital, plan, table)
-        yield from cut_in_words(plan, used)
-        if plan.privacy is not None or not (memory / RECORDS).exists():
-            return
-        with closing(Store(memory / RECORDS, exists=True)) as store:
-            found = [*compared(store, plan.run_name, used, digests_of(memory, used, patients), cell)]
+        sentences += cut_in_words(plan, used)
+        found = list[Compared]()
+        if plan.privacy is None and (memory / RECORDS).exists():
+            with closing(Store(memory / RECORDS, exists=True)) as store:
+                found += compared(store, plan.run_name, used, digests_of(memory, used, patients), cell)
+        for one in found:
+            differ = f"differ from those of {one.run} by {counted(one.patients, 'patient')} of this site."
+            if one.too_few:
+                differ += (
+                    f" In each column and pair of columns none or at least {cell} must differ, and too few do in "
+                    f"{in_words(one.too_few)}. So this site will refuse to answer, and the run will end for all. Put "
+                    "all covariates into one plan before its first run. Now leave these out, or take the table of that "
+                    "time."
+                )
+            sentences.append(f"The rows of this plan {differ}")
     except (OperatorError, OSError) as error:
-        yield f"The rows of this plan could not be read and compared. {explained(error).what}"
-        return
-    for one in found:
-        differ = (
-            f"The rows of this plan differ from those of {one.run} by {counted(one.patients, 'patient')} of this site."
-        )
-        if one.too_few:
-            differ += (
-                f" In each column and pair of columns none or at least {cell} must differ, and too few do in "
-                f"{in_words(one.too_few)}. So this site will refuse to answer, and the run will end for all. Put all "
-                "covariates into one plan before its first run. Now leave these out, or take the table of that time."
-            )
-        yield differ
+        sentences.append(f"The rows of this plan could not be read and compared. {explained(error).what}")
+        wrong = error if isinstance(error, DataError) and not isinstance(error.__cause__, OSError) else None
+    if sentences:
+        yield Section("This hospital's rows", tuple(sentences), error=wrong)
 
 
 def _computable(other: Plan, plan: Plan) -> Iterator[str]:

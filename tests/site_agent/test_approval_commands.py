@@ -27,6 +27,7 @@ from tests.entry_points import Terminal
 from tests.logged import lines_of
 from tests.pki.whole_site import SiteKeys
 from tests.plan_changes import WITHOUT_MASKS, changed
+from tests.protos.examples import table_one_of
 from tests.protos.privacy.private_plans import private_network_plan
 from tests.rehearsal.study import made_up_identities, plan_document, plan_with
 
@@ -131,6 +132,20 @@ def test_a_plan_that_does_not_fit_the_contract_cannot_be_approved(site: Site, un
     assert ("This site cannot take part now" in site.out) == (unit == "days")
     assert site("approve", "--by", "A. Jones", "--yes") == (78 if unit == "days" else 0)
     assert (find_approval(site.folder / "state", plan) is None) == (unit == "days")
+
+
+@pytest.mark.parametrize(("age", "status"), [("60", 0), ("sixty", 78)])
+def test_a_review_over_a_table_with_errors_ends_as_one_that_does_not_fit(site: Site, age: str, status: int) -> None:
+    """It shows all its sections, then says what is wrong, because this hospital cannot take part with this table."""
+    site.plan(**table_one_of({"name": "age", "low": 0.0, "high": 120.0}), smallest_cell=10)
+    target = {"name": "died", "role": "target", "task": "binary", "positive": ["1"]}
+    columns = [{"name": "age", "role": "feature", "type": "numeric", "concept": "age"}, target]
+    (site.folder / "c.yaml").write_text(yaml.safe_dump({"format": {"header": True}, "columns": columns}))
+    (site.folder / "t.csv").write_text(f"age,died\n{age},0\n" + "61,1\n" * 9)
+
+    assert site("review") == status
+    assert [one.count("column age: text") for one in (site.out, site.err)] == [status > 0] * 2
+    assert "This plan is not permitted here" in site.out
 
 
 @pytest.mark.parametrize("allowed", [10, 3])

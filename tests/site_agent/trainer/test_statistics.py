@@ -14,7 +14,7 @@ from protos.plan.analyses import SUM_SCALE
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.wire.messages import Stage
 from site_agent.desk.examination.examine import examined
-from site_agent.desk.sets_of_plans import compared_rows
+from site_agent.desk.sets_of_plans import row_sections
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.answered_values import ReleasedBefore
 from site_agent.trainer.before_rounds import begin_statistics
@@ -76,6 +76,11 @@ def own_numbers(hospital: Hospital, plan: StatisticsPlan, folder: Path) -> tuple
     is_void, *numbers = study.train(asked, np.zeros(plan.tensor.number_count, np.float32)).scalars
     assert is_void == 0
     return tuple(numbers)
+
+
+def reviewed(hospital: Hospital, plan: StatisticsPlan) -> list[str]:
+    """The review's sentences about the rows of a plan."""
+    return [words for section in row_sections(hospital, plan) for words in section.sentences]
 
 
 AGE, SEX = {"name": "age", "low": 20.0, "high": 100.0}, {"name": "sex", "codes": ["F", "M", "X"]}
@@ -140,10 +145,10 @@ def test_equal_values_answer_again(tmp_path: Path) -> None:
 def test_a_review_counts_the_patients_in_whom_another_plan_differs(tmp_path: Path) -> None:
     """The hospital reads before it approves that a second plan would be refused. A first plan differs from none."""
     hospital, plan = site(tmp_path), asking(AGE, smallest_cell=2, version=2)
-    assert not any("differ" in words for words in compared_rows(hospital, plan))
+    assert not any("differ" in words for words in reviewed(hospital, plan))
     own_numbers(hospital, asking(AGE, smallest_cell=2), hospital.state_path)
 
-    found = [[*compared_rows(site(tmp_path, [*AGES[:9], *ages]), plan)] for ages in (AGES[9:], [9.0, 25.0, 35.0])]
+    found = [reviewed(site(tmp_path, [*AGES[:9], *ages]), plan) for ages in (AGES[9:], [9.0, 25.0, 35.0])]
 
     assert [(f" {place} patient" in told, "refuse" in told) for place, (*_, told) in enumerate(found)] == [
         (1, 0),
@@ -160,10 +165,12 @@ def test_a_hospital_reads_how_many_values_the_ranges_of_a_plan_cut(
     """In the review before it approves, and beside its own results."""
     hospital, plan = site(tmp_path), asking(AGE | dict(zip(("low", "high"), ends, strict=True)), SEX)
 
-    for told in (compared_rows(hospital, plan), begin_statistics(hospital, plan, tmp_path).cut):
+    for told in (reviewed(hospital, plan), begin_statistics(hospital, plan, tmp_path).cut):
         assert [f"{one} of 11 values" in words for words, one in zip(told, cut, strict=True)] == [True] * len(cut)
+    (tmp_path / "table.csv").write_text("age,sex,ill\nZebra,F,1\n")
+    assert [type(one.error) for one in row_sections(hospital, plan)] == [DataError]
     (tmp_path / "table.csv").unlink()
-    assert len([*compared_rows(hospital, plan)]) == 1
+    assert [(len(one.sentences), one.error) for one in row_sections(hospital, plan)] == [(1, None)]
 
 
 def test_a_site_that_only_counts_needs_no_event_and_reads_of_no_training(tmp_path: Path) -> None:
