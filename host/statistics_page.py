@@ -25,7 +25,6 @@ _PAPERS: Final = {
     "poisson": "Poisson regression",
 }
 _INDENT: Final = "\u2003"  # a space that HTML keeps
-_REFUSED: Final = "This analysis has no result. "
 
 
 def find_results(runs: Path, run: str | None) -> tuple[Path, dict[str, Any]]:
@@ -57,13 +56,8 @@ def statistics_page(results: Facts, own: Mapping[str, Facts] | None = None, told
     ]
     sections.append(Section(heading="For the methods section", parts=[paragraph(text) for text in _methods(results)]))
     sections.append(Section(heading="Versions and digests", parts=[_versions(results)]))
-    count = len(results["sites"])
-    opening = [
-        paragraph(
-            f"These numbers are of {count} hospitals together. Each sent masked sums, and nobody saw the sums of a "
-            "single hospital. They are those of one pooled table, to rounding."
-        )
-    ]
+    words = f"{len(results['sites'])} hospitals together. Each sent masked sums, and nobody saw those of one hospital."
+    opening = [paragraph(f"These numbers are of {words}")]
     if mine:
         words = "This page also has estimates of this hospital alone. No other hospital and no coordinator has them."
         opening.append(paragraph(words, "lead"))
@@ -83,7 +77,7 @@ def _drawings() -> ModuleType | None:
 
 def _analysis(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]:
     if "refused" in one:
-        yield paragraph(_REFUSED + str(one["refused"]), "warning")
+        yield paragraph(f"This analysis has no result. {one['refused']}", "warning")
         return
     match one["kind"]:
         case "table_one":
@@ -210,7 +204,7 @@ def _differences(one: Facts) -> Iterator[str]:
     rows: list[list[Cell]] = []
     for term in one["terms"]:
         if found := term.get("between_sites"):
-            mean = _with_ends(found["ratio" if "ratio" in found else "estimate"], found["low"], found["high"])
+            mean = _on_scale(term | found, is_ratio=one["ratio"] is not None)["text"]
             share, degrees = f"{100 * found['i_squared']:.0f}%", found["sites"] - 1
             rows.append([term["term"], share, f"{found['q']:.2f} ({degrees} df)", _p(found["p"]), mean])
     head = ["Differences between hospitals", "I²", "Cochran's Q", "p", "Random-effects mean (95% interval)"]
@@ -248,6 +242,9 @@ def _patients(one: Facts) -> Iterator[str]:
     sites, recorded = one["sites"], one["sites that record it"]
     event = one.get("event") or one["outcome"]
     events = f"{one['events']:,} of them with {event}, " if one["events"] is not None else ""
+    if one.get("family") == "poisson":
+        exposed = f" in {_short(one['total exposure'])} {one['unit']}" if one["exposure"] else ""
+        events = f"{one['events']:,} {event}{exposed}, "
     of, what = (f"of {one['patients']:,} patients ", "rows") if one.get("patients") else ("", "patients")
     yield f"{one['rows']:,} {what}, {events}{of}of {sites} hospitals."
     if sites < recorded:
@@ -299,11 +296,10 @@ def _curve(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]
 
 
 def _methods(results: Facts) -> Iterator[str]:
-    count = len(results["sites"])
     yield (
-        f"Data of {count} hospitals were analysed together without leaving them (global-layers). Each hospital "
-        "sent sums of its patients, masked so that only the total over the hospitals could be read. The results equal "
-        "those of one pooled table."
+        f"Data of {len(results['sites'])} hospitals were analysed together without leaving them (global-layers). Each "
+        "hospital sent sums of its patients, masked so that only the total over the hospitals could be read. The "
+        "results equal those of one pooled table, to rounding."
     )
     for one in results["analyses"]:
         if "refused" not in one and (words := _method(one)):

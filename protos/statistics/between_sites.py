@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from protos.statistics.distributions import TWO_SIDED, p_of_chi_squared, ratio_of
+from protos.statistics.distributions import TWO_SIDED, p_of_chi_squared
 
 FEWEST_ESTIMATES: Final = 5
 FIRST_SUMS: Final = ("count", "weight", "squared", "weighted", "square")
@@ -44,13 +44,11 @@ class OwnEstimate:
         weight = 1.0 / (self.error**2 + variance)
         return weight, weight * self.value
 
-    def record(self, *, is_ratio: bool) -> dict[str, float]:
-        """Return the estimate and the limits of its 95% interval, or their exponentials."""
+    @property
+    def record(self) -> dict[str, float]:
+        """Return the estimate and the limits of its 95% interval."""
         reach = TWO_SIDED * self.error
-        ends = {"low": self.value - reach, "high": self.value + reach}
-        if not is_ratio:
-            return {"estimate": self.value, **ends}
-        return {"ratio": ratio_of(self.value), **{name: ratio_of(one) for name, one in ends.items()}}
+        return {"estimate": self.value, "low": self.value - reach, "high": self.value + reach}
 
 
 def between_sites(

@@ -23,7 +23,7 @@ import numpy as np
 from protos.plan.analyses import AnnouncedPart, Cox, Float64, Frame, Number, StudySize, Unanswerable, concept_named
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from protos.statistics.design import event_of
-from protos.statistics.distributions import Test, chi_squared_test, p_of_chi_squared
+from protos.statistics.distributions import Test, chi_squared_test
 from protos.statistics.model import Estimates, ModelArithmetic, ModelRows
 from protos.statistics.newton_walk import LikelihoodSums, Position, symmetric
 from protos.statistics.risk_sets import RiskSets, WeightedRiskSets
@@ -100,16 +100,14 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
         )
 
     def _record(self, sums: AnnouncedPart, here: Position) -> dict[str, Any]:
-        is_exact, trend = not self._ridge, self._trend(sums, here)
-        gain = 2.0 * (here.sums.log_likelihood - float(sums.newton[0][0]))
+        trend = self._trend(sums, here)
         return {
             "kind": "cox",
             "time": self._cox.time,
             "event": event_of(self._cox.event, self._concepts),
             "events": round(self._count(sums, "events")),
             "sites without events": round(self._count(sums, "sites without events")),
-            "log_likelihood": here.sums.log_likelihood if is_exact else None,
-            "p": p_of_chi_squared(max(0.0, gain), self._columns) if is_exact else None,
+            "log_likelihood": None if self._ridge else here.sums.log_likelihood,
             "proportional": trend and trend[1],
         }
 
@@ -123,15 +121,6 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
         information = LikelihoodSums.unpacked(sums.newton[-1][: self._fit], self._unknowns).information
         logs = np.trace(self._triangles(sums.last)[0]) / np.trace(information)
         return super().means(sums) | {self._time.name: float(np.exp(_LOG_UNIT * logs))}
-
-    def _require_counts(self, sums: AnnouncedPart) -> None:
-        sites = self._count(sums, "sites")
-        if sites < self._size.fewest_sites:
-            raise Unanswerable(
-                f"{sites:.0f} hospitals have at least {max(1, self._size.smallest_part)} patients with the event "
-                f"{self._cox.event}, and {self._size.fewest_sites} are needed: choose a longer follow-up or another "
-                "event."
-            )
 
     def _trend(self, sums: AnnouncedPart, here: Position) -> tuple[list[Test], Test] | None:
         """Return the test of each column and of all together. None before the last round, or with a penalty."""

@@ -229,6 +229,14 @@ class Design:
         return in_words(compress((one.name for one in self.columns), shares > 0.1))
 
 
+def groups_of(by: str | None, concepts: tuple[Concept, ...]) -> tuple[str, ...]:
+    """Return the names of groups, one for each code of `by`, or "all" without it. Raises ValueError: it is a number."""
+    concept = None if by is None else concept_named(concepts, by)
+    if isinstance(concept, NumberConcept):
+        raise ValueError(f"by names a concept with codes, and {by} is a number")
+    return ("all",) if concept is None else tuple(f"{by}={code}" for code in concept.codes)
+
+
 def event_of(name: str, concepts: tuple[Concept, ...]) -> str:
     """Return an outcome with the code that counts as the event, "died=yes", or the name of a number."""
     concept = concept_named(concepts, name)

@@ -29,15 +29,10 @@ def chi_squared_test(value: float, degrees: int) -> Test:
 
 
 def p_of_chi_squared(value: float, degrees: int) -> float:
-    """Return the probability of a larger chi-squared value, by the finite sum for whole degrees of freedom.
+    """Return the probability of a chi-squared value above one of at least 0, by the finite sum for whole degrees.
 
     Source: Abramowitz, Stegun 1964, 26.4.4 and 26.4.5.
-
-    Raises:
-        ValueError: `degrees` is below 1, or `value` is below 0.
     """
-    if degrees < 1 or not value >= 0.0:
-        raise ValueError("at least one degree of freedom, and no value below 0")
     if value == 0.0:
         return 1.0
     half = value / 2.0

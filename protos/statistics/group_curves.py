@@ -27,11 +27,10 @@ from protos.plan.analyses import (
     Number,
     StudySize,
     Unanswerable,
-    concept_named,
 )
-from protos.plan.concepts import CodedConcept, Concept
+from protos.plan.concepts import Concept
 from protos.statistics.cox import ROUNDING, followed, require_survival
-from protos.statistics.design import event_of
+from protos.statistics.design import event_of, groups_of
 from protos.statistics.distributions import TWO_SIDED
 from protos.statistics.log_rank import log_rank_numbers, log_rank_test
 from protos.statistics.survival_curve import SurvivalCurve
@@ -57,12 +56,7 @@ class CurveArithmetic(Arithmetic):
         if intervals > MOST_INTERVALS:
             raise ValueError(f"the grid has {intervals:,} intervals of {MOST_INTERVALS:,}: widen it or shorten `to`")
         self._grid = np.minimum(np.arange(intervals + 1) * length, curve.to)
-        self._groups: tuple[str, ...] = ("all",)
-        if curve.by is not None:
-            by = concept_named(concepts, curve.by)
-            if not isinstance(by, CodedConcept):
-                raise ValueError(f"{curve.by} has no codes, so it makes no groups")
-            self._groups = tuple(f"{curve.by}={code}" for code in by.codes)
+        self._groups = groups_of(curve.by, concepts)
         self._curve, self._size, self._time, self._event = curve, size, time, event_of(curve.event, concepts)
 
     @cached_property
@@ -103,17 +97,15 @@ class CurveArithmetic(Arithmetic):
 
     def result(self, sums: AnnouncedPart) -> dict[str, Any]:
         """Return the curve of each group, and their comparison."""
-        width = 2 * len(self._grid) + 3
-        by_group = sums.first[: width * len(self._groups)].reshape(-1, width)
-        shown = {name: one for name, one in zip(self._groups, by_group, strict=True) if self._is_printed(one)}
+        by_group, compared = self._parts(sums.first)
+        shown = {name: one for name, one in by_group.items() if self._is_printed(one)}
         if not shown:
             raise Unanswerable(
                 f"No group has {self._size.fewest_sites} hospitals with at least {self._size.smallest_part} patients: "
                 "join groups, or leave out `by`."
             )
         curves = {name: self._read(one[2:]).cut(self._size.smallest_cell) for name, one in shown.items()}
-        is_compared = len(shown) == len(self._groups) > 1
-        test = log_rank_test(sums.first[by_group.size : -1], len(self._groups)) if is_compared else None
+        test = log_rank_test(compared, len(by_group)) if len(shown) == len(by_group) > 1 else None
         until = min(curve.end for curve in curves.values())
         return {
             "kind": "curve",
@@ -130,13 +122,24 @@ class CurveArithmetic(Arithmetic):
 
     def own(self, frame: Frame) -> dict[str, Any]:
         """Return the curve of each group of this site alone, for its own page."""
-        width, found = 2 * len(self._grid) + 3, {}
-        by_group = self.first_values(frame)[: width * len(self._groups)].reshape(-1, width)
-        for name, one in zip(self._groups, by_group, strict=True):
+        found = {}
+        for name, one in self._parts(self.first_values(frame))[0].items():
             if one[0]:
                 curve = self._read(one[2:]).cut(frame.smallest_cell)
                 found[name] = self._record(name, curve, one, curve.end)
         return found
+
+    def means(self, sums: AnnouncedPart) -> dict[str, float]:
+        """Return about the mean of the times, as they are on the grid."""
+        numbers = np.sum([*self._parts(sums.first)[0].values()], axis=0)
+        curve = self._read(numbers[2:])
+        total = (curve.events + curve.censored) @ self._grid + curve.beyond * self._grid[-1]
+        return {} if numbers[1] else {self._time.name: float(total / curve.patients)}
+
+    def _parts(self, first: Float64) -> tuple[dict[str, Float64], Float64]:
+        """Return the numbers of each group, and those of the log-rank test."""
+        size = len(self._groups) * (2 * len(self._grid) + 3)
+        return dict(zip(self._groups, first[:size].reshape(len(self._groups), -1), strict=True)), first[size:-1]
 
     def _counts(self, times: Float64, died: Any) -> list[float]:
         places = np.searchsorted(self._grid + ROUNDING * self._grid[1], times, side="left")  # 3 * 0.3 is below 0.9

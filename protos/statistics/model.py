@@ -137,10 +137,6 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
     def _sums_at(self, rows: Rows, design: Float64, at: Float64, fewest: int, sums: AnnouncedPart) -> LikelihoodSums:
         """Return the sums at coefficients. Raises Unanswerable: fewer than about `fewest` rows have all the weight."""
 
-    @abstractmethod
-    def _require_counts(self, sums: AnnouncedPart) -> None:
-        """Raise Unanswerable if the sums of `counted` give no model."""
-
     @property
     @abstractmethod
     def at_the_end(self) -> tuple[Number, ...]:
@@ -184,6 +180,15 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
             and not self._ridge
             and self._size.sites >= max(FEWEST_ESTIMATES, self._size.fewest_sites + 2)
         )
+
+    def _require_counts(self, sums: AnnouncedPart) -> None:
+        """Raise Unanswerable if the sums of `counted` give no model."""
+        sites, fewest, part = self._count(sums, "sites"), self._size.fewest_sites, max(1, self._size.smallest_part)
+        if sites < fewest:
+            raise Unanswerable(
+                f"{sites:.0f} hospitals have enough rows and events for this model (at least {part} with an event), "
+                f"and {fewest} are needed: choose another outcome, or a longer time."
+            )
 
     # The three occasions.
 
@@ -302,8 +307,9 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
             one |= {"scale": self._design.columns[place].scale} | (
                 {"ridge_unit": 1.0 / per_unit} if self._ridge else {}
             )
-            one["between_sites"] = self._between(sums, place, per_unit * self._outcome_unit(sums))
-            if self.ratio is not None:
+            is_alone = one["scale"] != ""  # a column of a spline alone says nothing
+            one["between_sites"] = self._between(sums, place, per_unit * self._outcome_unit(sums)) if is_alone else None
+            if self.ratio is not None and is_alone:
                 one["ratio"] = ratio_of(one["estimate"])
         return one
 
@@ -438,6 +444,5 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         if found is None or sums.last is None:
             return None
         weight, weighted = sums.last[len(self.at_the_end) :].reshape(self._columns, 2)[place]
-        mean = OwnEstimate(float(weighted / weight), float(1.0 / np.sqrt(weight)))
-        printed = OwnEstimate(mean.value * per_unit, mean.error * per_unit).record(is_ratio=self.ratio is not None)
-        return found[0] | printed
+        mean = OwnEstimate(per_unit * float(weighted / weight), per_unit * float(1.0 / np.sqrt(weight)))
+        return found[0] | mean.record

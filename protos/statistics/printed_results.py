@@ -53,18 +53,10 @@ def results_as_lines(results: Results) -> Iterator[str]:
         if "refused" in result:
             yield f"  No result. {result['refused']}"
         elif "terms" in result:
-            yield from _model(result)
+            yield f"  {result['rows']} rows, {result['sites']} hospitals, {result['rounds']} Newton rounds"
+            yield from _aligned([*_of_model(result)])
         elif "log_rank" in result:
-            for group in result["groups"]:
-                median, low, high = (
-                    "not reached" if group["median"][key] is None else group["median"][key]
-                    for key in ("value", "low", "high")
-                )
-                counts = f"{group['patients']} patients, {group['events']} events"
-                unit = f" in {result['unit']}" if result["unit"] else ""
-                yield f"  {group['group']:<28}{counts}, median{unit} {median} [{low}, {high}]"
-            if test := result["log_rank"]:
-                yield f"  {'log-rank test':<28}chi-squared {test['chi_squared']:.5g}   p {test['p']:.3g}"
+            yield from _aligned([*_of_curves(result)])
         else:
             yield f"  The table is in {RESULTS_HTML}, {RESULTS_CSV} and {RESULTS_JSON}."
 
@@ -74,24 +66,40 @@ def named(term: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, (term["term"], term.get("scale"))))
 
 
-def _model(result: Mapping[str, Any]) -> Iterator[str]:
-    yield f"  {result['rows']} rows, {result['sites']} hospitals, {result['rounds']} Newton rounds"
-    # The ratio of a column of a spline, which has no scale, says nothing.
-    rows = [(named(one), one, result["ratio"] if one.get("scale") else None) for one in result["terms"]]
-    for spline in result["splines"]:
-        named_at = [(f"{spline['concept']} {at['value']:g} against {spline['reference']:g}", at) for at in spline["at"]]
-        rows += [(name, at, result["ratio"]) for name, at in named_at]
-    yield f"  {'':<28}{(result['ratio'] or 'coefficient') + ' [95% interval]':>37}"
-    for name, one, ratio in rows:
+def _of_model(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    yield "", result["ratio"] or "coefficient", "95% interval", ""
+    # A column of a spline alone says nothing. Without a penalty its term has a joint test.
+    rows = [(named(one), one, one.get("scale")) for one in result["terms"] if result["ridge"] or one.get("scale") != ""]
+    for one in result["splines"]:
+        knots = (at for at in one["at"] if at["value"] != one["reference"])
+        rows += [(f"{one['concept']} {at['value']:g} against {one['reference']:g}", at, "knots") for at in knots]
+    for name, one, scale in rows:
+        is_ratio = result["ratio"] and scale
         numbers = [one[key] for key in ("estimate", "low", "high") if one[key] is not None]
-        value, *ends = map(ratio_of, numbers) if ratio else numbers
-        interval = f"[{ends[0]:.4g}, {ends[1]:.4g}]" if ends else "(no interval under a penalty)"
-        p = "" if one.get("p") is None else f"   p {one['p']:.3g}"
-        yield f"  {name:<28}{value:>12.4g} {interval:>24}{p}{'' if ratio == result['ratio'] else '   coefficient'}"
+        value, *ends = map(ratio_of, numbers) if is_ratio else numbers
+        interval = f"[{ends[0]:.4g}, {ends[1]:.4g}]" if ends else "(none under a penalty)"
+        beside = " (coefficient)" if result["ratio"] and not is_ratio else ""
+        yield f"{name}{beside}", f"{value:.4g}", interval, "" if one.get("p") is None else f"p {one['p']:.3g}"
     for test in result["tests"]:
-        yield f"  {test['term']:<28}joint test   p {test['p']:.3g}"
+        yield test["term"], "", "joint test", f"p {test['p']:.3g}"
     if result.get("proportional") is not None:
-        yield f"  {'proportional hazards':<28}test of all columns   p {result['proportional']['p']:.3g}"
+        yield "proportional hazards", "", "test of all columns", f"p {result['proportional']['p']:.3g}"
+
+
+def _of_curves(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    yield "", "patients", "events", f"median ({result['unit'] or 'no unit'})", "95% interval"
+    for one in result["groups"]:
+        numbers = (one["median"][key] for key in ("value", "low", "high"))
+        median, low, high = ("not reached" if number is None else f"{number:.6g}" for number in numbers)
+        yield one["group"], str(one["patients"]), str(one["events"]), median, f"[{low}, {high}]"
+    if test := result["log_rank"]:
+        yield "log-rank test", "", "", f"chi-squared {test['chi_squared']:.5g}", f"p {test['p']:.3g}"
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *others in rows:
+        yield "  ".join(("", first.ljust(widths[0]), *map(str.rjust, others, widths[1:]))).rstrip()
 
 
 def _rows(result: Mapping[str, Any]) -> Iterator[Row]:
@@ -132,13 +140,17 @@ def _of_term(one: Mapping[str, Any], ratio: str | None) -> Iterator[Row]:
     where = {"term": one["term"]}
     yield _row("coefficient", one, **where)
     if "ratio" in one:
-        limits = {key: ratio_of(one[key]) for key in ("estimate", "low", "high") if one[key] is not None}
-        yield _row(str(ratio), limits, **where)
+        yield _row(str(ratio), _as_ratio(one), **where)
     yield from (_row(f"{key}{more}", one[key], **where) for key, more in _BESIDE.items() if one.get(key))
     if between := one.get("between_sites"):
         yield _row("Cochran's Q", {"q": between["q"], "p": between["p"], "degrees": between["sites"] - 1}, **where)
         yield _row("I squared", between["i_squared"], **where)
-        yield _row(f"random effects: {ratio or 'coefficient'}", dict(between, p=None), **where)
+        mean = _as_ratio(between) if ratio else dict(between, p=None)
+        yield _row(f"random effects: {ratio or 'coefficient'}", mean, **where)
+
+
+def _as_ratio(one: Mapping[str, Any]) -> dict[str, float]:
+    return {key: ratio_of(one[key]) for key in ("estimate", "low", "high") if one[key] is not None}
 
 
 def _numbers(found: Mapping[str, Any], **where: Any) -> Iterator[Row]:

@@ -18,22 +18,20 @@ import numpy as np
 from protos.plan.analyses import Analysis, Float64, Integers, TableOneAnalysis, concept_named
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from protos.privacy.accounting import PRIVATE_SCALE
+from protos.statistics.design import groups_of
 
 _SURE: Final = 5.0  # a mean needs a count above this many standard deviations of the count's noise
 
 
 @dataclass(frozen=True)
 class _Column:
-    """One column of one Table 1 in one group; `by` and `group` are None without groups."""
+    """One column of one Table 1 in one group, which has the code of `by` at this place. `by` is None without groups."""
 
     analysis: str
     concept: NumberConcept | CodedConcept
-    by: CodedConcept | None
-    group: int
-
-    @property
-    def group_name(self) -> str:
-        return "all" if self.by is None else f"{self.by.name}={self.by.codes[self.group]}"
+    by: str | None
+    place: int
+    group_name: str
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -53,13 +51,10 @@ class PrivateTables:
             table = analysis.table_one
             if table.bins is not None:
                 raise ValueError("bins have no private form")
-            by = None if table.by is None else concept_named(concepts, table.by)
-            if isinstance(by, NumberConcept):
-                raise ValueError(f"by names a concept with codes, and {by.name} is a number")
             named = [concept_named(concepts, name) for name in table.columns]
             squares += sum(3 if isinstance(concept, NumberConcept) else 1 for concept in named)
-            for group in range(1 if by is None else len(by.codes)):
-                self._columns += [_Column(analysis.name, concept, by, group) for concept in named]
+            for place, group in enumerate(groups_of(table.by, concepts)):
+                self._columns += [_Column(analysis.name, concept, table.by, place, group) for concept in named]
         # With -1 <= u <= 1 a number has at most the squared norm 1 + u^2 + u^4 <= 3. A row has one code and one group.
         self.unit = sqrt(squares) * clip
 
@@ -105,11 +100,11 @@ class PrivateTables:
 
 def _terms(column: _Column, columns: Mapping[str, Float64], rows: Integers) -> Iterator[Float64]:
     concept, nothing = column.concept, np.zeros(len(rows))
-    if concept.name not in columns or (column.by is not None and column.by.name not in columns):
+    if concept.name not in columns or (column.by is not None and column.by not in columns):
         yield from [nothing] * len(column.kinds)
         return
     values = columns[concept.name][rows]
-    is_here = np.ones(len(rows)) if column.by is None else columns[column.by.name][rows] == column.group
+    is_here = np.ones(len(rows)) if column.by is None else columns[column.by][rows] == column.place
     if isinstance(concept, CodedConcept):
         yield from (is_here * (values == place) for place in range(len(concept.codes)))
         return

@@ -208,12 +208,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         return found
 
     def _require_counts(self, sums: AnnouncedPart) -> None:
-        sites = self._count(sums, "sites")
-        if sites < self._size.fewest_sites:
-            raise Unanswerable(
-                f"{sites:.0f} hospitals have enough rows and events for this model, and {self._size.fewest_sites} are "
-                "needed. Choose another outcome, or a longer time."
-            )
+        super()._require_counts(sums)
         events, rows = self._count(sums, "sum of outcomes"), self._count(sums, "rows")
         if self._model.family != "gaussian" and not 0 < events < (rows if self._model.family == "binomial" else np.inf):
             raise Unanswerable(f"All patients have the same {self._model.outcome}: choose another outcome.")
@@ -381,7 +376,8 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         return np.asarray(bread @ outer @ bread * correction), None if residual is None else patients - 1.0
 
     def _record(self, sums: AnnouncedPart, here: Position) -> dict[str, Any]:  # noqa: ARG002
-        model, residual = self._model, self._dispersion(sums)
+        model, residual, events = self._model, self._dispersion(sums), self._count(sums, "sum of outcomes")
+        exposed = self._count(sums, "sum of exposures") * getattr(self._exposure, "high", 0.0)
         return {
             "kind": "regression",
             "family": model.family,
@@ -391,7 +387,9 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
             "robust": model.robust,
             "patients": round(self._count(sums, "patients")) if model.robust else None,
             "firth": model.firth,
-            "events": round(self._count(sums, "sum of outcomes")) if model.family == "binomial" else None,
+            "events": round(events * getattr(self._outcome, "high", 1.0)) if model.family != "gaussian" else None,
+            "total exposure": exposed or None,
+            "unit": getattr(self._exposure, "unit", None) or model.exposure,
             "degrees of freedom": residual and (self._covariance(sums)[1] if model.robust else residual[0]),
             "dispersion": residual and residual[1] * self._outcome_unit(sums) ** 2,
         }

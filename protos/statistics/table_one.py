@@ -48,6 +48,7 @@ from protos.statistics.binned_values import (
     standardised_difference,
     without_extremes,
 )
+from protos.statistics.design import groups_of
 from protos.statistics.void_groups import void_groups
 
 
@@ -58,13 +59,9 @@ class TableOneArithmetic(Arithmetic):
         """Raises ValueError: the concepts do not fit the table."""
         self._table, self._size = table, size
         self._columns = tuple(concept_named(concepts, name) for name in table.columns)
-        by = None if table.by is None else concept_named(concepts, table.by)
-        if by is not None and not isinstance(by, CodedConcept):
-            raise ValueError(f"by names a concept with codes, and {by.name} is a number")
         if len(set(table.columns)) != len(table.columns) or table.by in table.columns:
             raise ValueError("a column is listed twice, or is also the column of the groups")
-        self._by = by
-        self.groups = ("all",) if by is None else tuple(f"{by.name}={code}" for code in by.codes)
+        self._by, self._concepts, self.groups = table.by, concepts, groups_of(table.by, concepts)
 
     def _cells(self, concept: NumberConcept | CodedConcept) -> tuple[str, ...]:
         """Return the names of the counts of a column. They add up to the group's rows."""
@@ -91,7 +88,7 @@ class TableOneArithmetic(Arithmetic):
 
     def first_values(self, frame: Frame) -> Float64:
         """Return the numbers of `first`."""
-        group_of = np.zeros(frame.rows) if self._by is None else frame.columns.get(self._by.name)
+        group_of = np.zeros(frame.rows) if self._by is None else frame.columns.get(self._by)
         by_column = []
         for concept in self._columns:
             own = frame.columns.get(concept.name)
@@ -162,7 +159,7 @@ class TableOneArithmetic(Arithmetic):
     def own(self, frame: Frame) -> dict[str, Any]:
         """Return the same table of this site's rows. No cell of it is too small for the site's own people."""
         size = replace(self._size, sites=1, fewest_sites=1, smallest_part=1)
-        alone = TableOneArithmetic(self._table, (*self._columns, *([self._by] if self._by else [])), size)
+        alone = TableOneArithmetic(self._table, self._concepts, size)
         rows = replace(frame, patients=np.arange(frame.rows), smallest_cell=1)
         return alone.result(AnnouncedPart(first=alone.first_values(rows)))
 

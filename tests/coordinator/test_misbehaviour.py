@@ -95,25 +95,33 @@ async def others_at_work(running: Running, office: Office) -> list[asyncio.Task[
     return tasks
 
 
+def run_beside(scene: Callable[[Caller], Awaitable[None]], folder: Path, office: Office, plan: Plan) -> None:
+    """Run a study to its right end, while a caller with the name c misbehaves before c takes part."""
+
+    async def run() -> None:
+        async with serving(office, plan, folder) as running:
+            others = await others_at_work(running, office)
+            async with calling(running.address, as_channel(office.credentials("c"))) as caller:
+                await scene(caller)
+            await take_part(running.address, office.credentials("c"), BehavingSite("c"))
+            await asyncio.gather(*others)
+
+    asyncio.run(run())
+    assert_right_bits(folder, plan)
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_misbehaving_site_ends_its_own_stream_only(tmp_path: Path, office: Office, plan: Plan, name: str) -> None:
     """The stream ends with its reason, the others continue, and the run ends with the right bits."""
     misbehave, reason = HOSTILE[name]
 
-    async def scene() -> None:
-        async with serving(office, plan, tmp_path) as running:
-            others = await others_at_work(running, office)
-            async with calling(running.address, as_channel(office.credentials("c"))) as caller:
-                await misbehave(caller, plan)
-                farewell = (await caller.rest())[-1]
-                assert isinstance(farewell, Farewell)
-                assert farewell.reason is reason
-            await take_part(running.address, office.credentials("c"), BehavingSite("c"))
-            await asyncio.gather(*others)
+    async def is_shown_out(caller: Caller) -> None:
+        await misbehave(caller, plan)
+        farewell = (await caller.rest())[-1]
+        assert isinstance(farewell, Farewell)
+        assert farewell.reason is reason
 
-        assert_right_bits(tmp_path, plan)
-
-    asyncio.run(scene())
+    run_beside(is_shown_out, tmp_path, office, plan)
 
 
 @pytest.mark.parametrize("is_joined", [False, True])
@@ -122,23 +130,16 @@ def test_a_message_above_the_limit_ends_the_stream_before_it_is_read(
 ) -> None:
     """Three mebibytes are refused by their length; the run goes on and ends with the right bits."""
 
-    async def scene() -> None:
-        async with serving(office, plan, tmp_path) as running:
-            others = await others_at_work(running, office)
-            async with calling(running.address, as_channel(office.credentials("c"))) as caller:
-                if is_joined:
-                    await up_to(caller, Bind)
-                else:
-                    await caller.send(HELLO)
-                await caller.send(bytes(3 << 20))
-                await caller.rest()
-                assert await caller.status() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            await take_part(running.address, office.credentials("c"), BehavingSite("c"))
-            await asyncio.gather(*others)
+    async def is_cut_off(caller: Caller) -> None:
+        if is_joined:
+            await up_to(caller, Bind)
+        else:
+            await caller.send(HELLO)
+        await caller.send(bytes(3 << 20))
+        await caller.rest()
+        assert await caller.status() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
-        assert_right_bits(tmp_path, plan)
-
-    asyncio.run(scene())
+    run_beside(is_cut_off, tmp_path, office, plan)
 
 
 def test_a_silent_caller_is_shown_out(

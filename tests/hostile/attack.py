@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +71,8 @@ def played(scene: Callable[[Path], Coroutine[Any, Any, bool]], is_weak: bool, we
     """Play a scene in simulated time, in our program or in its weakened copy. Return the scene's result."""
     with scratch() as folder, in_copy(is_weak, weakened):
         return play(scene(folder))
+
+
+def as_attack(weakened: Weakened) -> Callable[[Callable[..., Coroutine[Any, Any, bool]]], Callable[..., bool]]:
+    """Make an attack of a scene in a folder, which is played in our program or in a copy that is weakened."""
+    return lambda scene: wraps(scene)(lambda is_weak, **more: played(partial(scene, **more), is_weak, weakened))

@@ -21,7 +21,7 @@ from protos.wire.messages import Announcement, Join, Refusal, SiteReason
 from site_agent.approving import approve, withdraw
 from site_agent.gate.consent import Consent
 from tests.federation import Site, masked_plan, of_kind, settle, sites_of
-from tests.hostile.attack import Attack, patched, played
+from tests.hostile.attack import Attack, as_attack, patched, played
 from tests.hostile.masking_coordinator import agree, ask_for
 from tests.protos.examples import table_one_of
 from tests.rehearsal.study import made_up_identity
@@ -107,22 +107,19 @@ def weak_plan(weakened: bool, kind: str) -> bool:
     return played(scene, weakened, without_the_policy)
 
 
-def another_key_in_the_sites_place(weakened: bool) -> bool:
+@as_attack(without_the_policy)
+async def another_key_in_the_sites_place(folder: Path) -> bool:
     """Announce an approved plan that lists another identity key under the site's name."""
     document = json.loads(masked_plan("abc").canonical)
     document["sites"][0]["identity"] = made_up_identity("somebody else")
     plan = plan_from_json(json.dumps(document))
-
-    async def scene(folder: Path) -> bool:
-        site = Site("a", plan, folder)
-        await settle()
-        if of_kind(await site.tell(Announcement(plan.run_name, plan.canonical)), Join):
-            return True
-        (record,) = site.records("plan_refused")
-        assert record["reason"].startswith("the plan lists a with the identity key ")
-        return False
-
-    return played(scene, weakened, without_the_policy)
+    site = Site("a", plan, folder)
+    await settle()
+    if of_kind(await site.tell(Announcement(plan.run_name, plan.canonical)), Join):
+        return True
+    (record,) = site.records("plan_refused")
+    assert record["reason"].startswith("the plan lists a with the identity key ")
+    return False
 
 
 async def _contribute(plan: Plan, sites: list[Site]) -> bool:
@@ -136,64 +133,55 @@ def without_the_approval() -> AbstractContextManager[None]:
     return patched(Consent, why_not=lambda self: None)
 
 
-def unapproved_plan(weakened: bool) -> bool:
+@as_attack(without_the_approval)
+async def unapproved_plan(folder: Path) -> bool:
     """Announce another plan under the study's name and version: it has a tensor more, and nobody has approved it."""
     approved, other = masked_plan("abc"), masked_plan("abc", parameters=20)
     assert (other.study, other.version) == (approved.study, approved.version)
-
-    async def scene(folder: Path) -> bool:
-        sites = sites_of(approved, folder)
-        await settle()
-        for site in sites:
-            site.plan = other
-            await site.tell(Announcement(other.run_name, other.canonical))
-            if not of_kind(site.said, Join):
-                (awaited,) = site.records("approval_awaited")
-                assert awaited["plan"] == other.digest.hex()
-                assert site.trainer.trained == []
-                return False
-        return await _contribute(other, sites)
-
-    return played(scene, weakened, without_the_approval)
+    sites = sites_of(approved, folder)
+    await settle()
+    for site in sites:
+        site.plan = other
+        await site.tell(Announcement(other.run_name, other.canonical))
+        if not of_kind(site.said, Join):
+            (awaited,) = site.records("approval_awaited")
+            assert awaited["plan"] == other.digest.hex()
+            assert site.trainer.trained == []
+            return False
+    return await _contribute(other, sites)
 
 
-def one_approver_of_two(weakened: bool) -> bool:
+@as_attack(without_the_approval)
+async def one_approver_of_two(folder: Path) -> bool:
     """Have a plan followed that one person has approved, where the policy requires two."""
     plan = masked_plan("abc")
-
-    async def scene(folder: Path) -> bool:
-        sites = sites_of(plan, folder, {"approvers": 2})
-        await settle()
-        for site in sites:
-            await site.tell(Announcement(plan.run_name, plan.canonical))
-            if not of_kind(site.said, Join):
-                (record,) = site.records("approval_awaited")
-                assert record["because"] == "1 of 2 persons have approved it"
-                return False
-        return await _contribute(plan, sites)
-
-    return played(scene, weakened, without_the_approval)
+    sites = sites_of(plan, folder, {"approvers": 2})
+    await settle()
+    for site in sites:
+        await site.tell(Announcement(plan.run_name, plan.canonical))
+        if not of_kind(site.said, Join):
+            (record,) = site.records("approval_awaited")
+            assert record["because"] == "1 of 2 persons have approved it"
+            return False
+    return await _contribute(plan, sites)
 
 
-def round_after_withdrawal(weakened: bool) -> bool:
+@as_attack(without_the_approval)
+async def round_after_withdrawal(folder: Path) -> bool:
     """Ask for a contribution after the persons at the sites have withdrawn."""
     plan = masked_plan("abc")
-
-    async def scene(folder: Path) -> bool:
-        sites = sites_of(plan, folder)
-        await settle()
-        for site in sites:
-            await site.tell(Announcement(plan.run_name, plan.canonical))
-        await agree(sites)
-        for site in sites:
-            withdraw(site.directory, plan, by="A. Jones", at=datetime.now(UTC))
-        uploads = [await ask_for(site, 0, 0, plan.site_names) for site in sites]
-        if not all(uploads):
-            assert uploads == [[], [], []]
-            assert all(site.records("participation_ended")[0]["reason"] == "withdrawn" for site in sites)
-        return all(uploads)
-
-    return played(scene, weakened, without_the_approval)
+    sites = sites_of(plan, folder)
+    await settle()
+    for site in sites:
+        await site.tell(Announcement(plan.run_name, plan.canonical))
+    await agree(sites)
+    for site in sites:
+        withdraw(site.directory, plan, by="A. Jones", at=datetime.now(UTC))
+    uploads = [await ask_for(site, 0, 0, plan.site_names) for site in sites]
+    if not all(uploads):
+        assert uploads == [[], [], []]
+        assert all(site.records("participation_ended")[0]["reason"] == "withdrawn" for site in sites)
+    return all(uploads)
 
 
 def without_the_age_of_a_plan() -> AbstractContextManager[None]:
@@ -201,23 +189,20 @@ def without_the_age_of_a_plan() -> AbstractContextManager[None]:
     return patched(site_agent.gate.permission, refuse_replay=lambda *facts: None)
 
 
-def old_version(weakened: bool) -> bool:
+@as_attack(without_the_age_of_a_plan)
+async def old_version(folder: Path) -> bool:
     """Announce version 1 again, after the persons have approved version 2."""
     old, new = masked_plan("abc"), masked_plan("abc", version=2)
-
-    async def scene(folder: Path) -> bool:
-        sites = sites_of(old, folder)
-        for site in sites:
-            approve(site.directory, new, by="A. Jones", at=datetime(2026, 1, 2, tzinfo=UTC))
-        await settle()
-        for site in sites:
-            if not of_kind(await site.tell(Announcement(old.run_name, old.canonical)), Join):
-                (record,) = site.records("plan_refused")
-                assert record["reason"] == "version 2 of this study was approved here later"
-                return False
-        return await _contribute(old, sites)
-
-    return played(scene, weakened, without_the_age_of_a_plan)
+    sites = sites_of(old, folder)
+    for site in sites:
+        approve(site.directory, new, by="A. Jones", at=datetime(2026, 1, 2, tzinfo=UTC))
+    await settle()
+    for site in sites:
+        if not of_kind(await site.tell(Announcement(old.run_name, old.canonical)), Join):
+            (record,) = site.records("plan_refused")
+            assert record["reason"] == "version 2 of this study was approved here later"
+            return False
+    return await _contribute(old, sites)
 
 
 ATTACKS = (

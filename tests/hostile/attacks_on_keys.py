@@ -6,7 +6,7 @@ each hospital approved, stops it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,8 @@ from protos.masking.masking_refusals import Reason
 from protos.plan.plan import Plan
 from protos.wire.messages import KeyAdvert, KeySessionAcknowledgement, KeySessionOpen, KeySessionRoster, KeySessionSeal
 from tests.federation import Integers, Site, identity_key, masked_plan, of_kind
-from tests.hostile.attack import Attack, played
-from tests.hostile.masking_coordinator import agreed, ask_for, enter, found, strip, total
+from tests.hostile.attack import Attack, Weakened, as_attack, played
+from tests.hostile.masking_coordinator import among, ask_for, enter, found, strip, total
 from tests.hostile.masking_weakened import key_of_zero, with_a_careless_exchange, without, without_the_plans_list
 
 LOW_ORDER = (bytes(32), (1).to_bytes(32, "little"))  # 0 and 1: their product with any secret is zero
@@ -29,9 +29,7 @@ LOW_ORDER = (bytes(32), (1).to_bytes(32, "little"))  # 0 and 1: their product wi
 class Impostor:
     """An attacker who plays a site with keys of his own."""
 
-    def __init__(
-        self, plan: Plan, names: tuple[str, ...], own: str, identity: Ed25519PrivateKey, key_session: int = 1
-    ) -> None:
+    def __init__(self, plan: Plan, names: tuple[str, ...], own: str, identity: Ed25519PrivateKey) -> None:
         listed = {site.name: site.identity for site in plan.sites}
         identities = tuple(sorted((name, listed.get(name, "aaaa")) for name in {*listed, *names}))
         self.terms = KeySessionTerms(
@@ -77,89 +75,76 @@ def refused(site: Site, reason: Reason) -> bool:
     return site.error is not None and because == [str(reason)] and not site.chunks
 
 
-def substituted_keys(weakened: bool, count: int) -> bool:
-    """Put the coordinator's own keys in every other site's place, and remove the masks from the victim's upload."""
-    plan = masked_plan("abcdefg"[:count])
+def surrounded(
+    plan: Plan, impostors: list[Impostor], is_refused: Callable[[Site], bool], is_weak: bool, weakened: Weakened
+) -> bool:
+    """Whether impostors around site a recover its update. If not, the site has refused them."""
 
     async def scene(folder: Path) -> bool:
         victim = Site("a", plan, folder)
         await enter([victim])
-        names = plan.site_names
-        impostors = [Impostor(plan, names, name, Ed25519PrivateKey.generate()) for name in names if name != "a"]
         recovered = await surround(victim, impostors)
         if recovered is None:
-            assert refused(victim, Reason.WRONG_IDENTITY_KEY)
+            assert is_refused(victim)
         return recovered is not None and found(recovered, victim.update())
 
-    return played(scene, weakened, without_the_plans_list)
+    return played(scene, is_weak, weakened)
+
+
+def substituted_keys(weakened: bool, count: int) -> bool:
+    """Put the coordinator's own keys in every other site's place, and remove the masks from the victim's upload."""
+    plan = masked_plan(names := "abcdefg"[:count])
+    impostors = [Impostor(plan, plan.site_names, name, Ed25519PrivateKey.generate()) for name in names[1:]]
+    refuses = partial(refused, reason=Reason.WRONG_IDENTITY_KEY)
+    return surrounded(plan, impostors, refuses, weakened, without_the_plans_list)
 
 
 def invented_sites(weakened: bool) -> bool:
     """Surround the victim with invented sites that have valid certificates."""
-    plan = masked_plan("abc")
+    plan, names = masked_plan("abc"), ("a", "invented-1", "invented-2")
+    impostors = [Impostor(plan, names, name, Ed25519PrivateKey.generate()) for name in names[1:]]
 
-    async def scene(folder: Path) -> bool:
-        victim = Site("a", plan, folder)
-        await enter([victim])
-        names = ("a", "invented-1", "invented-2")
-        impostors = [Impostor(plan, names, name, Ed25519PrivateKey.generate()) for name in names[1:]]
-        recovered = await surround(victim, impostors)
-        if recovered is None:
-            reasons = [record["reason"] for record in victim.records("coordinator_refused")]
-            assert reasons == ["a key session of other sites than those of the plan"]
-            assert victim.error is not None
-            assert victim.chunks == []
-        return recovered is not None and found(recovered, victim.update())
+    def is_refused(victim: Site) -> bool:
+        reasons = [record["reason"] for record in victim.records("coordinator_refused")]
+        is_named = reasons == ["a key session of other sites than those of the plan"]
+        return is_named and victim.error is not None and victim.chunks == []
 
-    return played(scene, weakened, without_the_plans_list)
+    return surrounded(plan, impostors, is_refused, weakened, without_the_plans_list)
 
 
 def unsigned_adverts(weakened: bool) -> bool:
     """Show the right identity keys beside exchange keys that their sites did not sign."""
     plan = masked_plan("abc")
-
-    async def scene(folder: Path) -> bool:
-        victim = Site("a", plan, folder)
-        await enter([victim])
-        impostors = [Impostor(plan, plan.site_names, name, Ed25519PrivateKey.generate()) for name in "bc"]
-        for impostor in impostors:
-            public = identity_key(impostor.own).public_key().public_bytes_raw()
-            impostor.advert = KeyAdvert(
-                impostor.own, 1, impostor.advert.exchange_key, bytes(32), public, impostor.advert.signature
-            )
-        recovered = await surround(victim, impostors)
-        if recovered is None:
-            assert refused(victim, Reason.ADVERT_NOT_SIGNED)
-        return recovered is not None and found(recovered, victim.update())
-
-    return played(scene, weakened, lambda: without(Reason.ADVERT_NOT_SIGNED, Reason.ACKNOWLEDGEMENT_NOT_SIGNED))
+    impostors = [Impostor(plan, plan.site_names, name, Ed25519PrivateKey.generate()) for name in "bc"]
+    for one in impostors:
+        public = identity_key(one.own).public_key().public_bytes_raw()
+        one.advert = KeyAdvert(one.own, 1, one.advert.exchange_key, bytes(32), public, one.advert.signature)
+    weakening = partial(without, Reason.ADVERT_NOT_SIGNED, Reason.ACKNOWLEDGEMENT_NOT_SIGNED)
+    return surrounded(plan, impostors, partial(refused, reason=Reason.ADVERT_NOT_SIGNED), weakened, weakening)
 
 
-def small_order_keys(weakened: bool) -> bool:
+@as_attack(with_a_careless_exchange)
+async def small_order_keys(folder: Path) -> bool:
     """Have the other two sites show keys of low order, so that any onlooker takes off the masks of the third."""
     plan = masked_plan("abc")
-
-    async def scene(folder: Path) -> bool:
-        victim = Site("a", plan, folder)
-        await enter([victim])
-        others = [Impostor(plan, plan.site_names, name, identity_key(name)) for name in "bc"]
-        for other, point in zip(others, LOW_ORDER, strict=True):
-            other.secret = _Fixed(point)
-            public = other.identity.public_key().public_bytes_raw()
-            other.advert = make_advert(other.secret, other.terms, other.own, public, other.identity.sign)
-        (own,) = of_kind(await victim.tell(KeySessionOpen(1, plan.site_names)), KeyAdvert)
-        roster = (own, *(other.advert for other in others))
-        (signed,) = of_kind(await victim.tell(KeySessionRoster(1, roster)), KeySessionAcknowledgement)
-        await victim.tell(KeySessionSeal(1, (signed, *(other.acknowledge(roster) for other in others))))
-        if victim.error is not None:
-            assert refused(victim, Reason.LOW_ORDER_KEY)
-            return False
-        upload = await ask_for(victim, 0, 0, plan.site_names)
-        seen = transcript(others[0].terms, roster)
-        keys = {name: key_of_zero(seen, "a", name) for name in "bc"}  # nobody's secret is needed
-        return found(strip(plan, "a", plan.site_names, keys, seen, upload), victim.update())
-
-    return played(scene, weakened, with_a_careless_exchange)
+    victim = Site("a", plan, folder)
+    await enter([victim])
+    others = [Impostor(plan, plan.site_names, name, identity_key(name)) for name in "bc"]
+    for other, point in zip(others, LOW_ORDER, strict=True):
+        other.secret = _Fixed(point)
+        public = other.identity.public_key().public_bytes_raw()
+        other.advert = make_advert(other.secret, other.terms, other.own, public, other.identity.sign)
+    (own,) = of_kind(await victim.tell(KeySessionOpen(1, plan.site_names)), KeyAdvert)
+    roster = (own, *(other.advert for other in others))
+    (signed,) = of_kind(await victim.tell(KeySessionRoster(1, roster)), KeySessionAcknowledgement)
+    await victim.tell(KeySessionSeal(1, (signed, *(other.acknowledge(roster) for other in others))))
+    if victim.error is not None:
+        assert refused(victim, Reason.LOW_ORDER_KEY)
+        return False
+    upload = await ask_for(victim, 0, 0, plan.site_names)
+    seen = transcript(others[0].terms, roster)
+    keys = {name: key_of_zero(seen, "a", name) for name in "bc"}  # nobody's secret is needed
+    return found(strip(plan, "a", plan.site_names, keys, seen, upload), victim.update())
 
 
 class _Fixed(KeySessionSecret):
@@ -173,75 +158,64 @@ class _Fixed(KeySessionSecret):
         return self._point, bytes(32)
 
 
-def different_rosters(weakened: bool) -> bool:
+@as_attack(lambda: without(Reason.ANOTHER_TRANSCRIPT, Reason.ACKNOWLEDGEMENT_NOT_SIGNED))
+async def different_rosters(folder: Path) -> bool:
     """Send sites different rosters, with a site that answers both, and let them send contributions.
 
     The attacker wants masked chunks of sites that do not agree on who takes part. Even these chunks do not add up,
     because the transcript is in the salt of every pair's key. The attack asserts that as well.
     """
     plan = masked_plan("abcd")
-
-    async def scene(folder: Path) -> bool:
-        sites = [Site(name, plan, folder / name) for name in "abc"]
-        await enter(sites)
-        faces = [Impostor(plan, plan.site_names, "d", identity_key("d")) for _ in range(2)]
-        adverts = [of_kind(await site.tell(KeySessionOpen(1, plan.site_names)), KeyAdvert)[0] for site in sites]
-        rosters = [(*adverts, face.advert) for face in faces]
-        shown = {"a": 0, "b": 1, "c": 1}
-        signed = [
-            of_kind(await site.tell(KeySessionRoster(1, rosters[shown[site.name]])), KeySessionAcknowledgement)[0]
-            for site in sites
-        ]
-        for site in sites:
-            face = shown[site.name]
-            await site.tell(KeySessionSeal(1, (*signed, faces[face].acknowledge(rosters[face]))))
-        if any(site.error is not None for site in sites):
-            assert all(refused(site, Reason.ANOTHER_TRANSCRIPT) for site in sites)
-            return False
-        uploads = {site.name: await ask_for(site, 0, 0, plan.site_names) for site in sites}
-        updates, is_consistent = total(plan, uploads.values())
-        assert not is_consistent
-        assert not any(found(updates, site.update()) for site in sites)
-        return all(uploads.values())
-
-    return played(scene, weakened, lambda: without(Reason.ANOTHER_TRANSCRIPT, Reason.ACKNOWLEDGEMENT_NOT_SIGNED))
+    sites = [Site(name, plan, folder / name) for name in "abc"]
+    await enter(sites)
+    faces = [Impostor(plan, plan.site_names, "d", identity_key("d")) for _ in range(2)]
+    adverts = [of_kind(await site.tell(KeySessionOpen(1, plan.site_names)), KeyAdvert)[0] for site in sites]
+    rosters = [(*adverts, face.advert) for face in faces]
+    shown = {"a": 0, "b": 1, "c": 1}
+    signed = [
+        of_kind(await site.tell(KeySessionRoster(1, rosters[shown[site.name]])), KeySessionAcknowledgement)[0]
+        for site in sites
+    ]
+    for site in sites:
+        face = shown[site.name]
+        await site.tell(KeySessionSeal(1, (*signed, faces[face].acknowledge(rosters[face]))))
+    if any(site.error is not None for site in sites):
+        assert all(refused(site, Reason.ANOTHER_TRANSCRIPT) for site in sites)
+        return False
+    uploads = {site.name: await ask_for(site, 0, 0, plan.site_names) for site in sites}
+    updates, is_consistent = total(plan, uploads.values())
+    assert not is_consistent
+    assert not any(found(updates, site.update()) for site in sites)
+    return all(uploads.values())
 
 
-def reopened_key_session(weakened: bool) -> bool:
+@among("abc", lambda: without(Reason.WRONG_KEY_SESSION))
+async def reopened_key_session(plan: Plan, sites: list[Site]) -> bool:
     """Open a sealed key session again, so that its number stands for two sets of keys."""
-    plan = masked_plan("abc")
-
-    async def scene(folder: Path) -> bool:
-        sites = await agreed(plan, folder)
-        victim = sites[0]
-        again = of_kind(await victim.tell(KeySessionOpen(1, plan.site_names)), KeyAdvert)
-        if not again:
-            assert refused(victim, Reason.WRONG_KEY_SESSION)
-            return False
-        assert again[0].exchange_key != of_kind(victim.said, KeyAdvert)[0].exchange_key  # no key is used twice
-        return True
-
-    return played(scene, weakened, lambda: without(Reason.WRONG_KEY_SESSION))
+    victim = sites[0]
+    again = of_kind(await victim.tell(KeySessionOpen(1, plan.site_names)), KeyAdvert)
+    if not again:
+        assert refused(victim, Reason.WRONG_KEY_SESSION)
+        return False
+    assert again[0].exchange_key != of_kind(victim.said, KeyAdvert)[0].exchange_key  # no key is used twice
+    return True
 
 
-def replayed_advert(weakened: bool) -> bool:
+@as_attack(lambda: without(Reason.ADVERT_NOT_SIGNED))
+async def replayed_advert(folder: Path) -> bool:
     """Replay an advert of an earlier key session, whose secret the attacker has since obtained."""
     plan = masked_plan("abc")
-
-    async def scene(folder: Path) -> bool:
-        victim = Site("a", plan, folder)
-        await enter([victim])
-        # The keys of b and c of key session 1 were honest and are known now. b and c do not sign again.
-        old = [Impostor(plan, plan.site_names, name, identity_key(name)) for name in "bc"]
-        (own,) = of_kind(await victim.tell(KeySessionOpen(2, plan.site_names)), KeyAdvert)
-        replayed = [replace(other.advert, key_session=2) for other in old]
-        roster = (own, *replayed)
-        answer = of_kind(await victim.tell(KeySessionRoster(2, roster)), KeySessionAcknowledgement)
-        if not answer:
-            assert refused(victim, Reason.ADVERT_NOT_SIGNED)
-        return bool(answer)
-
-    return played(scene, weakened, lambda: without(Reason.ADVERT_NOT_SIGNED))
+    victim = Site("a", plan, folder)
+    await enter([victim])
+    # The keys of b and c of key session 1 were honest and are known now. b and c do not sign again.
+    old = [Impostor(plan, plan.site_names, name, identity_key(name)) for name in "bc"]
+    (own,) = of_kind(await victim.tell(KeySessionOpen(2, plan.site_names)), KeyAdvert)
+    replayed = [replace(other.advert, key_session=2) for other in old]
+    roster = (own, *replayed)
+    answer = of_kind(await victim.tell(KeySessionRoster(2, roster)), KeySessionAcknowledgement)
+    if not answer:
+        assert refused(victim, Reason.ADVERT_NOT_SIGNED)
+    return bool(answer)
 
 
 ATTACKS = (

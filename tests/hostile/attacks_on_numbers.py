@@ -32,7 +32,7 @@ from site_agent.trainer.prior.concept_columns import values_of
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.requests import Asked
 from tests.federation import Site, of_kind, settle
-from tests.hostile.attack import Attack, patched, played, scratch
+from tests.hostile.attack import Attack, as_attack, patched, scratch
 from tests.hostile.imprinting import COLUMNS, PLAN
 from tests.hostile.masking_coordinator import agree
 from tests.hostile.real_trainers import Sum, exchange_of, hospitals, plan_for, sum_of_updates, trainers_of
@@ -65,30 +65,27 @@ def _columns(exchange: Exchange, update: npt.NDArray[Any]) -> list[npt.NDArray[A
     return found
 
 
-def column_of_one_site(weakened: bool) -> bool:
-    """Share the input layer of sites of which one alone records a column: its weights' sum is that site's update."""
-    plan = plan_for(**SMALL)
-    columns = {name: slice(0, COLUMNS if name == NAMES[0] else COLUMNS - 1) for name in NAMES}
-
-    async def scene(folder: Path) -> bool:
-        sites = hospitals(plan, folder, columns)
-        await settle()
-        announced = Announcement(plan.run_name, plan.canonical)
-        joined = [of_kind(await site.tell(announced), Join) for site in sites]
-        if not all(joined):
-            assert joined == [joined[0], [], []]
-            assert all(isinstance(site.error, OperatorError) for site in sites[1:])
-            return False
-        await agree(sites)
-        update = await sum_of_updates(plan, sites, 0, manifest_of(plan).initial_parameters(plan.seed))
-        return update is not None and is_exposed(exchange_of(plan, 0), sites, update)
-
-    return played(scene, weakened, without_comparing_columns)
-
-
 def without_comparing_columns() -> AbstractContextManager[None]:
     """No trainer compares what its site records with what the plan says of it."""
     return patched(site_agent.trainer.fitting, _check_recorded=lambda plan, dataset, site: None)
+
+
+@as_attack(without_comparing_columns)
+async def column_of_one_site(folder: Path) -> bool:
+    """Share the input layer of sites of which one alone records a column: its weights' sum is that site's update."""
+    plan = plan_for(**SMALL)
+    columns = {name: slice(0, COLUMNS if name == NAMES[0] else COLUMNS - 1) for name in NAMES}
+    sites = hospitals(plan, folder, columns)
+    await settle()
+    announced = Announcement(plan.run_name, plan.canonical)
+    joined = [of_kind(await site.tell(announced), Join) for site in sites]
+    if not all(joined):
+        assert joined == [joined[0], [], []]
+        assert all(isinstance(site.error, OperatorError) for site in sites[1:])
+        return False
+    await agree(sites)
+    update = await sum_of_updates(plan, sites, 0, manifest_of(plan).initial_parameters(plan.seed))
+    return update is not None and is_exposed(exchange_of(plan, 0), sites, update)
 
 
 def with_concepts_that_are_nowhere() -> AbstractContextManager[None]:

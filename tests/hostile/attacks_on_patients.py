@@ -17,7 +17,7 @@ from protos.plan.initial_values import initial_values
 from protos.plan.manifest import manifest_of
 from site_agent.trainer.site_network import Seeds
 from tests.federation import Site
-from tests.hostile.attack import Attack, patched, played
+from tests.hostile.attack import Attack, as_attack, patched, played
 from tests.hostile.attacks_on_starts import with_any_first_parameters
 from tests.hostile.imprinting import COLUMNS, NEURONS, PLAN, Numbers, imprint, inputs_read, rows_read
 from tests.hostile.masking_coordinator import agree, enter
@@ -36,23 +36,20 @@ def rows_of(sites: list[Site]) -> Numbers:
     return np.concatenate([trainer.rows for trainer in trainers_of(sites)])
 
 
-def imprint_in_the_first_round(weakened: bool) -> bool:
+@as_attack(with_any_first_parameters)
+async def imprint_in_the_first_round(folder: Path) -> bool:
     """Send an imprinted layer as the first parameters, and read rows out of the sum."""
     plan = plan_for(**PLAN)
-
-    async def scene(folder: Path) -> bool:
-        sites = hospitals(plan, folder, slice(0, COLUMNS))
-        await enter(sites)
-        await agree(sites)
-        vector = imprint(plan, "input.layer1", -6.0, 6.0, "head.layer2")
-        update = await sum_of_updates(plan, sites, 0, vector)
-        if update is None:
-            reasons = [record["reason"] for site in sites for record in site.records("coordinator_refused")]
-            assert reasons == ["first parameters that are not the plan's"] * 3
-            return False
-        return rows_read(inputs_read(plan, update, "input.layer1"), rows_of(sites)) >= ENOUGH_ROWS
-
-    return played(scene, weakened, with_any_first_parameters)
+    sites = hospitals(plan, folder, slice(0, COLUMNS))
+    await enter(sites)
+    await agree(sites)
+    vector = imprint(plan, "input.layer1", -6.0, 6.0, "head.layer2")
+    update = await sum_of_updates(plan, sites, 0, vector)
+    if update is None:
+        reasons = [record["reason"] for site in sites for record in site.records("coordinator_refused")]
+        assert reasons == ["first parameters that are not the plan's"] * 3
+        return False
+    return rows_read(inputs_read(plan, update, "input.layer1"), rows_of(sites)) >= ENOUGH_ROWS
 
 
 def imprint_in_a_later_round() -> bool:

@@ -41,7 +41,7 @@ from site_agent.gate import site_rounds
 from site_agent.gate.itinerary import Itinerary
 from site_agent.gate.site_rounds import Download, Rounds
 from tests.federation import MadeUpTrainer, Site, masked_plan, of_kind, settle
-from tests.hostile.attack import Attack, in_copy, patched, played
+from tests.hostile.attack import Attack, as_attack, in_copy, patched, played
 from tests.hostile.test_receiving_sites import receiving_plan
 from tests.rehearsal.study import parameter_chunks
 
@@ -231,22 +231,19 @@ def without_the_ends() -> AbstractContextManager[None]:
     return patched(AuditLog, records=records)
 
 
-def run_that_is_over(weakened: bool, is_restarted: bool) -> bool:
+@as_attack(without_the_ends)
+async def run_that_is_over(folder: Path, is_restarted: bool) -> bool:
     """Announce a run that the site has finished, and offer its last round again."""
     plan = plan_of("plain")
-
-    async def scene(folder: Path) -> bool:
-        site = await joined(folder, plan)
-        for number in range(3):
-            assert of_kind(await site.tell(*asked(number)), Chunk)
-        assert of_kind(await site.tell(Finish(3, parameters_digest(ZEROS)), *parameter_chunks(ZEROS, 3)), Done)
-        if is_restarted:
-            await starts_again(site)
-        await site.tell(Announcement(plan.run_name, plan.canonical))
-        again = Offer(2, 1, parameters_digest(ZEROS), TRAINING), *parameter_chunks(ZEROS, 2, 1), Bind(2, 1, ALL, 0)
-        return bool(of_kind(await site.tell(*again), Chunk))
-
-    return played(scene, weakened, without_the_ends)
+    site = await joined(folder, plan)
+    for number in range(3):
+        assert of_kind(await site.tell(*asked(number)), Chunk)
+    assert of_kind(await site.tell(Finish(3, parameters_digest(ZEROS)), *parameter_chunks(ZEROS, 3)), Done)
+    if is_restarted:
+        await starts_again(site)
+    await site.tell(Announcement(plan.run_name, plan.canonical))
+    again = Offer(2, 1, parameters_digest(ZEROS), TRAINING), *parameter_chunks(ZEROS, 2, 1), Bind(2, 1, ALL, 0)
+    return bool(of_kind(await site.tell(*again), Chunk))
 
 
 def contributor_that_nobody_listed(weakened: bool) -> bool:

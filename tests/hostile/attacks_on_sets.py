@@ -31,10 +31,10 @@ from tests.federation import (
     sites_of,
     update_from,
 )
-from tests.hostile.attack import Attack, played
+from tests.hostile.attack import Attack, as_attack, played
 from tests.hostile.masking_coordinator import (
     agree,
-    agreed,
+    among,
     ask_for,
     collect,
     enter,
@@ -54,60 +54,47 @@ from tests.hostile.masking_weakened import (
 )
 
 
-def same_step_for_a_smaller_set(weakened: bool, when: str) -> bool:
+@among("abcd", without_a_memory)
+async def same_step_for_a_smaller_set(plan: Plan, sites: list[Site], when: str) -> bool:
     """Ask for a step with and without d: the two sums differ by d's update."""
-    plan = masked_plan("abcd")
-
-    async def scene(folder: Path) -> bool:
-        sites = await agreed(plan, folder)
-        first, _ = total(plan, await collect(sites, 0, 0, "abcd"))
-        if when == "after a restart":
-            await restart(sites[:3])
-        if when != "at once":
-            opened = [await site.tell(KeySessionOpen(2, ("a", "b", "c"))) for site in sites[:3]]
-            if not any(of_kind(answer, KeyAdvert) for answer in opened):
-                for site in sites[:3]:
-                    _refused(site, "a key session of other sites than those of the plan", chunks=1)
-                return False
-            await agree(sites[:3], key_session=3)
-        again = await collect(sites[:3], 0, 1, "abc")
-        return _is_found(plan, sites, first, again)
-
-    return played(scene, weakened, without_a_memory)
+    first, _ = total(plan, await collect(sites, 0, 0, "abcd"))
+    if when == "after a restart":
+        await restart(sites[:3])
+    if when != "at once":
+        opened = [await site.tell(KeySessionOpen(2, ("a", "b", "c"))) for site in sites[:3]]
+        if not any(of_kind(answer, KeyAdvert) for answer in opened):
+            for site in sites[:3]:
+                _refused(site, "a key session of other sites than those of the plan", chunks=1)
+            return False
+        await agree(sites[:3], key_session=3)
+    again = await collect(sites[:3], 0, 1, "abc")
+    return _is_found(plan, sites, first, again)
 
 
-def next_step_for_a_smaller_set(weakened: bool) -> bool:
+@as_attack(without_a_quorum)
+async def next_step_for_a_smaller_set(folder: Path) -> bool:
     """Send the same parameters again as the next step, without d, where training follows from the parameters alone."""
     plan = masked_plan("abcd")
-
-    async def scene(folder: Path) -> bool:
-        sites = [Site(name, plan, folder / name, trainer=MadeUpTrainer(name, update_from)) for name in "abcd"]
-        await enter(sites)
-        await agree(sites)
-        first, _ = total(plan, await collect(sites, 0, 0, "abcd"))
-        again = await collect(sites, 1, 0, "abc")
-        return _is_found(plan, sites, first, again)
-
-    return played(scene, weakened, without_a_quorum)
+    sites = [Site(name, plan, folder / name, trainer=MadeUpTrainer(name, update_from)) for name in "abcd"]
+    await enter(sites)
+    await agree(sites)
+    first, _ = total(plan, await collect(sites, 0, 0, "abcd"))
+    again = await collect(sites, 1, 0, "abc")
+    return _is_found(plan, sites, first, again)
 
 
-def two_sets_in_one_attempt(weakened: bool) -> bool:
+@among("abcd", without_a_memory)
+async def two_sets_in_one_attempt(plan: Plan, sites: list[Site]) -> bool:
     """Bind a second set of contributors in the same attempt, after the first has been answered."""
-    plan = masked_plan("abcd")
-
-    async def scene(folder: Path) -> bool:
-        sites = await agreed(plan, folder)
-        first, _ = total(plan, await collect(sites, 0, 0, "abcd"))
-        again = [of_kind(await site.tell(Bind(0, 0, ("a", "b", "c"), 0)), Chunk) for site in sites[:3]]
-        if not all(again):
-            for site in sites[:3]:
-                assert site.error is not None
-                _refused(site, "the contributors a second time for one attempt at a round", chunks=1)
-            return False
-        second, _ = total(plan, again)
-        return found(first - second, sites[3].update())
-
-    return played(scene, weakened, without_a_memory)
+    first, _ = total(plan, await collect(sites, 0, 0, "abcd"))
+    again = [of_kind(await site.tell(Bind(0, 0, ("a", "b", "c"), 0)), Chunk) for site in sites[:3]]
+    if not all(again):
+        for site in sites[:3]:
+            assert site.error is not None
+            _refused(site, "the contributors a second time for one attempt at a round", chunks=1)
+        return False
+    second, _ = total(plan, again)
+    return found(first - second, sites[3].update())
 
 
 def _is_found(plan: Plan, sites: Sequence[Site], first: Vector, again: Sequence[Sequence[Chunk]]) -> bool:
@@ -127,43 +114,33 @@ def _refused(site: Site, reason: str = "other contributors than the sites of the
     assert len(site.chunks) == chunks
 
 
-def two_disjoint_sets(weakened: bool) -> bool:
+@among("abcd", without_a_quorum)
+async def two_disjoint_sets(plan: Plan, sites: list[Site]) -> bool:
     """Split the round in pairs, one with a colluding site, whose partner is then alone."""
-    plan = masked_plan("abcd")
-
-    async def scene(folder: Path) -> bool:
-        sites = await agreed(plan, folder)
-        halves = await collect(sites, 0, 0, "ab"), await collect(sites, 0, 0, "cd")
-        if not all(halves[0]):
-            assert halves == ([[], []], [[], []])
-            for site in sites:
-                _refused(site)
-            return False
-        pair, is_consistent = total(plan, halves[0])
-        other_is_consistent = total(plan, halves[1])[1]
-        alone = found(pair - sites[1].update(), sites[0].update())  # b reports its own update
-        return is_consistent and other_is_consistent and alone
-
-    return played(scene, weakened, without_a_quorum)
+    halves = await collect(sites, 0, 0, "ab"), await collect(sites, 0, 0, "cd")
+    if not all(halves[0]):
+        assert halves == ([[], []], [[], []])
+        for site in sites:
+            _refused(site)
+        return False
+    pair, is_consistent = total(plan, halves[0])
+    other_is_consistent = total(plan, halves[1])[1]
+    alone = found(pair - sites[1].update(), sites[0].update())  # b reports its own update
+    return is_consistent and other_is_consistent and alone
 
 
-def two_sets_at_once(weakened: bool) -> bool:
+@among("abcd", without_a_quorum)
+async def two_sets_at_once(plan: Plan, sites: list[Site]) -> bool:
     """Show a and b a set of their own, and all others the whole set, in one attempt; b reports its own update."""
-    plan = masked_plan("abcd")
-
-    async def scene(folder: Path) -> bool:
-        sites = await agreed(plan, folder)
-        uploads = [await ask_for(site, 0, 0, "ab" if site.name in "ab" else "abcd") for site in sites]
-        if not all(uploads):
-            assert uploads[:2] == [[], []]
-            for site in sites[:2]:
-                _refused(site)
-            assert not total(plan, uploads[2:])[1]  # the masks with a and b remain
-            return False
-        pair, is_consistent = total(plan, uploads[:2])
-        return is_consistent and found(pair - sites[1].update(), sites[0].update())
-
-    return played(scene, weakened, without_a_quorum)
+    uploads = [await ask_for(site, 0, 0, "ab" if site.name in "ab" else "abcd") for site in sites]
+    if not all(uploads):
+        assert uploads[:2] == [[], []]
+        for site in sites[:2]:
+            _refused(site)
+        assert not total(plan, uploads[2:])[1]  # the masks with a and b remain
+        return False
+    pair, is_consistent = total(plan, uploads[:2])
+    return is_consistent and found(pair - sites[1].update(), sites[0].update())
 
 
 @contextmanager
@@ -179,19 +156,14 @@ def without_company() -> Iterator[None]:
         yield
 
 
-def set_of_one_site(weakened: bool) -> bool:
+@among("abcd", without_company)
+async def set_of_one_site(plan: Plan, sites: list[Site]) -> bool:
     """Bind a site alone, so that it has no peer and no mask."""
-    plan = masked_plan("abcd")
-
-    async def scene(folder: Path) -> bool:
-        sites = await agreed(plan, folder)
-        upload = await ask_for(sites[0], 0, 0, "a")
-        if not upload:
-            _refused(sites[0])
-            return False
-        return found(total(plan, [upload])[0], sites[0].update())
-
-    return played(scene, weakened, without_company)
+    upload = await ask_for(sites[0], 0, 0, "a")
+    if not upload:
+        _refused(sites[0])
+        return False
+    return found(total(plan, [upload])[0], sites[0].update())
 
 
 @contextmanager
@@ -224,68 +196,53 @@ def one_honest_site(weakened: bool) -> bool:
     return played(scene, weakened, without_two_honest_sites)
 
 
-def set_without_the_site_itself(weakened: bool) -> bool:
+@among("abcd", without_being_a_contributor)
+async def set_without_the_site_itself(plan: Plan, sites: list[Site]) -> bool:
     """Have a mask for a set that it is not in: the others can take off all its masks."""
-    plan = masked_plan("abcd")
-
-    async def scene(folder: Path) -> bool:
-        sites = await agreed(plan, folder)
-        upload = await ask_for(sites[0], 0, 0, "bcd")
-        if not upload:
-            _refused(sites[0])
-            return False
-        # b, c and d each report the key that they share with a.
-        keys = {site.name: masking_of(site)._secret.pair_keys["a"] for site in sites[1:]}
-        seen = masking_of(sites[0])._transcript
-        return found(strip(plan, "a", ("b", "c", "d"), keys, seen, upload), sites[0].update())
-
-    return played(scene, weakened, without_being_a_contributor)
+    upload = await ask_for(sites[0], 0, 0, "bcd")
+    if not upload:
+        _refused(sites[0])
+        return False
+    # b, c and d each report the key that they share with a.
+    keys = {site.name: masking_of(site)._secret.pair_keys["a"] for site in sites[1:]}
+    seen = masking_of(sites[0])._transcript
+    return found(strip(plan, "a", ("b", "c", "d"), keys, seen, upload), sites[0].update())
 
 
-def other_parameters_for_other_sites(weakened: bool) -> bool:
+@among("abcd", without_the_position)
+async def other_parameters_for_other_sites(plan: Plan, sites: list[Site]) -> bool:
     """Send all but the victim parameters with dead units: their updates are zero, and the sum is the victim's.
 
     Source: Pasquini et al., Eluding Secure Aggregation in Federated Learning via Model Inconsistency, 2022.
     """
-    plan = masked_plan("abcd")
     dead = np.full(manifest_of(plan).parameters, 2 * DEAD, np.float32)
-
-    async def scene(folder: Path) -> bool:
-        sites = await agreed(plan, folder)
-        await collect(sites, 0, 0, "abcd")  # each site computes the first parameters itself
-        uploads = [await ask_for(sites[0], 1, 1, "abcd")]
-        uploads += [await ask_for(site, 1, 1, "abcd", dead) for site in sites[1:]]
-        sums, is_consistent = total(plan, uploads)
-        if not is_consistent:  # the round is void, and the received bytes are noise
-            near = np.abs((sums - sites[0].update(1)).astype(np.int64)) < 1 << 20
-            assert np.count_nonzero(near) < sums.size / 2
-        return is_consistent and found(sums, sites[0].update(1))
-
-    return played(scene, weakened, without_the_position)
+    await collect(sites, 0, 0, "abcd")  # each site computes the first parameters itself
+    uploads = [await ask_for(sites[0], 1, 1, "abcd")]
+    uploads += [await ask_for(site, 1, 1, "abcd", dead) for site in sites[1:]]
+    sums, is_consistent = total(plan, uploads)
+    if not is_consistent:  # the round is void, and the received bytes are noise
+        near = np.abs((sums - sites[0].update(1)).astype(np.int64)) < 1 << 20
+        assert np.count_nonzero(near) < sums.size / 2
+    return is_consistent and found(sums, sites[0].update(1))
 
 
-def other_parameters_for_the_same_step(weakened: bool) -> bool:
+@among("abcd", without_a_memory)
+async def other_parameters_for_the_same_step(plan: Plan, sites: list[Site]) -> bool:
     """After the real sum, repeat the step with dead units, at once and after a restart."""
-    plan = masked_plan("abcd")
     dead = np.full(manifest_of(plan).parameters, 2 * DEAD, np.float32)
-
-    async def scene(folder: Path) -> bool:
-        sites = await agreed(plan, folder)
-        await collect(sites, 0, 0, "abcd")
-        uploads = [await ask_for(site, 0, 1, "abcd", dead) for site in sites]
-        if all(uploads):
-            return not total(plan, uploads)[0].any()  # the coordinator chose what each site sent
-        assert uploads == [[], [], [], []]
-        await restart(sites)
-        await agree(sites, key_session=2)
-        assert [await ask_for(site, 0, 1, "abcd", dead) for site in sites] == [[], [], [], []]
-        for site in sites:
-            reasons = [entry["reason"] for entry in site.records("coordinator_refused")]
-            assert reasons == ["other parameters for the same step"] * 2
-            assert len(site.chunks) == 1
-        return False
-
-    return played(scene, weakened, without_a_memory)
+    await collect(sites, 0, 0, "abcd")
+    uploads = [await ask_for(site, 0, 1, "abcd", dead) for site in sites]
+    if all(uploads):
+        return not total(plan, uploads)[0].any()  # the coordinator chose what each site sent
+    assert uploads == [[], [], [], []]
+    await restart(sites)
+    await agree(sites, key_session=2)
+    assert [await ask_for(site, 0, 1, "abcd", dead) for site in sites] == [[], [], [], []]
+    for site in sites:
+        reasons = [entry["reason"] for entry in site.records("coordinator_refused")]
+        assert reasons == ["other parameters for the same step"] * 2
+        assert len(site.chunks) == 1
+    return False
 
 
 ATTACKS = (

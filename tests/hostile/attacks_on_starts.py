@@ -26,7 +26,7 @@ from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Study
 from tests.federation import Site, masked_plan, of_kind, settle
 from tests.host.starting import write_starting_file
-from tests.hostile.attack import Attack, in_copy, patched, played, scratch
+from tests.hostile.attack import Attack, as_attack, in_copy, patched, scratch
 from tests.hostile.attacks_on_rounds import asked, joined
 from tests.laws.catalogue import catalogue_plan, rows_at
 from tests.rehearsal.study import made_up_identity
@@ -58,18 +58,15 @@ def imprint() -> Vector:
     return np.concatenate([weights, -np.linspace(0.0, 4.0, NEURONS, dtype=np.float32)])
 
 
-def first_parameters_of_the_coordinator(weakened: bool) -> bool:
+@as_attack(with_any_first_parameters)
+async def first_parameters_of_the_coordinator(folder: Path) -> bool:
     """Have a site train from a layer that separates its rows by thresholds."""
-
-    async def scene(folder: Path) -> bool:
-        site = await joined(folder, masked_plan("abc", **PLAN))
-        answers = of_kind(await site.tell(*asked(0, vector=imprint())), Chunk)
-        if not answers:
-            (record,) = site.records("coordinator_refused")
-            assert record["reason"] == "first parameters that are not the plan's"
-        return bool(answers)
-
-    return played(scene, weakened, with_any_first_parameters)
+    site = await joined(folder, masked_plan("abc", **PLAN))
+    answers = of_kind(await site.tell(*asked(0, vector=imprint())), Chunk)
+    if not answers:
+        (record,) = site.records("coordinator_refused")
+        assert record["reason"] == "first parameters that are not the plan's"
+    return bool(answers)
 
 
 def with_any_starting_file() -> AbstractContextManager[None]:
@@ -82,37 +79,31 @@ def with_any_starting_file() -> AbstractContextManager[None]:
     return patched(permission, refusals=permissive)
 
 
-def starting_file_of_the_researcher(weakened: bool) -> bool:
+@as_attack(with_any_starting_file)
+async def starting_file_of_the_researcher(folder: Path) -> bool:
     """Have a site approve a plan whose file holds the layer that separates rows by thresholds."""
     crafted = imprint()
     values = {"input.weight": crafted[: NEURONS * COLUMNS].reshape(NEURONS, COLUMNS), "input.bias": crafted[-NEURONS:]}
-
-    async def scene(folder: Path) -> bool:
-        named = {"name": "file", "seed": 0, "sha256": write_starting_file(folder / "starting-files", values)}
-        site = Site("a", masked_plan("abc", **PLAN, start=named), folder, secure_aggregation="not-required")
-        admission, files = site.gate._admission, str(folder / "starting-files")
-        admission._hospital = admission._hospital.model_copy(update={"starting_files": files})
-        await settle()
-        await site.tell(Announcement(site.plan.run_name, site.plan.canonical))
-        if not site.records("run_joined"):
-            assert "starts from a file" in site.records("plan_refused")[0]["reason"]
-            return False
-        return bool(of_kind(await site.tell(*asked(0, vector=crafted)), Chunk))
-
-    return played(scene, weakened, with_any_starting_file)
+    named = {"name": "file", "seed": 0, "sha256": write_starting_file(folder / "starting-files", values)}
+    site = Site("a", masked_plan("abc", **PLAN, start=named), folder, secure_aggregation="not-required")
+    admission, files = site.gate._admission, str(folder / "starting-files")
+    admission._hospital = admission._hospital.model_copy(update={"starting_files": files})
+    await settle()
+    await site.tell(Announcement(site.plan.run_name, site.plan.canonical))
+    if not site.records("run_joined"):
+        assert "starts from a file" in site.records("plan_refused")[0]["reason"]
+        return False
+    return bool(of_kind(await site.tell(*asked(0, vector=crafted)), Chunk))
 
 
-def first_control_variates_of_the_coordinator(weakened: bool) -> bool:
+@as_attack(with_any_first_parameters)
+async def first_control_variates_of_the_coordinator(folder: Path) -> bool:
     """Push each site's first steps in a direction of the coordinator's, by control variates that are not 0."""
     plan = masked_plan("abc", **PLAN | {"method": {"name": "scaffold"}})
     first = manifest_of(plan).initial_parameters(plan.seed)
-
-    async def scene(folder: Path) -> bool:
-        site = await joined(folder, plan)
-        answers = await site.tell(*asked(0, vector=np.append(first, np.full_like(first, 0.5))))
-        return bool(of_kind(answers, Chunk))
-
-    return played(scene, weakened, with_any_first_parameters)
+    site = await joined(folder, plan)
+    answers = await site.tell(*asked(0, vector=np.append(first, np.full_like(first, 0.5))))
+    return bool(of_kind(answers, Chunk))
 
 
 def with_public_draws() -> AbstractContextManager[None]:

@@ -27,7 +27,7 @@ from site_agent.gate.permission import GateRefusal
 from site_agent.gate.site_rounds import Rounds
 from site_agent.trainer import worker
 from tests.federation import MadeUpTrainer, Site, Vector, identity_of, masked_plan, update_of
-from tests.hostile.attack import Attack, patched, played
+from tests.hostile.attack import Attack, as_attack, patched, played
 from tests.hostile.compared_transcripts import Working
 from tests.hostile.masking_coordinator import agree, ask_for, enter, found, total
 from tests.hostile.real_trainers import exchange_of
@@ -94,16 +94,13 @@ def in_the_open() -> AbstractContextManager[None]:
     return patched(Gate, build=build)
 
 
-def who_stops(weakened: bool) -> bool:
+@as_attack(in_the_open)
+async def who_stops(folder: Path) -> bool:
     """Find the hospital of one patient: only there the trainer reacts to the parameters."""
-
-    async def scene(folder: Path) -> bool:
-        sites = await begun(plan_for(), folder, {"c": TRIGGER})
-        for number, value in enumerate((0.0, TRIGGER, 0.0)):
-            await round_of(sites, number, value)
-        return len({tuple(visible(site)) for site in sites}) > 1
-
-    return played(scene, weakened, in_the_open)
+    sites = await begun(plan_for(), folder, {"c": TRIGGER})
+    for number, value in enumerate((0.0, TRIGGER, 0.0)):
+        await round_of(sites, number, value)
+    return len({tuple(visible(site)) for site in sites}) > 1
 
 
 def of_zeros() -> AbstractContextManager[None]:
@@ -120,17 +117,14 @@ def of_zeros() -> AbstractContextManager[None]:
     return patched(Builder, void=void)
 
 
-def difference_of_a_void(weakened: bool) -> bool:
+@as_attack(of_zeros)
+async def difference_of_a_void(folder: Path) -> bool:
     """Subtract a sum in which a site sent a void from one with its numbers, at parameters that change little else."""
-
-    async def scene(folder: Path) -> bool:
-        sites = await begun(plan_for(), folder, {"c": TRIGGER})
-        all_sites, is_whole = total(sites[0].plan, await round_of(sites, 0, 0.0))
-        without, _ = total(sites[0].plan, await round_of(sites, 1, TRIGGER))
-        assert is_whole
-        return found(all_sites - without, sites[2].update())
-
-    return played(scene, weakened, of_zeros)
+    sites = await begun(plan_for(), folder, {"c": TRIGGER})
+    all_sites, is_whole = total(sites[0].plan, await round_of(sites, 0, 0.0))
+    without, _ = total(sites[0].plan, await round_of(sites, 1, TRIGGER))
+    assert is_whole
+    return found(all_sites - without, sites[2].update())
 
 
 @contextmanager
@@ -155,21 +149,18 @@ def counted() -> Iterator[None]:
         yield
 
 
-def numbers_from_voids(weakened: bool) -> bool:
+@as_attack(counted)
+async def numbers_from_voids(folder: Path) -> bool:
     """Raise the parameters by one in each round, and read from the sums how many hospitals' numbers were passed."""
     own = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
-
-    async def scene(folder: Path) -> bool:
-        sites = await begun(plan_for(rounds=5), folder, own)
-        layout, passed = exchange_of(sites[0].plan, 0).layout, []
-        for number in range(5):
-            uploads = await round_of(sites, number, float(number))
-            check = sum(int(layout.words(chunk.body, 0)[0]) for (chunk,) in uploads) % (1 << 64)
-            assert check % (1 << 32) == len(sites)  # all masks cancelled
-            passed.append(check >> 32)
-        return passed == [0, 1, 2, 3, 4]
-
-    return played(scene, weakened, counted)
+    sites = await begun(plan_for(rounds=5), folder, own)
+    layout, passed = exchange_of(sites[0].plan, 0).layout, []
+    for number in range(5):
+        uploads = await round_of(sites, number, float(number))
+        check = sum(int(layout.words(chunk.body, 0)[0]) for (chunk,) in uploads) % (1 << 64)
+        assert check % (1 << 32) == len(sites)  # all masks cancelled
+        passed.append(check >> 32)
+    return passed == [0, 1, 2, 3, 4]
 
 
 def not_kept() -> AbstractContextManager[None]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -28,9 +29,12 @@ from protos.wire.messages import (
     Offer,
 )
 from protos.wire.positions import parameters_digest, position
-from tests.federation import Integers, Site, Vector, of_kind, settle, sites_of
+from tests.federation import Integers, Site, Vector, masked_plan, of_kind, settle, sites_of
+from tests.hostile.attack import Weakened, as_attack
 from tests.protos.masking.whole_vectors import mask_whole
 from tests.rehearsal.study import offer
+
+Scene: TypeAlias = Callable[..., Coroutine[Any, Any, bool]]  # of a plan, its sites and what else the attack is given
 
 
 async def enter(sites: Sequence[Site]) -> None:
@@ -57,6 +61,21 @@ async def agreed(plan: Plan, folder: Path) -> list[Site]:
     await enter(sites)
     await agree(sites)
     return sites
+
+
+def among(names: str, weakened: Weakened) -> Callable[[Scene], Callable[..., bool]]:
+    """Make an attack of a scene among these sites, once they have masking keys in a run."""
+
+    def made(scene: Scene) -> Callable[..., bool]:
+        @as_attack(weakened)
+        @wraps(scene)
+        async def begun(folder: Path, **more: Any) -> bool:
+            plan = masked_plan(names)
+            return await scene(plan, await agreed(plan, folder), **more)
+
+        return begun
+
+    return made
 
 
 async def ask_for(

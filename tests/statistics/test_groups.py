@@ -19,6 +19,7 @@ from site_agent.trainer.statistics.concept_frame import concept_frame
 from tests.for_each import for_each
 from tests.statistics.federations import CONCEPTS, frames_of, patients, results_of, statistics_plan, studies_of
 from tests.statistics.test_regression import regression
+from tests.statistics.test_statistics_page import HEAD
 
 
 def table_one(*columns: str, by: str | None = None) -> dict[str, Any]:
@@ -50,18 +51,24 @@ def test_groups_and_all_are_those_of_the_pooled_table(seed: int) -> None:
             assert {code: one["rows"] for code, one in stage["codes"].items()} == own.stage.value_counts().to_dict()
 
 
-def test_a_small_cell_of_one_site_makes_its_column_void_for_all() -> None:
-    """Neither this group is printed, nor the other one, which would give it with a total. Other columns stand."""
+@pytest.mark.parametrize(("column", "usual"), [("stage", "I"), ("lactate", 1.0)])
+def test_a_small_cell_of_one_site_makes_its_column_void_for_all(column: str, usual: object) -> None:
+    """Neither this group is printed, nor the other one, which would give it with a total. Other columns stand.
+
+    A cell of a number is void if few patients have another value than most. Its row is still that of a number.
+    """
     table = patients(1)
-    few = table.index[(table.site == 2) & (table.sex == "male") & (table.stage == "III")]
-    table.loc[few[3:], "stage"] = "I"
-    plan = statistics_plan(table_one("stage", "pressure", by="sex"))
+    few = table.index[(table.site == 2) & (table.sex == "male") & (table[column] != usual)]
+    table.loc[few[3:], column] = usual
+    plan = statistics_plan(table_one(column, "pressure", by="sex"))
 
     (found,) = results_of(plan, frames_of(plan, table))
 
-    stage = found["columns"]["stage"]
-    assert set(stage["sex=male"]) == set(stage["sex=female"]) == set(stage["all"]) == {"void"}
+    void = found["columns"][column]
+    assert set(void["sex=male"]) == set(void["sex=female"]) == set(void["all"]) == {"void"}
     assert found["columns"]["pressure"]["sex=male"]["rows"] == (table.sex == "male").sum()
+    page = statistics_page(HEAD | {"analyses": [found]})
+    assert [f"{column}: {kind}" in page for kind in ("n (%)", "mean (SD)")] == [column == "stage", column == "lactate"]
 
 
 @for_each("seed", range(30))
@@ -93,8 +100,7 @@ def test_rows_that_a_contract_leaves_out_are_counted(tmp_path: Path) -> None:
     (found,) = results_of(plan, {name: concept_frame(plan, table, name, 10) for name in plan.site_names})
 
     assert (found["columns"]["age"]["all"]["rows"], found["rows that take no part"]) == (160, 80)
-    head = {"study": "s", "version": 1, "plan_digest": "ab", "run": "s-1", "sites": ["one"]}
-    assert "80 further rows" in statistics_page(head | {"analyses": [found]})
+    assert "80 further rows" in statistics_page(HEAD | {"analyses": [found]})
 
 
 def test_a_plan_whose_sums_differ_by_one_hospital_or_one_group_is_refused() -> None:
@@ -112,6 +118,9 @@ def test_a_plan_whose_sums_differ_by_one_hospital_or_one_group_is_refused() -> N
     curve = {"time": "days", "event": "died", "by": "sex", "grid": 50.0, "to": 900.0}
     with pytest.raises(ValueError, match="described twice"):
         statistics_plan(table_one("died", by="sex"), {"name": "another", "curve": curve})
+    knots = [regression(name, terms=["age"], splines={"age": [40.0, at, 60.0]}) for name, at in (("a", 50), ("b", 51))]
+    with pytest.raises(ValueError, match="age has two sets"):
+        statistics_plan(*knots)
     plan = statistics_plan(table_one("age"), concepts=concepts, fewest_sites=3)
     table = patients(2)
     (found,) = results_of(plan, frames_of(plan, table))
@@ -147,6 +156,3 @@ def test_a_notebook_has_the_same_numbers() -> None:
     numbered = json.loads(json.dumps(keys).replace('"III"', '"3"').replace('"II"', '"2"').replace('"I"', '"1"'))
     sites = {name: table.assign(stage=stages)[table.site == k] for k, name in enumerate(plan.site_names)}
     assert simulate(numbered, sites)[1]["terms"][0] == found[1]["terms"][0]
-    curve = {"name": "survival", "curve": {"time": "days", "event": "died", "grid": 50.0, "to": 900.0}}
-    (refused,) = simulate(statistics_plan(curve), dict.fromkeys(plan.site_names, table.assign(who=0)), patient="who")
-    assert "several rows" in refused["refused"].split(". ")[0]

@@ -98,9 +98,25 @@ def test_the_csv_is_tidy_and_a_median_has_its_unit() -> None:
     assert hazards["ratio"] in header
     for term, line in zip(hazards["terms"], lines, strict=False):
         assert f"[{np.exp(term['low']):.4g}, {np.exp(term['high']):.4g}]" in line
-    for group, line in zip(survival["groups"], [*results_as_lines([survival | {"unit": "weeks"}])][1:], strict=False):
-        assert groups.loc[group["group"], "estimate"] == group["median"]["value"]
-        assert f"median in weeks {group['median']['value']} [{group['median']['low']}, " in line
+    header, *lines = [*results_as_lines([survival | {"unit": "weeks"}])][1:]
+    assert "weeks" in header
+    for group, line in zip(survival["groups"], lines, strict=False):
+        assert groups.loc[group["group"], "estimate"] == (median := group["median"])["value"]
+        assert f"{median['value']:g}  [{median['low']:g}, " in line
+
+
+def test_a_spline_is_shown_by_its_test_and_its_knots() -> None:
+    """A hazard ratio of one of its columns says nothing: neither terminal nor CSV has it, nor a knot against itself."""
+    model = {"terms": ["age", "sex"], "splines": {"age": [45.0, 55.0, 65.0]}}
+    plan = statistics_plan({"name": "survival", "cox": {"time": "days", "event": "died", **model}})
+    found = results_of(plan, frames_of_plan(plan, patients(0)))
+
+    lines, table = [*results_as_lines(found)][3:], pd.read_csv(io.StringIO(results_as_csv(found)))
+
+    named_first = "sex=male", "age 45 against", "age 65 against", "age  ", "age, not", "proportional"
+    assert all(line.startswith(f"  {name}") for name, line in zip(named_first, lines, strict=True))
+    assert len({line.find("]") for line in lines[:3]}) == 1
+    assert table[table.statistic == "hazard ratio"].term.to_list() == ["sex=male"]
 
 
 def test_numbers_at_risk_stand_where_they_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +162,7 @@ def test_a_hospital_gets_its_own_estimates_of_every_model() -> None:
 
 
 def test_a_page_names_what_it_counts() -> None:
-    """F tests of linear models, rows of patients under robust errors, exposures of 0, and rows beside products."""
+    """F tests, rows of patients under robust errors, exposures of 0, rows beside products, totals of a rate."""
     table = patients(4).assign(patient=lambda rows: np.arange(len(rows)) // 2)
     table.loc[::40, "days"] = 0.0
     plan = statistics_plan(
@@ -159,8 +175,10 @@ def test_a_page_names_what_it_counts() -> None:
     pages = [statistics_page(HEAD | {"analyses": [one]}) for one in found]
 
     shown = ">F</th>", "joint test of one of its columns", f"of {len(table) // 2} patients of", "exposure above 0"
+    counted = table[(table.days > 0) & ~table.sex.isna()]
+    shown += (f"{counted.admissions.sum():,.0f} admissions in {counted.days.sum():,.0f} days",)
     assert [[one in page for one in shown] for page in pages] == [
-        [True, True, False, True], [False, False, True, True], [False, False, False, True],
+        [True, True, False, True, False], [False, False, True, True, False], [False, False, False, True, True],
     ]  # fmt: skip
 
 

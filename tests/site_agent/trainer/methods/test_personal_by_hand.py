@@ -27,6 +27,18 @@ def _share(own: dict[str, Values], *names: str) -> tuple[Values, dict[str, Value
     return shared, {site: values | shared for site, values in own.items()}
 
 
+def _trained(federation: Federation, own: dict[str, Values], *names: str, first: int = 0) -> dict[str, Values]:
+    """Each site's values after three rounds in which it trains all of them, and these parts become their mean."""
+    for number in range(first, first + 3):
+        federation.round(number)
+        own = {site: descended(loss, own[site], STEPS) for site, loss in SITES.items()}
+        for site in SITES:
+            check(federation.own(site), own[site])
+        shared, own = _share(own, *names)
+        check(federation.shared, shared)
+    return own
+
+
 @by_network
 def test_ditto(network: dict[str, Any]) -> None:
     """The shared model is FedAvg's; v -= lr * (grad(v) + strength * (v - x)) beside it, never reset."""
@@ -121,13 +133,7 @@ def test_fedper_and_lg_fedavg(method: str, shared_parts: tuple[str, ...], privat
     federation, own = _begin({"name": method}, architecture=DEEP, **keys)
     assert not torch.equal(own["ahus"][private], own["berlin"][private])
 
-    for number in range(3):
-        federation.round(number)
-        own = {site: descended(loss, own[site], STEPS) for site, loss in SITES.items()}
-        for site in SITES:
-            check(federation.own(site), own[site])
-        shared, own = _share(own, *shared_parts)
-        check(federation.shared, shared)
+    own = _trained(federation, own, *shared_parts)
     federation.finish()
 
     for site in SITES:
@@ -231,11 +237,7 @@ def test_player_fl(threshold: float) -> None:
         assert answer.updates.size == 0
         assert [scalar / 2**52 for scalar in answer.scalars] == pytest.approx(expected, rel=1e-4)
     assert federation.run.course.sensitivities == pytest.approx([sum(both) for both in zip(*each, strict=True)], 1e-4)
-    for number in range(1, 4):
-        federation.round(number)
-        own = {site: descended(loss, own[site], STEPS) for site, loss in SITES.items()}
-        shared, own = _share(own, *names)
-        check(federation.shared, shared)
+    own = _trained(federation, own, *names, first=1)
     federation.finish()
 
     for site in SITES:
@@ -249,8 +251,4 @@ def test_player_fl_random(seed: int) -> None:
     names = tuple(federation.run.manifest.layers)
     assert names in (("input.layer1",), ("input.layer1", "body.layer2"))
 
-    for number in range(3):
-        federation.round(number)
-        own = {site: descended(loss, own[site], STEPS) for site, loss in SITES.items()}
-        shared, own = _share(own, *names)
-        check(federation.shared, shared)
+    _trained(federation, own, *names)

@@ -1,0 +1,85 @@
+"""What only a hospital's own people read of a statistics plan: why it did not answer, and questions about units."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from global_layers import simulate
+from global_layers.one_process import run_rounds
+from protos.statistics.printed_results import RESULTS_HTML
+from site_agent.commands.site_page_commands import results
+from site_agent.desk.results.statistics_results import OWN_JSON, STATISTICS, write_results
+from site_agent.trainer.statistics.statistics_study import StatisticsStudy
+from tests.site_agent.trainer.test_statistics import site
+from tests.statistics.federations import frames_of, patients, statistics_plan, studies_of
+from tests.statistics.test_regression import regression
+
+COX = {"name": "hazards", "cox": {"time": "days", "event": "died", "terms": ["age"]}}
+CURVE = {"name": "survival", "curve": {"time": "days", "event": "died", "grid": 50.0, "to": 900.0}}
+
+
+def told(folder: Path, study: StatisticsStudy) -> list[str]:
+    """The sentences for a hospital's own people, which its page and `site-agent results` show."""
+    hospital = site(folder / study.site)
+    write_results(hospital, study, "run")
+    written = hospital.state_path / STATISTICS / "run"
+    found: list[str] = json.loads((written / OWN_JSON).read_text())["told"]
+    page, config = (written / RESULTS_HTML).read_text(), folder / study.site / "hospital.yaml"
+    shown = CliRunner().invoke(results, ["--config", str(config)]).output
+    assert all(escape(one) in page and one in shown for one in found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("analysis", "column", "code", "rows", "named"),
+    [
+        (regression(terms=["stage"]), "stage", "III", 1, "stage=III (3)"),
+        (regression(terms=["age"]), "died", "yes", 1, "died"),
+        (COX, "died", "yes", 1, "died"),
+        (COX, None, None, 2, ""),
+        (CURVE, None, None, 2, ""),
+    ],
+)
+def test_a_refusal_says_at_each_hospital_whether_its_own_rows_are_the_reason(
+    tmp_path: Path, analysis: dict[str, Any], column: str | None, code: str | None, rows: int, named: str
+) -> None:
+    """The second hospital has three rows of a code, or two of each patient. Only it reads so, with code and count."""
+    table = patients(0).assign(patient=lambda rows: np.arange(len(rows)))
+    own = table.site == 1
+    table.loc[own, "patient"] //= rows
+    if column is not None:
+        few = table.index[own & (table[column] == code)]
+        table.loc[few[3:], column] = "no" if column == "died" else "I"
+    plan = statistics_plan(analysis)
+    studies = studies_of(plan, frames_of(plan, table, patients="patient"))
+    run_rounds(plan, studies)
+
+    sentences = {name: told(tmp_path, study) for name, study in studies.items()}
+
+    first, second, *others = plan.site_names
+    (reason,) = studies[second].reasons.values()
+    assert [reason in words for (words,) in sentences.values()] == [False, True, False, False]
+    assert named in reason
+    assert all(sentences[name] == sentences[first] for name in others)
+    (refused,) = simulate(plan, {name: table[table.site == k] for k, name in enumerate(studies)}, patient="patient")
+    assert refused["refused"] == f"{second}: {reason}"
+
+
+def test_a_question_about_a_unit_is_asked_on_the_own_page_alone(tmp_path: Path) -> None:
+    """The others, and hospitals whose ages are in the plan's unit, read nothing."""
+    table, plan = patients(0), statistics_plan(regression(terms=["age"]))
+    table["age"] = table.age.where(table.site != 1, table.age / 12)
+    studies = studies_of(plan, frames_of(plan, table))
+    run_rounds(plan, studies)
+
+    found = [told(tmp_path, study) for study in studies.values()]
+
+    assert [len(one) for one in found] == [0, 1, 0, 0]
+    assert found[1] == [*studies[plan.site_names[1]].other_units()]
