@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import compress, islice
 from typing import assert_never
+
+import numpy as np
 
 from protos.plan.analyses import (
     Analysis,
     CoxAnalysis,
     CurveAnalysis,
+    Frame,
     Model,
     RegressionAnalysis,
     TableOneAnalysis,
@@ -17,8 +21,10 @@ from protos.plan.analyses import (
 )
 from protos.plan.concepts import Concept
 from protos.plan.statistics_plan import StatisticsPlan
-from protos.statistics.design import event_of
+from protos.statistics.design import event_of, in_words
+from protos.wire.messages import Stage
 from site_agent.desk.plan_review import Section, Table
+from site_agent.trainer.requests import Asked
 
 _RATIOS = {"binomial": "odds ratios", "gaussian": "differences", "poisson": "rate ratios"}
 
@@ -48,6 +54,21 @@ def reversed_events(plan: StatisticsPlan) -> Iterator[str]:
         codes = getattr(concept_named(plan.concepts, name), "codes", ())
         if codes and ColumnDraft(name, ".", 2 * codes).event == codes[0]:
             yield f"{name}={codes[1]} is the event, because it is the second code. Is the order of the codes right?"
+
+
+def void_analyses(plan: StatisticsPlan, frame: Frame, site: str) -> Iterator[str]:
+    """Yield which analyses a site's own rows will make void, by what its trainer would send first. Nothing is sent."""
+    from site_agent.trainer.statistics.statistics_study import StatisticsStudy
+
+    study = StatisticsStudy(plan, frame, site=site, secret=b"")
+    nothing = np.zeros(plan.tensor.number_count, np.float32)
+    numbers = iter(study.train(Asked(round=0, stage=Stage.STATISTICS), nothing).scalars)
+    for one, arithmetic in zip(plan.analyses, plan.arithmetics, strict=True):
+        _, *own = islice(numbers, 1 + len(arithmetic.first))
+        flagged = (number.name.partition("sites with ") for number in compress(arithmetic.first, own))
+        few = [name for before, is_flag, name in flagged if is_flag and not before]
+        if reason := study.reasons.get(one.name) or (few and f"It has {in_words(few)}."):
+            yield f"This hospital will make {one.name} void for all, in whole or in part. {reason}"
 
 
 def _rules(plan: StatisticsPlan) -> Iterator[str]:

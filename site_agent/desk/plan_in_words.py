@@ -107,13 +107,9 @@ def _masking(plan: Plan) -> Iterator[str]:
         yield "Masking is off. Therefore the coordinator can read the numbers of this hospital."
         return
     yield (
-        f"Masking hides this hospital's numbers. The coordinator reads only the sum over the {len(plan.site_names)} "
-        f"hospitals. Masking fails if more than {plan.assumed_colluders} of these hospitals work together with the "
-        "coordinator."
-    )
-    yield (
-        "Masking does not protect the sum over the hospitals. The coordinator and all these hospitals see this sum and "
-        "the result."
+        "Masking hides this hospital's numbers. The coordinator and all hospitals read only the sum over the "
+        f"{len(plan.site_names)} hospitals, and the result. Masking fails if more than {plan.assumed_colluders} of "
+        "these hospitals work together with the coordinator."
     )
 
 

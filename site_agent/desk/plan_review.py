@@ -131,9 +131,8 @@ def _who(plan: Plan) -> Section:
         sentences.append(
             f"{len(plan.receiving_sites)} of the listed sites only receive results. Such a receiving site sends no "
             "number, so no sum includes a number of this site. A receiving site sees the same sums as every "
-            "contributing site. If a receiving site contributed to a later plan, the other sites could subtract this "
-            "run's sums from the later sums. The difference would reveal the contribution of the receiving site. "
-            "Therefore the other sites refuse a later plan to which a receiving site contributes."
+            "contributing site. The other sites refuse a later plan to which a receiving site contributes, because the "
+            "difference of both sums would be its own contribution."
         )
     sentences.append(
         "The same sites take part in every round. If a site loses its connection, all others wait for that site."
@@ -168,7 +167,6 @@ def _rounds(plan: Plan) -> Iterator[str]:
         return
     if plan.privacy is not None:
         yield "1 round of statistics: this site sends sums for a regression on the common columns, with random noise."
-        yield "The run has no other round, so nothing else is sent."
         return
     if isinstance(plan, PriorPlan):
         yield "1 round of statistics: this site sends only the numbers in the tables below, for each common column."
@@ -281,40 +279,26 @@ def _of_three(prior: PriorPlan) -> Iterator[str]:
         "fewest_sites is 4."
     )
     yield (
-        "Each of the three hospitals can subtract its own numbers from the sum, and then has the sum of the two other "
-        "hospitals. The sum of two hospitals shows the means and spreads of their values. The sum also shows how their "
-        "columns depend on each other and on the outcome."
-    )
-    yield (
-        "If the two other hospitals share their numbers with each other, they can compute this hospital's numbers. "
-        "Approve the plan only if this hospital accepts this risk. Otherwise ask for a plan in which at least four "
-        "sites record each concept, or for a plan with the key `privacy`, which adds random noise."
+        "Two of the three can together compute the third's numbers, and each alone the sum of the two others. Approve "
+        "the plan only if this hospital accepts this risk. Otherwise ask for a plan in which at least four sites "
+        "record each concept, or for one with the key `privacy`, which adds random noise."
     )
 
 
 def _of_prior(prior: PriorPlan) -> Iterator[str]:
     columns, concepts = len(prior.columns), len(prior.concepts)
-    yield (
-        f"Every site receives the sums over all sites. The sums are for {columns} columns, which encode {concepts} "
-        "concepts."
-    )
+    yield f"Every site receives the sums over all sites, for {columns} columns that encode {concepts} concepts."
     if prior.private is not None:
         yield (
             "Each site adds random noise to its numbers. The noise is too small to protect patients if more than "
             f"{prior.private.colluders} of the sites secretly work together. To standardise the columns, the sites use "
             "the ranges, typical values and spreads in the plan."
         )
-        yield "Each site computes the coefficients of the model from the sums with noise."
-        yield "No round of this plan measures whether these coefficients improve the predictions."
         return
     yield from _of_three(prior)
     yield (
         f"If at one site fewer than {FEWEST_ROWS} values of a column differ from the most frequent value, or fewer "
         "rows have a code, no site uses this column."
-    )
-    yield (
-        "Each site computes the coefficients of the model from the sums. The report of every site shows the "
-        "coefficients with their standard errors."
     )
 
 
@@ -327,10 +311,7 @@ def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]
             f"{limit} Each site adds noise. The noise is enough for all {training.rounds} rounds, if at most "
             f"{plan.assumed_colluders} of the sites secretly work together."
         )
-    yield (
-        f"Each sum is divided by {training.promise.patients}, the number of patients that the plan declares. A site "
-        "sends no other number: no count of patients, no loss and no gain."
-    )
+    yield f"Each sum is divided by {training.promise.patients}, the number of patients that the plan declares."
 
 
 def _of_columns(plan: NetworkPlan) -> Iterator[str]:
@@ -353,7 +334,6 @@ def _choices(plan: NetworkPlan | PriorPlan) -> Iterator[str]:
         yield from _of_private_training(plan, plan.private_training)
     yield f"Every site keeps the model {_KEPT[plan.checkpoint]} (checkpoint: {plan.checkpoint})."
     yield from network_terms(plan)
-    yield "A report shows how much this site gained by joining. The report is not sent and stays at this site."
 
 
 def network_terms(plan: NetworkPlan) -> Iterator[str]:

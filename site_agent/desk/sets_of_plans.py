@@ -18,11 +18,11 @@ from protos.masking.answered_sets import answer_of, why_unlike
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.plan.statistics_plan import StatisticsPlan
+from site_agent.desk.analyses_in_words import void_analyses
 from site_agent.desk.plan_review import OCCASIONS, Section, counted, largest
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract import find_contract
 
-_HEADING: Final = "This table and other studies"
 _ARE_NAMES: Final = ("study", "version", "question", "timing", "sites", "what is sent")
 _ARE_LISTED: Final = ("concepts", "columns", "analyses")
 _MOST_NAMED: Final = 12  # changes in one sentence
@@ -57,11 +57,11 @@ def compared_with_others(plan: Plan, others: Iterable[Plan], allowed: Iterable[s
             sentences.append(
                 f"This site takes part in both only if `site-agent approve` names {other.run_name} with --beside."
             )
-    return Section(_HEADING, tuple(sentences)) if sentences else None
+    return Section("This table and other studies", tuple(sentences)) if sentences else None
 
 
 def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
-    """Yield a section on this site's rows: values that a statistics plan cuts, and differences from earlier studies.
+    """Yield a section on this site's rows: cut values, analyses that will be void, differences from earlier studies.
 
     Nothing is yielded if this user cannot read the contract.
     """
@@ -77,8 +77,10 @@ def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
     sentences, wrong = list[str](), None
     try:
         table = read_table(Path(hospital.data.table), contract, scratch=hospital.scratch_path)
-        _, (used, cell, patients) = statistics_rows(hospital, plan, table)
+        frame, (used, cell, patients) = statistics_rows(hospital, plan, table)
         sentences += cut_in_words(plan, used)
+        if plan.privacy is None:
+            sentences += void_analyses(plan, frame, hospital.site)
         found = list[Compared]()
         if plan.privacy is None and (memory / RECORDS).exists():
             with closing(Store(memory / RECORDS, exists=True)) as store:

@@ -53,10 +53,7 @@ def test_groups_and_all_are_those_of_the_pooled_table(seed: int) -> None:
 
 @pytest.mark.parametrize(("column", "usual"), [("stage", "I"), ("lactate", 1.0)])
 def test_a_small_cell_of_one_site_makes_its_column_void_for_all(column: str, usual: object) -> None:
-    """Neither this group is printed, nor the other one, which would give it with a total. Other columns stand.
-
-    A cell of a number is void if few patients have another value than most. Its row is still that of a number.
-    """
+    """Neither this group is printed, nor the other one, which would give it with a total. Other columns stand."""
     table = patients(1)
     few = table.index[(table.site == 2) & (table.sex == "male") & (table[column] != usual)]
     table.loc[few[3:], column] = usual

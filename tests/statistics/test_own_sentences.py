@@ -15,6 +15,7 @@ from global_layers import simulate
 from global_layers.one_process import run_rounds
 from protos.statistics.printed_results import RESULTS_HTML
 from site_agent.commands.site_page_commands import results
+from site_agent.desk.analyses_in_words import void_analyses
 from site_agent.desk.results.statistics_results import OWN_JSON, STATISTICS, write_results
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 from tests.site_agent.trainer.test_statistics import site
@@ -58,7 +59,8 @@ def test_a_refusal_says_at_each_hospital_whether_its_own_rows_are_the_reason(
         few = table.index[own & (table[column] == code)]
         table.loc[few[3:], column] = "no" if column == "died" else "I"
     plan = statistics_plan(analysis)
-    studies = studies_of(plan, frames_of(plan, table, patients="patient"))
+    frames = frames_of(plan, table, patients="patient")
+    studies = studies_of(plan, frames)
     run_rounds(plan, studies)
 
     sentences = {name: told(tmp_path, study) for name, study in studies.items()}
@@ -67,6 +69,7 @@ def test_a_refusal_says_at_each_hospital_whether_its_own_rows_are_the_reason(
     (reason,) = studies[second].reasons.values()
     assert [reason in words for (words,) in sentences.values()] == [False, True, False, False]
     assert named in reason
+    assert [len([*void_analyses(plan, frame, name)]) for name, frame in frames.items()] == [0, 1, 0, 0]  # the review
     assert all(sentences[name] == sentences[first] for name in others)
     (refused,) = simulate(plan, {name: table[table.site == k] for k, name in enumerate(studies)}, patient="patient")
     assert refused["refused"] == f"{second}: {reason}"

@@ -105,7 +105,8 @@ def test_a_cell_that_is_too_small_makes_its_column_void(
     """The stricter of plan and policy decides. Not even the large code is sent, so no count follows from a total."""
     hospital = site(tmp_path, smallest_cell=policy_says)
 
-    numbers = own_numbers(hospital, asking(SEX, AGE, smallest_cell=plan_says), tmp_path)
+    plan = asking(SEX, AGE, smallest_cell=plan_says)
+    numbers = own_numbers(hospital, plan, tmp_path)
 
     assert numbers[1] == sexes[0]
     if numbers[1]:  # void: secret random numbers, such as no table of this size gives
@@ -114,6 +115,7 @@ def test_a_cell_that_is_too_small_makes_its_column_void(
         assert list(numbers[2:5]) == sexes[1:]
     is_small = max(plan_says, policy_says) > 9  # of the ages within the range
     assert (numbers[7], max(numbers[8:10]) > 1 << 10) == (is_small, is_small)
+    assert len(reviewed(hospital, plan)) == 1 + numbers[1]  # beside the cut age, if a column is void
 
 
 def test_a_column_that_the_contract_lacks_stops_before_the_first_round(tmp_path: Path) -> None:
