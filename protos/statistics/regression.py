@@ -111,9 +111,9 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
 
     @cached_property
     def counted(self) -> tuple[Number, ...]:
-        """Rows, sites and moments."""
+        """Rows, sites whose outcome varies, sites with rows, and moments."""
         rows, moments = self._size.largest_rows, ("sum of outcomes", "squares of outcomes", "sum of exposures")
-        counts = {"rows": rows, "patients": rows, "sites": 1, "rows that take no part": rows}
+        counts = {"rows": rows, "patients": rows, "sites": 1, "intercepts": 1, "rows that take no part": rows}
         sums = (Number(name, rows * SUM_SCALE, SUM_SCALE) for name in moments)
         return (*(Number(name, bound) for name, bound in counts.items()), *sums)
 
@@ -186,11 +186,11 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         varies = rows.adds and not (isinstance(self._outcome, NumberConcept) and len(np.unique(outcomes)) == 1)
         is_scale = self._model.family == "gaussian"  # and no number of events
         total, squares = rough_moments(outcomes) if is_scale else (float(outcomes.sum()), float(outcomes @ outcomes))
-        patients = len(np.unique(rows.patients))
         return [
             number,
-            patients,
+            len(np.unique(rows.patients)),
             varies,
+            number > 0,
             frame.rows + frame.left_out - number,
             total,
             squares,
@@ -358,7 +358,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         return degrees, -2.0 * float(sums.last[0]) / degrees
 
     def _parameters(self, sums: AnnouncedPart) -> float:
-        return self._columns + (1.0 if self._is_common else self._count(sums, "sites"))
+        return self._columns + (1.0 if self._is_common else self._count(sums, "intercepts"))
 
     def _covariance(self, sums: AnnouncedPart) -> tuple[Float64, float | None]:
         """Return the covariance of the standardised estimates, and degrees of freedom of t."""

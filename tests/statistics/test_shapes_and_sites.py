@@ -191,3 +191,6 @@ def test_a_nearly_perfect_fit_has_estimates_and_no_comparison() -> None:
 
     assert found["terms"][0]["estimate"] == pytest.approx(1.0, abs=1e-3)
     assert found["terms"][0]["between_sites"] is None
+    table.loc[table.site == table.site[0], "pressure"] = 120.0  # of a hospital with an intercept nonetheless
+    (found,) = results_of(plan, frames_of(plan, table))
+    assert found["degrees of freedom"] == found["rows"] - len(found["terms"]) - 6
