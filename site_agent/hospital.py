@@ -101,7 +101,6 @@ class Split(Document):
     seed: int = Field(ge=0, lt=1 << 32)
     test_share: float = Field(default=0.33, gt=0, lt=1)
     validation_share: float = Field(default=0.1, gt=0, lt=1)
-    stratified: Literal[True] = True
 
 
 class Data(Document):

@@ -76,7 +76,7 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # lowers another ceiling.
 CEILINGS: Final = {
     "package_lines": 48_270, "audited_lines": 5_987, "beside_a_round_lines": 19_092, "test_lines": 54_475,
-    "benchmark_lines": 6_690, "doc_words": 28_830, "plan_keys": 20,
+    "benchmark_lines": 6_690, "doc_words": 28_815, "plan_keys": 20,
     "protos.plan": 5_535, "protos.statistics": 3_070, "protos.wire": 1_005, "protos.masking": 557,
     "protos.privacy": 236, "protos.numbers": 532, "protos": 156, "host": 2_385, "pki": 1_996,
     "coordinator.rounds": 2_160, "coordinator.storage": 710, "coordinator.network": 1_130,

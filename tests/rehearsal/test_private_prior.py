@@ -51,7 +51,6 @@ def _check_site(home: Path) -> None:
     row = "row, because the contract has no patient column"
     assert prior["privacy"] == {"epsilon": 1.0, "delta": 1e-5, "clip": 2.0, "unit": row}
     assert prior["guard"] is None
-    assert prior["rows_of_all_sites"] is None
     shown = json.loads(command("site-agent", "privacy", "--config", home / "hospital.yaml", "--json"))
     assert shown["year"] == pytest.approx(1.0, rel=1e-6)
     assert "epsilon 1 of 1" in command("site-agent", "privacy", "--config", home / "hospital.yaml")

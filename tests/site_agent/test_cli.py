@@ -32,7 +32,7 @@ HOSPITAL: dict[str, Any] = {
     "data": {
         "table": "table.csv",
         "contract": "contract.yaml",
-        "split": {"seed": 0, "test_share": 0.33, "validation_share": 0.1, "stratified": True},
+        "split": {"seed": 0, "test_share": 0.33, "validation_share": 0.1},
         "unaccepted_warnings": "tell",
     },
     "training": {"threads": 1, "siloed_baseline": True},

@@ -45,14 +45,10 @@ _STILL: Final = 1e-7
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FittedJoin:
-    """A joined model, and the same two own models joined with weight 0 for the score of the other sites.
-
-    `losses` are mean losses out of fold, in the order of MODELS.
-    """
+    """A joined model, and the same two own models joined with weight 0 for the score of the other sites."""
 
     model: JoinedModel
     alone: JoinedModel
-    losses: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -104,7 +100,7 @@ def join_models(
         JoinedModel(task=task, own=own.regression, forest=own.forest, others=score, weights=each)
         for each in (np.array([*pair, 0.0]), weights)
     )
-    return FittedJoin(model=model, alone=alone, losses=tuple(float(_loss(task, one, targets).mean()) for one in said))
+    return FittedJoin(model=model, alone=alone)
 
 
 def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.generic]) -> Float64:

@@ -76,20 +76,15 @@ def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> di
     """Return facts for the report about the other sites' score: weight, benefit, coefficients, standard errors."""
     weights = dict(zip(MODELS, join.model.weights.tolist(), strict=True))
     shares = ", ".join(f"{_WORDS[name]} {100 * weight:.0f}%" for name, weight in weights.items())
-    coefficients = coefficient_facts(study.prior, known.standard, known.mapped, known.joint, known.errors)
     promise = study.plan.privacy
     return {
         "privacy": None if promise is None else promise_facts(promise, study.own),
         "sentence": f"The model is a weighted mean of three models: {shares}.",
         "weights": weights,
         "suspicions": [sentence for _, sentence in study.suspicions],
-        "out_of_fold_losses": dict(zip(MODELS, join.losses, strict=True)),
         "guard": known.guard,
         "newton_rounds": known.rounds,
-        "rows_of_all_sites": known.standard.rows,
-        "coefficients": [
-            one | {"other_sites": other} for one, other in zip(coefficients, known.others.ravel().tolist(), strict=True)
-        ],
+        "coefficients": coefficient_facts(study.prior, known.standard, known.mapped, known.joint, known.errors),
     }
 
 

@@ -18,7 +18,7 @@ from protos.plan.patient_privacy import Privacy
 from site_agent.desk.comparison.bootstrap_intervals import Compared, compare
 from site_agent.desk.comparison.calibration import calibration
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, held_out_rows, scores_of
-from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Baselines, Gain, gain_of
+from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Baselines, gain_of
 from site_agent.desk.findings.facts import drawn_facts
 from site_agent.desk.results.network_baselines import train_alone, train_placebo
 from site_agent.desk.results.saved_model import SavedModel, run_facts, save_model
@@ -104,7 +104,10 @@ def written_report(
     written = {**facts, "date": datetime.now(UTC).isoformat(timespec="seconds")}
     content = json.dumps(written, indent=2, allow_nan=False).encode()
     write_whole(hospital.state_path / "reports" / f"{run}.json", content)
-    log_report(run, gain)
+    best_here = None if gain.difference is None else gain.difference.second
+    figures = {FEDERATED: gain.federated, SILOED: gain.siloed, "best_local": best_here}
+    headline = {f"{name}_{gain.metric}": None if value is None else round(value, 4) for name, value in figures.items()}
+    structlog.get_logger().info("study_reported", run=run, **headline, verdict=gain.verdict)  # and no other number
     return facts
 
 
@@ -148,11 +151,3 @@ def compared(
         "differences": {name: results.differences(FEDERATED, name) for name in models if name != FEDERATED},
         "resamples": results.resamples,
     }
-
-
-def log_report(run: str, gain: Gain) -> None:
-    """Log each model's headline metric and the verdict about the gain, and nothing else."""
-    best = None if gain.difference is None else gain.difference.second
-    figures = {FEDERATED: gain.federated, SILOED: gain.siloed, "best_local": best}
-    headline = {f"{name}_{gain.metric}": None if value is None else round(value, 4) for name, value in figures.items()}
-    structlog.get_logger().info("study_reported", run=run, **headline, verdict=gain.verdict)

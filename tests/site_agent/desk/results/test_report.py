@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protos.errors import ConfigurationError
 from site_agent.desk.comparison.evaluation import held_out_rows, scores_of
-from site_agent.desk.results import run_report, saved_model
+from site_agent.desk.results import run_report
 from site_agent.desk.results.run_report import make_report
 from site_agent.desk.results.saved_model import latest_run, load_model
 from site_agent.hospital import Hospital
@@ -104,11 +103,3 @@ def test_an_interrupted_comparison_loses_no_model(tmp_path: Path, monkeypatch: p
 
     assert latest_run(hospital.state_path) == "law-1"
     assert all(np.isfinite(array).all() for array in load_model(hospital.state_path, "law-1").values.values())
-
-
-def test_a_model_without_its_plan_is_of_another_version(tmp_path: Path) -> None:
-    """A checkpoint that is whole and still not what this program saves."""
-    saved_model.save(tmp_path / "models" / "law-1", "model", {}, {"plan": "{}"})
-
-    with pytest.raises(ConfigurationError, match="another version"):
-        load_model(tmp_path, "law-1")
