@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ _NO: Final = (
     *("0", "no", "n", "not", "non", "none", "nein", "nicht", "kein", "keine", "false", "falsch", "faux", "negative"),
     *("absent", "alive", "living", "lebt", "lebend", "censored", "benign", "control", "healthy"),
 )
-_WITH_UNIT: Final = re.compile(r"[-+<>]?\d+(?:[.,]\d+)?(\s?%|\s\S*[a-z]\S*|[a-z]([a-z]\S*|/\S+))", re.I)
+_WITH_UNIT: Final = re.compile(r"[-+<>]?\d+(?:[.,]\d+)?(\s?%|\s\S*[a-z]\S*|[a-z]([a-z]\S*|/\S+)|y)", re.I)
 _SPLIT: Final = re.compile(r"\d{2,3}/\d{2,3}|\d{1,2}[-. ]?[A-Za-z]{3,9}[-. ]?(\d\d){1,2}")  # 120/80, 13MAY2024
 _WITH_DIGIT: Final = re.compile(r"\W{0,3}\d[\d.,' ]*(\W.*)?", re.ASCII)  # but no code such as 1988F1
 _LONGEST_NOTE: Final = 200
@@ -275,7 +276,10 @@ def feature_line(column: ColumnDraft) -> Line:
 
 def _of_many_texts(column: ColumnDraft, words: list[str]) -> Line:
     begins = column.count(_SPLIT if column.has_identifiers else _WITH_DIGIT) > 0.5 * column.filled
-    if begins or column.has_unit:
+    if 0 < (dates := column.count(_DATES)) < column.filled:
+        told = "a mark such as infinity or 0000-00-00 belongs to missing_markers, and no other value to a date"
+        words.insert(0, f"suspicious: {dates} of {column.filled} cells are dates; {told}")
+    elif begins or column.has_unit:
         told = "numbers with units, thousands or marks, two numbers such as 120/80, times and names of months"
         asked = "export plain numbers, each in a column of its own, and dates as 2020-01-31"
         words.insert(0, f"suspicious: most cells begin with a digit; {told} are not read: {asked}")
@@ -337,7 +341,11 @@ def target_line(column: ColumnDraft, *, is_timed: bool) -> Line:
 
 def scalar(text: str) -> str:
     """Return a text as a YAML value: without quotes if YAML then reads the same text, otherwise in quotes."""
-    return text if _PLAIN.fullmatch(text) and text.lower() not in _YAML_WORDS else json.dumps(text)
+    return text if _PLAIN.fullmatch(text) and text.lower() not in _YAML_WORDS else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=not unicodedata.is_normalized("NFC", text) or not text.isprintable())
 
 
 def rounded_range(low: float, high: float) -> tuple[float, float]:
@@ -356,6 +364,8 @@ def _date(column: ColumnDraft, words: list[str]) -> Line:
         "a date is read as the time since another day: name the day or the date column that makes sense. If follow-up "
         "ends on this date, set `role: follow-up` and remove `type`"
     )
+    if any(day.year < 1905 for text in column.texts if (day := written_day(text, pattern))):
+        words.append("suspicious: some years are before 1905: another calendar, or numbers that are shown as dates?")
     if others:
         told = " or ".join(others)
         words.append(f"suspicious: every date could also be written as {told}. Does the day or the month come first?")
@@ -368,6 +378,8 @@ def _coded(column: ColumnDraft, words: list[str]) -> Line:
     kind = "binary" if len(codes) == 2 else "categorical"
     if column.is_numeric and len(codes) > 2:
         words.append("whole numbers: codes (categorical), codes in order (ordinal), or an amount (numeric)?")
+    if "0" in codes and column.name.lower().endswith("concept_id"):
+        words.append("suspicious: 0 is OMOP's mark for a code that is not known: move it to missing_markers if so")
     if "NA" in codes:
         words.append("suspicious: NA can be a code, such as Namibia's, or a marker for not known: declare it as one")
     if once := len(column.codes) - len(column.shown_codes):
@@ -431,7 +443,7 @@ def _ignored(column: ColumnDraft, *words: str) -> Line:
 
 
 def _list(codes: Sequence[str]) -> str:
-    return "[" + ", ".join(code if _is_number(code) else json.dumps(code) for code in codes) + "]"
+    return "[" + ", ".join(code if _is_number(code) else _quoted(code) for code in codes) + "]"
 
 
 def noted_draft(name: str, decimal: str, cells: Sequence[str], notes: Mapping[str, FileNote]) -> ColumnDraft:

@@ -258,7 +258,7 @@ def _outcome(columns: list[ColumnDraft]) -> ColumnDraft:
     named = [column for column in coded if _OUTCOME.fullmatch(column.name)]
     if named:
         return named[-1]
-    last = columns[-1]
+    last = next((one for one in reversed(columns) if len(one.codes) != 1), columns[-1])
     return last if last.is_coded or last.is_numeric or not coded else coded[-1]
 
 

@@ -99,7 +99,8 @@ def _encoding(start: bytes) -> str:
         # Cut off after the last line end, because the last character may be incomplete.
         start[: start.rfind(b"\n") + 1 or None].decode("utf-8")
     except UnicodeDecodeError:
-        return "windows-1252"
+        text = start.decode("utf-8", "replace")  # of a text that is UTF-8 but for a few lines, reading names the first
+        return "utf-8" if sum(one > "\x7f" for one in text) > 2 * text.count("\ufffd") else "windows-1252"
     return "utf-8"
 
 

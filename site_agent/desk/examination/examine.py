@@ -101,6 +101,7 @@ def examine(survey: Survey, split: Split, *, trains: bool = True) -> Examination
             *image_findings(table),
             *follow_up_findings(table),
         ]
+    features = table.contract.features if table.rows else ()
     if rows is not None:
         parts = parts_of(table, rows)
         measured = alone(table, np.sort(np.concatenate([rows.training, rows.validation])))
@@ -109,7 +110,7 @@ def examine(survey: Survey, split: Split, *, trains: bool = True) -> Examination
         table=table,
         parts=parts,
         findings=tuple(sorted(found, key=lambda finding: _ORDER.index(finding.level))),
-        missing=_missing(table),
+        missing={one.name: float(is_missing(one, table.features[one.name]).mean()) for one in features},
         alone=measured,
         patients=None if table.patients is None else len(set(table.patients)),
         digest=check_digest(table, split),
@@ -144,9 +145,3 @@ def _reading_findings(survey: Survey) -> Iterator[Finding]:
     for place in survey.nameless:
         words = f"column number {place} has no name in the header and is not read"
         yield Finding(level="note", key=f"nameless:{place}", words=words)
-
-
-def _missing(table: Table) -> dict[str, float]:
-    if not table.rows:
-        return {}
-    return {one.name: float(is_missing(one, table.features[one.name]).mean()) for one in table.contract.features}

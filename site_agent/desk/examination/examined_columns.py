@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.desk.examination.finding import Finding, row_warning
-from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.columns import CategoricalFeature, NumericFeature
+from site_agent.trainer.data.cells import DAYS_PER_YEAR, Numbers
+from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, NumericFeature
 from site_agent.trainer.data.contract import MultiClassTarget
 from site_agent.trainer.data.run_table import is_missing
 from site_agent.trainer.data.tables import Table
@@ -64,6 +64,10 @@ def column_findings(table: Table, unread: Container[str | None]) -> Iterator[Fin
             yield from _spellings(table, name, feature.codes, values)
         else:
             yield from _suspicious(table, name, values, is_number=isinstance(feature, NumericFeature))
+        if isinstance(feature, DateFeature):
+            words = f"column {name}: two days are over 120 years apart; is one of another calendar, or a mark?"
+            far = 120 * (1 if feature.unit == "years" else DAYS_PER_YEAR)
+            yield from row_warning(table, f"apart:{name}", words, np.abs(values) > far)
     coded = (one for one in table.contract.features if isinstance(one, CategoricalFeature))
     if named := [one.name for one in coded if one.concept is not None and one.concept_codes is None]:
         words = (

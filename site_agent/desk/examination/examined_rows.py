@@ -15,7 +15,7 @@ import pyarrow as arrow
 import pyarrow.compute as compute
 
 from site_agent.desk.examination.finding import Finding, counted, row_warning
-from site_agent.trainer.data.cell_rules import canonical_code
+from site_agent.trainer.data.cell_rules import PLAIN_DATE, canonical_code, written_day
 from site_agent.trainer.data.run_table import is_missing
 from site_agent.trainer.data.table_sources import shortest
 from site_agent.trainer.data.tables import Table
@@ -106,6 +106,10 @@ def identifier_findings(table: Table) -> Iterator[Finding]:
     if rounded >= _FEWEST_ROUNDED or any("+" in who for who in powers):
         told = f"{rounded} identifiers look like rounded numbers, as a spreadsheet or Stata's type float stores long"
         found["rounded"] = f"{told} ones; export them as text, or of type long or double, from the original system"
+    dated = sum(written_day(who, PLAIN_DATE) is not None for who in counts)
+    if 0 < dated < len(counts) / 2:
+        told = f"{dated} identifiers are dates, as a spreadsheet makes of 1-2 or 3/12"
+        found["dated"] = f"{told}; export them as text from the original system"
     (_, most), *others = counts.most_common(2)
     if most >= _FEWEST_ROWS_OF_NOBODY and others and most > _ROWS_OF_NOBODY * others[0][1]:
         told = f"one identifier has {most} of {table.rows} rows, far more than any other"

@@ -32,7 +32,7 @@ ZONED_TIME: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)? ?(Z|[+-]\d{2}(:?\d{2}(:?\d{2})?)?)", re.ASCII
 )
 # Digits behind a zero are a code, such as a postcode, and so are digits around an E, as in ICD-11. So are longer cells.
-_PLAIN_NUMBER: Final = re.compile(r"[+-]?((0|[1-9]\d{0,17})(\.\d{0,9})?|\.\d{1,9})", re.ASCII)
+_PLAIN_NUMBER: Final = re.compile(r"[+-]?((0|[1-9]\d{0,17})(\.\d{0,9}0*)?|\.\d{1,9}0*)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ def canonical_code(text: str, decimal: str = ".") -> str:
     """Return a code in the spelling that is used to compare codes. `3`, `3.0` and ` 3` are the same code.
 
     `03` and `3E0` are other codes. A number becomes the shortest plain decimal number. Any other text loses its
-    surrounding blanks. `decimal` is the decimal point or comma in `text`.
+    surrounding blanks, and its accents are joined to their letters. `decimal` is the decimal mark in `text`.
     """
     stripped = text.strip()
     number = stripped if decimal == "." else stripped.replace(".", " ").replace(decimal, ".")
     if not _PLAIN_NUMBER.fullmatch(number):
-        return stripped
+        return unicodedata.normalize("NFC", stripped)
     value = Decimal(number)
     return f"{value.normalize():f}" if value else "0"
 
@@ -220,7 +220,8 @@ class IntervalRule:
 
     def is_outside(self, length: Any) -> Any:
         """Return whether the time between two dates is outside the declared limits. A missing time is not outside."""
-        return (length < self.low) | (length > self.high)
+        slack = (self.divisor > 1) * 0.8 / self.divisor  # a birthday is up to 0.75 days from whole years of 365.25 days
+        return (length < self.low - slack) | (length > self.high + slack)
 
 
 def folded(text: str) -> str:

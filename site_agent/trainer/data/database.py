@@ -49,11 +49,20 @@ _EXACT_TYPES: Final = frozenset({"bool", "int2", "int4", "int8", "oid", "float4"
 _SPELLINGS: Final = "-c datestyle=ISO -c intervalstyle=iso_8601"
 _NOTHING: Final = "Nothing was read or changed and nothing was sent."
 _BY_HAND: Final = "Run the contract's query by hand, and correct the query or the database."
+# The database may answer the same query later: its server starts, ends, is full, or another program holds a lock.
+_BUSY: Final = (
+    "The database is busy: it starts or ends, it is full, or another program has locked it.",
+    "A service tries again by itself. Otherwise wait until the other program has ended its work.",
+)
+_BUSY_CODES: Final = (
+    "08 40 53 55 57P 58 1205 1213 1053 1040 2006 2013 SQLITE_BUSY SQLITE_LOCKED SQLITE_IOERR SQLITE_FULL"
+)
 # The first codes of an SQLSTATE, or the name of SQLite's error: what happened, and what to do.
 _URL: Final = "Correct the URL in the table's file."
 _REJECTIONS: Final = {
     code: (what, remedy)
     for codes, what, remedy in (
+        (_BUSY_CODES, *_BUSY),
         ("1045", "The database rejects the user or the password.", _URL),
         ("1044 1049", "The server has no such database, or its user may not use it.", _URL),
         ("1146 42P01", "The query names a table that the database does not have.", _BY_HAND),
@@ -96,25 +105,6 @@ _REJECTIONS: Final = {
     )
     for code in codes.split()
 }
-# The database may answer the same query later: its server starts, ends, is full, or another program holds a lock.
-_LATER: Final = (
-    "08",
-    "40",
-    "53",
-    "55",
-    "57P",
-    "58",
-    "1205",
-    "1213",
-    "1053",
-    "1040",
-    "2006",
-    "2013",
-    "SQLITE_BUSY",
-    "SQLITE_LOCKED",
-    "SQLITE_IOERR",
-    "SQLITE_FULL",
-)
 
 
 def query_records(path: Path, form: SqlFormat) -> Generator[Row, None, None]:
@@ -179,7 +169,12 @@ def _sqlite(path: Path) -> Engine:
     engine = create_engine(
         "sqlite://", creator=lambda: sqlite3.connect(place, uri=True, timeout=_LOCK_SECONDS), poolclass=NullPool
     )
-    event.listen(engine, "connect", lambda handle, _: handle.execute("PRAGMA query_only = ON"))
+
+    def only_read(handle: sqlite3.Connection, _: object) -> None:
+        handle.execute("PRAGMA query_only = ON")
+        handle.text_factory = lambda cell: cell.decode("utf-8", "surrogateescape")  # its cell can then be named
+
+    event.listen(engine, "connect", only_read)
     return engine
 
 
@@ -222,6 +217,7 @@ def _maria(
         raise not_installed("pymysql", "site,databases") from cause
     kinds = ("TINY", "SHORT", "INT24", "LONG", "LONGLONG", "YEAR", "FLOAT", "DOUBLE", "DECIMAL", "NEWDECIMAL")
     numbers = {kind: decoders[kind] for kind in (getattr(FIELD_TYPE, name) for name in kinds)}
+    numbers[FIELD_TYPE.BIT] = int.from_bytes
     engine = create_engine(
         URL.create("mysql+pymysql", user, password, host, database=database, query=query),
         poolclass=NullPool,
@@ -254,20 +250,16 @@ def _keep_texts(adapters: AdaptersMap) -> None:
 def _failure_of(error: BaseException | None, is_lost: bool, *, is_connected: bool, is_wal: bool) -> OperatorError:
     numbered = error.args[0] if error is not None and error.args and isinstance(error.args[0], int) else ""
     code = str(numbered or getattr(error, "sqlstate", None) or getattr(error, "sqlite_errorname", ""))
-    if code.startswith(_LATER) or (is_lost and not code):  # a server that crashes sends no code
-        return UnavailableError(
-            what="The database is busy: it starts or ends, it is full, or another program has locked it.",
-            consequence=_NOTHING,
-            remedy="A service tries again by itself. Otherwise wait until the other program has ended its work.",
-        )
+    found = next((told for start, told in _REJECTIONS.items() if code.startswith(start)), None)
+    if found == _BUSY or (is_lost and not code):  # a server that crashes sends no code
+        return UnavailableError(what=_BUSY[0], consequence=_NOTHING, remedy=_BUSY[1])
     if is_wal and code.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
         return unusable(
             what="The SQLite file is in WAL mode, and it can only be read where files may be made beside it.",
             remedy="Make a copy in another mode: sqlite3 FILE \"VACUUM INTO 'COPY'\"",
         )
-    for start, (what, remedy) in _REJECTIONS.items():
-        if code.startswith(start):
-            return unusable(what=what, remedy=remedy)
+    if found is not None:
+        return unusable(what=found[0], remedy=found[1])
     if not is_connected:
         return UnavailableError(
             what="The database cannot be reached, or it rejects the user, the password or the database's name.",

@@ -54,7 +54,7 @@ _FAILURES: Final = {
     ),
     "BinderException": (
         "The query names a column that is not there, or computes with texts. All cells of CSV files are texts.",
-        "Write CAST(value AS DOUBLE) for a number from a CSV file. Otherwise correct the column's name.",
+        "Write CAST(value AS DOUBLE) for a number from a CSV file, AS DATE for a day. Or correct the name.",
     ),
     "ParserException": ("The query has a mistake in its syntax.", _BY_HAND),
     "ConversionException": ("The query converts a value to a type that it does not fit.", _BY_HAND),
@@ -64,7 +64,7 @@ _FAILURES: Final = {
     ),
     "PermissionException": ("The query reads or writes outside the files of the table.", "Let it only read them."),
     "OutOfMemoryException": (f"The query needs more than {_MOST_MEMORY} of memory.", "Let it select fewer rows first."),
-    "SerializationException": ("The DuckDB file is damaged or of another version.", _COPY),
+    **dict.fromkeys(("SerializationException", "Error"), ("The DuckDB file is damaged or of another version.", _COPY)),
 }
 
 

@@ -195,7 +195,7 @@ _SEVERAL_SCALES: Final = (
 _READ: Final = (
     "Modality", "BurnedInAnnotation", "RescaleSlope", "RescaleIntercept", "Rows", "Columns",
     "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "BitsAllocated",
-    "BitsStored", "HighBit", "PixelRepresentation", "PixelData", *_SEVERAL_SCALES,
+    "BitsStored", "HighBit", "PixelRepresentation", "PixelPaddingValue", "PixelData", *_SEVERAL_SCALES,
 )  # fmt: skip
 _ROUNDED: Final = 1e-5  # by how much the square of a rotation's quaternion can differ from one
 _HEADER_BYTES: Final = {348: "nifti1", 540: "nifti2"}
@@ -290,9 +290,10 @@ def _dicom_pixels(tags: Dataset, column: ImageColumn, number: int) -> Intensitie
     values = stored.astype(np.float32).reshape(int(tags.Rows), int(tags.Columns), column.image.channels)
     slope, intercept = tags.get("RescaleSlope"), tags.get("RescaleIntercept")
     values = values * np.float32(1 if slope is None else slope) + np.float32(0 if intercept is None else intercept)
+    low, high = column.limits
     if tags.PhotometricInterpretation == "MONOCHROME1":
-        low, high = column.limits  # the lowest value is white, so intensities are inverted
-        values = np.float32(low + high) - values
+        values = np.float32(low + high) - values  # the lowest value is white, so intensities are inverted
+    values[stored.reshape(values.shape) == tags.get("PixelPaddingValue")] = low  # no part of the image: black
     return _finite(values)
 
 
@@ -335,7 +336,7 @@ def _nifti_flaw(header: Nifti1Header, start: bytes) -> Flaw | None:
     if int(np.prod(shape[3:], dtype=object)) != 1:
         return SEVERAL
     if kind.kind not in "iuf":
-        return NOT_GREY_OR_RGB
+        return OTHER_CHANNELS if kind.kind == "V" else NOT_GREY_OR_RGB
     size = header.get_data_offset() + kind.itemsize * int(np.prod(shape, dtype=object))
     if not 0 <= header.get_data_offset() < size <= LARGEST_VOLUME_BYTES:
         return TOO_LARGE_VOLUME

@@ -52,7 +52,10 @@ _UNUSUAL: Final = tuple(map(str.encode, ("\0", "\ufeff", _END_OF_DOS, *_INNER_EN
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _WRONG_COLUMN: Final = re.compile(r"In CSV column #(\d+):")  # as pyarrow names the place of a text that is no number
 _TEXTS: Final = (arrow.string(), arrow.large_string(), arrow.date32(), arrow.binary(), arrow.large_binary())
-_COMPARED: Final = re.compile(r"\b(min|max)\s*\(\s*[\w.\"]+\s*\)", re.I)  # a column as it is
+_COMPARED: Final = re.compile(  # a column as it is
+    r"\b((min|max)\s*\(\s*[\w.\"]+\s*\)|order\s+by\s+[\w.\"]+(\s+(asc|desc))?(\s+nulls\s+\w+)?\s*(\)|limit\b))", re.I
+)
+_PART_NAME: Final = re.compile(r"(part|data)?[-_.]?\d", re.I)  # as Spark and others name the parts of one table
 _NO_DAY: Final = "a time beyond the years 1 to 9999, or in an unknown zone"
 _NO_TEXT: Final = "a value that is not text, a number or a date; export it as one, or declare role: ignore"
 
@@ -168,6 +171,9 @@ def _rows(
 
     if form.kind != "sql":  # which may be the URL of a server
         check_kind(path, file, form.kind)
+        beside = [one.name for one in path.parent.glob(f"*{path.suffix}")] if _PART_NAME.match(path.name) else []
+        if sum(map(bool, map(_PART_NAME.match, beside))) > 1:
+            doubts.append(Doubt("the folder has several parts, as of one table; does this file have all its rows?"))
     match form:
         case TableFormat():
             return _text_rows(file, form, doubts, wanted)
@@ -188,7 +194,7 @@ def _rows(
                 words = "the SQLite file is in WAL mode, and a copy of it alone can lack the newest rows"
                 doubts.append(Doubt(f"{words}; was it copied with `sqlite3 FILE \"VACUUM INTO 'COPY'\"`?"))
             if path.suffix.lower() == ".csv" and _COMPARED.search(form.query):
-                words = "the query takes the min or max of cells of CSV files, which are texts: 95 is above 140"
+                words = "the query orders cells of CSV files, or takes their min or max, as texts: 95 is above 140"
                 doubts.append(Doubt(f"{words}; write CAST(... AS DOUBLE) for numbers, and AS DATE for days"))
             return query_records(path, form)
         case _:
@@ -491,7 +497,7 @@ class _Text:
                 except UnicodeError:
                     line = None
                 if line is None or (not line.isascii() and _HALF_CHARACTER.search(line)):
-                    refuse([f"line {self._line}: it is not text in the declared encoding"])
+                    refuse([f"line {self._line}: it is not text in the declared encoding, {self._form.encoding}"])
                 if not line:
                     self._line -= 1
                     break

@@ -130,13 +130,17 @@ def _shortest(number: int) -> str:
         *((2 * 10**7, 3, _float, True), (18 * 10**7, 10, _float, True), (18 * 10**7, 10, _shortest, True)),
         *((12 * 10**8, 40, _shortest, True), (10**9, 10, str, False), (4 * 10**15, 4, str, False)),
         *((10**17, 40, str, True), (1, 1, '"1,{}E+11"'.format, True)),
+        (1, 1, lambda row: str(row) if row % 9 else "2024-03-12", True),
     ],
 )
 def test_rounded_identifiers_are_told(tmp_path: Path, first: int, step: int, written: Any, is_told: bool) -> None:
     """Stata's type float stores several patients under one number; of whole numbers a tenth or more ends in 0."""
     rows = [[written(first + step * row), *cells] for row, (_, *cells) in enumerate(_lines())]
+    rows[1][1] = "1980-01-02"  # over 120 years after the contract's day
     found = survey_table(_file(tmp_path / "table.csv", rows), contract_from(_contract()))
-    assert ("identifiers-rounded" in {one.key for one in examine(found, Split(seed=0)).findings}) == is_told
+    keys = {one.key for one in examine(found, Split(seed=0)).findings}
+    assert bool({"identifiers-rounded", "identifiers-dated"} & keys) == is_told
+    assert "apart:born" in keys
 
 
 def test_a_header_that_lacks_a_name_is_refused(tmp_path: Path) -> None:

@@ -107,18 +107,8 @@ def postgres(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     url.write_text(f"postgresql://nobody@/postgres?host={home}\n")
 
     def fill(sql: str) -> Path:
-        run(
-            programs / "psql",
-            "-h",
-            home,
-            "-U",
-            "nobody",
-            "-d",
-            "postgres",
-            "-v",
-            "ON_ERROR_STOP=1",
-            statements=sql.encode(),
-        )
+        options = ["-U", "nobody", "-d", "postgres", "-v", "ON_ERROR_STOP=1"]
+        run(programs / "psql", "-h", home, *options, statements=sql.encode())
         return url
 
     try:

@@ -30,7 +30,11 @@ NUMBER = "{name: a, role: feature, type: numeric}"
         (("{name: a, role: feature, type: numeric, range: [2, 1]}", TARGET), "lowest first"),
         (("{name: a, role: feature, type: categorical, codes: []}", TARGET), "at least 1 code"),
         ((NUMBER, "{name: y, role: target, task: binary, positive: [], negative: [1]}"), "columns.y: positive needs"),
-        (("{name: a, role: feature, type: categorical, codes: [3, 3.0]}", TARGET), "numbers compare by value"),
+        (
+            ('{name: a, role: feature, type: ordinal, codes: ["3", "3.000000000000"]}', TARGET),
+            "numbers compare by value",
+        ),
+        (("{name: a, role: feature, type: categorical, codes: [\u00e4, a\u0308]}", TARGET), "numbers compare by value"),
         (("{name: a, role: feature, type: categorical, codes: [false, true]}", TARGET), "in quotes"),
         (("{name: a, role: feature, type: categorical, codes: [unknown]}", TARGET), "reserved"),
         (("{name: a, role: feature, type: categorical, codes: ['']}", TARGET), "cannot be empty"),

@@ -14,6 +14,7 @@ import pytest
 
 from protos.errors import DataError
 from site_agent.trainer.data import table_sources
+from site_agent.trainer.data.cell_rules import IntervalRule
 from site_agent.trainer.data.cells import feature_parser
 from site_agent.trainer.data.columns import NumericFeature
 from site_agent.trainer.data.contract import BinaryTarget, Contract, TableFormat
@@ -72,6 +73,8 @@ def test_a_date_that_cannot_be_is_told_by_its_row(write: Write, column: int, cel
     rows[2][column] = cell
 
     assert words in _refused(write(rows, DATE_HEADER), contract_from(DATES))
+    ages = IntervalRule((18, 65), sign=-1, divisor=365.25, unit="years", refuses_missing=True)
+    assert not any(ages.is_outside(days / 365.25) for days in (6574, 23742))  # on birthdays
 
 
 def test_utf_16_is_read_where_it_is_declared_and_told_where_not(tmp_path: Path, small_contract: Contract) -> None:

@@ -173,9 +173,11 @@ def test_damaged_bytes_never_raise(kind: str, seed: int) -> None:
 def test_inverted_grey_is_turned_over(seed: int) -> None:
     """MONOCHROME1 says that the lowest number is white; both kinds of one image are equal."""
     image = drawn(seed)
+    image[0, 5] = 1000  # no part of the image
 
-    plain = read(dicom(image), column())
-    inverted = read(dicom(1000 - image, PhotometricInterpretation="MONOCHROME1"), column())
+    plain = read(dicom(image, PixelPaddingValue=1000), column())
+    inverted = read(dicom(1000 - image, PhotometricInterpretation="MONOCHROME1", PixelPaddingValue=0), column())
+    assert plain[5] == 0
 
     np.testing.assert_allclose(inverted, plain, atol=1e-6)
 
@@ -269,6 +271,8 @@ WRONG: dict[str, tuple[bytes, dict[str, Any], int | None, Flaw | str]] = {
     "a fourth slice of three": (VOLUME, {"files": AXIAL}, 4, image_formats.NO_SUCH_SLICE),
     "complex numbers": (nifti(np.ones((6, 4, 3), np.complex64), np.eye(4)), {"files": AXIAL}, None,
                         image_formats.NOT_GREY_OR_RGB),
+    "a volume in colour": (nifti(np.zeros((6, 4, 3), np.dtype([(one, "u1") for one in "RGB"])), np.eye(4)),
+                           {"files": AXIAL}, None, image_formats.OTHER_CHANNELS),
     "no numbers": (nifti(np.full((6, 4, 3), np.nan, np.float32), np.eye(4)), {"files": AXIAL}, None,
                    image_formats.NO_NUMBERS),
     "no orientation in NIfTI": (with_header(VOLUME, sform_code=0, qform_code=0), {"files": AXIAL}, None,

@@ -98,13 +98,15 @@ def test_numbers_of_a_parquet_file_are_read_as_text_would_be(tmp_path: Path, sma
         "note": arrow.array([[1]] * rows),  # nobody reads it
         "sick": arrow.array([0, 1] * 6, arrow.int8()),
     }
-    parquet.write_table(arrow.table(columns), tmp_path / "table.parquet")
+    for place in range(2):  # a person is asked whether the other part is wanted too
+        parquet.write_table(arrow.table(columns), tmp_path / f"part-{place}.parquet")
     cells = {name: [text_of(value) or "" for value in column.to_pylist()] for name, column in columns.items()}
     cells["Age"] = ["63.1"] * (rows - 2) + ["", "inf"]
     lines = [",".join(SMALL_HEADER), *(",".join(cells[name][row] for name in SMALL_HEADER) for row in range(rows))]
     (tmp_path / "table.csv").write_text("\n".join(lines))
 
-    found = survey_table(tmp_path / "table.parquet", _with_format("{kind: parquet}"))
+    found = survey_table(tmp_path / "part-0.parquet", _with_format("{kind: parquet}"))
+    assert len(found.doubts) == 1
     wanted = survey_table(tmp_path / "table.csv", small_contract)
 
     _assert_same(wanted.table, found.table)
@@ -174,6 +176,8 @@ def test_a_query_to_sqlite_is_the_same_table(tmp_path: Path, plain: Table) -> No
     contract = _with_format("{kind: sql, query: \"-- it's\\nSELECT * FROM visits WHERE note <> 'a:b;'; -- x;\"}")
 
     _assert_same(plain, read_table(path, contract))
+    (_, (_, cells)) = database.query_records(path, SqlFormat(kind="sql", query="SELECT CAST(x'4dfc' AS TEXT)"))
+    assert text_of(cells[0]) is None  # it is no UTF-8
 
 
 @pytest.mark.parametrize(
