@@ -93,7 +93,7 @@ def _asked(times: Mapping[str, Float64], table: pd.DataFrame, patient: str | Non
 def _values(concept: Concept, table: pd.DataFrame, times: Set[str]) -> Any:
     """Return the values of a concept, float64 of shape (rows,), or why there are none, as one clause."""
     if [*table].count(concept.name) != 1:
-        return f"there is no column {concept.name}, or several; {did_you_mean(concept.name, map(str, table))}"
+        return f"not one column {concept.name}; {did_you_mean(concept.name, {*map(str, table)} - {concept.name})}"
     own = table[concept.name]
     if isinstance(own.dtype, pd.CategoricalDtype):
         own = own.astype(object).infer_objects()

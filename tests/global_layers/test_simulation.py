@@ -98,6 +98,7 @@ def test_a_mistake_in_a_notebook_has_its_place_and_no_traceback() -> None:
         with pytest.raises(OperatorError) as refusal:
             statistics_simulation.simulate(keys, frames, patient="owner" if place == "owner" else None)
         assert place in refusal.value.what
+        assert not re.search(r"\bage\b.*mean age", refusal.value.what)  # of a column that is there twice
     two = [{"name": "x", "cox": cox | {"terms": ["sex"]}}, *plan["analyses"]]
     alike = {name: own.assign(sex="female") for name, own in sites.items()}
     found = statistics_simulation.simulate(plan | {"analyses": two, "newton_rounds": 1}, alike)

@@ -217,7 +217,7 @@ def _maria(
         raise not_installed("pymysql", "site,databases") from cause
     kinds = ("TINY", "SHORT", "INT24", "LONG", "LONGLONG", "YEAR", "FLOAT", "DOUBLE", "DECIMAL", "NEWDECIMAL")
     numbers = {kind: decoders[kind] for kind in (getattr(FIELD_TYPE, name) for name in kinds)}
-    numbers[FIELD_TYPE.BIT] = int.from_bytes
+    numbers[FIELD_TYPE.BIT] = lambda cell: int.from_bytes(bytes(cell))  # type: ignore[arg-type]
     engine = create_engine(
         URL.create("mysql+pymysql", user, password, host, database=database, query=query),
         poolclass=NullPool,
