@@ -37,13 +37,13 @@ td.number,tbody th.number{font-variant-numeric:tabular-nums;white-space:nowrap}t
 td ul{margin:0;padding-left:1.1rem}td:has(ul){min-width:15rem}
 .figures td{white-space:nowrap;font-variant-numeric:tabular-nums}.figures tbody th{min-width:7rem}
 .sign{width:100%}.sign td{height:3em;width:33%}
-@media screen and (max-width:40rem){body{padding:.9rem}h1{font-size:1.35rem}.plots{gap:.8rem}figure.wide{width:100%}
+@media screen and (max-width:40rem){body{padding:.9rem}h1{font-size:1.35rem}.plots{gap:.8rem}
 th,td{padding:.25rem .5rem}.pairs th{white-space:normal}}
 a{color:var(--c0)}form{margin:.8rem 0}label{display:block;margin:.4rem 0}
 input,select,button{font:inherit;max-width:100%;padding:.3rem .6rem}
 @media print{body{max-width:none;padding:0;font-size:10.5pt}h2,section>p:first-of-type{break-after:avoid}
 figure,tr,p{break-inside:avoid}.scroll{overflow:visible}@page{size:A4;margin:14mm}
-.plots{gap:5mm}figure{width:86mm}figure.wide,img.plot{width:100%}table{font-size:8pt}
+.plots{gap:5mm}figure{width:86mm}img.plot{width:100%}table{font-size:8pt}
 th,td{padding:.15rem .4rem}}
 """
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -111,10 +111,9 @@ def pairs(name: str, rows: Sequence[tuple[str, str]]) -> str:
     return _scrolling(name, f'<table class="pairs"><tbody>{lines}</tbody></table>')
 
 
-def figure(caption: str, drawing: str, *, is_wide: bool = False) -> str:
-    """Return a plot with its caption. A wide plot fills the width of the paper or the screen."""
-    width = "wide" if is_wide else "narrow"
-    return f'<figure class="{width}"><figcaption>{escape(caption)}</figcaption>{drawing}</figure>'
+def figure(caption: str, drawing: str) -> str:
+    """Return a plot with its caption."""
+    return f"<figure><figcaption>{escape(caption)}</figcaption>{drawing}</figure>"
 
 
 def figures(*drawn: str) -> str:

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from host.printed_page import Cell, Section, figure, page, pairs, paragraph, table
 from protos.errors import ConfigurationError
-from protos.statistics.printed_results import RESULTS_JSON, named
+from protos.statistics.group_curves import MONTH
+from protos.statistics.printed_results import RESULTS_JSON, named, spoken
 
 Facts = Mapping[str, Any]  # JSON, whose keys are checked by tests
 _PAPERS: Final = {
@@ -107,7 +108,7 @@ def _table_one(one: Facts, own: Facts) -> Iterator[str]:
 
 def _characteristics(name: str, title: str, one: Facts) -> str:
     differences = {name: "–" if value is None else f"{value:.2f}" for name, value in one.get("differences", {}).items()}
-    head = [title, *(group if group != "all" else "All" for group in one["groups"])]
+    head = [title, *(spoken(group) if group != "all" else "All" for group in one["groups"])]
     rows = [row for column in one["columns"] for row in _rows_of(one, column)]
     if differences:
         head.append("SMD")
@@ -159,7 +160,7 @@ def _missing(record: Facts) -> str:
 
 
 def _model(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]:
-    ratio, terms = one["ratio"], one["terms"]
+    ratio, terms = one["ratio"], named(one["terms"])
     yield paragraph(" ".join(_patients(one)))
     single = [term for term in terms if term.get("scale") != ""]  # a column of a spline alone says nothing
     shown = [_on_scale(term, is_ratio=ratio is not None) for term in single if term["term"] != "intercept"]
@@ -167,7 +168,7 @@ def _model(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]
     if shown and not one["ridge"] and drawings is not None:
         words = f"{(ratio or 'difference').capitalize()} of each term with its 95% interval"
         drawn = drawings.forest(f"Forest plot: {words}", ratio or "difference", shown, mine, is_ratio=ratio is not None)
-        yield figure(words, drawn, is_wide=True)
+        yield figure(words, drawn)
     is_timed = any(term.get("proportional") for term in terms)
     head = ["Term", f"{(ratio or 'estimate').capitalize()} (95% interval)", "p", "Coefficient", "Standard error"]
     head += ["Unit of the ridge"] if one["ridge"] else []
@@ -178,7 +179,7 @@ def _model(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]
         of = _on_scale(term, is_ratio=ratio is not None and term["term"] != "intercept")
         number = "–" if term["error"] is None else f"{term['error']:.4g}"
         cells: list[Cell] = [
-            named(term),
+            term["label"],
             of["text"] if term in single else "–",
             _p(term["p"]),
             f"{term['estimate']:.4g}",
@@ -206,7 +207,7 @@ def _differences(one: Facts) -> Iterator[str]:
         if found := term.get("between_sites"):
             mean = _on_scale(term | found, is_ratio=one["ratio"] is not None)["text"]
             share, degrees = f"{100 * found['i_squared']:.0f}%", found["sites"] - 1
-            rows.append([term["term"], share, f"{found['q']:.2f} ({degrees} df)", _p(found["p"]), mean])
+            rows.append([spoken(term["term"]), share, f"{found['q']:.2f} ({degrees} df)", _p(found["p"]), mean])
     head = ["Differences between hospitals", "I²", "Cochran's Q", "p", "Random-effects mean (95% interval)"]
     if rows:
         yield table("Differences between hospitals", head, rows, style="figures")
@@ -225,7 +226,7 @@ def _shapes(one: Facts) -> Iterator[str]:
         tests: list[list[Cell]] = []
         for test in one["tests"]:
             degrees = f"{test['degrees']}" + (f" and {test['residual_degrees']:,.0f}" if is_f else "")
-            tests.append([test["term"], f"{test['f' if is_f else 'chi_squared']:.2f}", degrees, _p(test["p"])])
+            tests.append([spoken(test["term"]), f"{test['f' if is_f else 'chi_squared']:.2f}", degrees, _p(test["p"])])
         head = ["Joint test of", "F" if is_f else "Wald's chi-squared", "Degrees of freedom", "p"]
         yield table("Joint tests", head, tests, style="figures")
     for spline in one["splines"]:
@@ -240,7 +241,7 @@ def _shapes(one: Facts) -> Iterator[str]:
 def _patients(one: Facts) -> Iterator[str]:
     """Yield who took part in a model, and who did not."""
     sites, recorded = one["sites"], one["sites that record it"]
-    event = one.get("event") or one["outcome"]
+    event = spoken(one.get("event") or one["outcome"])
     events = f"{one['events']:,} of them with {event}, " if one["events"] is not None else ""
     if one.get("family") == "poisson":
         exposed = f" in {_short(one['total exposure'])} {one['unit']}" if one["exposure"] else ""
@@ -256,18 +257,20 @@ def _on_scale(term: Facts, *, is_ratio: bool) -> dict[str, Any]:
     numbers = [term[key] for key in ("estimate", "low", "high") if term[key] is not None]
     value, *ends = (exp(min(50.0, one)) if is_ratio else one for one in numbers)
     if not ends:
-        return {"term": term["term"], "value": value, "text": _short(value)}
+        return {**term, "value": value, "text": _short(value)}
     low, high = ends
-    return {"term": term["term"], "value": value, "low": low, "high": high, "text": _with_ends(value, low, high)}
+    return {**term, "value": value, "low": low, "high": high, "text": _with_ends(value, low, high)}
 
 
 def _curve(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]:
-    unit = one["unit"] or "the unit of the time"
-    label = one["time"] if one["time"] == unit else f"{one['time']}, {unit}"
+    unit, event, is_monthly = one["unit"] or "the unit of the time", spoken(one["event"]), one["resolution"] == MONTH
+    groups = [group | {"group": spoken(group["group"])} for group in one["groups"]]
+    axis = "months" if is_monthly else unit
+    label = axis if one["time"] == unit else f"{one['time']}, {axis}"
     if drawings is not None:
-        words = f"Without {one['event']}, by Kaplan and Meier, with 95% intervals"
-        yield figure(words, drawings.survival(words, label, one["groups"]), is_wide=True)
-    until = one["groups"][0]["restricted_mean"]["until"]
+        words = f"Without {event}, by Kaplan and Meier, with 95% intervals"
+        yield figure(words, drawings.survival(words, label, groups, is_monthly=is_monthly))
+    until = groups[0]["restricted_mean"]["until"]
     head = [
         "Group",
         "Patients",
@@ -277,21 +280,21 @@ def _curve(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]
         f"Mean up to {_short(until)} {unit}",
     ]
     rows: list[list[Cell]] = []
-    for group in one["groups"]:
+    for group in groups:
         counts = (f"{group[key]:,}" for key in ("patients", "events", "sites"))
         ends = f"not reached by {_short(group['times'][-1])} {unit}" if group["times"] else "–"
         rows.append([group["group"], *counts, _estimate(group["median"], ends), _estimate(group["restricted_mean"])])
     for name, found in own.items():
         counts = (f"{found[key]:,}" for key in ("patients", "events", "sites"))
-        rows.append([f"{name}: this hospital alone", *counts, _estimate(found["median"]), "–"])
+        rows.append([f"{spoken(name)}: this hospital alone", *counts, _estimate(found["median"]), "–"])
     yield table(f"{one['name']}: medians", head, rows, style="figures")
     notes = [f"Times, and so medians and means, are rounded up by up to {_short(one['resolution'])} {unit}."]
-    notes.append(f"One minus a curve is a risk only if no other event, such as death, comes before {one['event']}.")
+    notes.append(f"One minus a curve is a risk only if no other event, such as death, comes before {event}.")
     if one["log_rank"]:
         test = _chi_squared(one["log_rank"])
         notes.append(f"Log-rank test, also of events after the curves, stratified by hospital: {test}.")
-    if one["not shown"]:
-        notes.append(f"Not shown, because too few hospitals or patients have it: {', '.join(one['not shown'])}.")
+    if absent := ", ".join(map(spoken, one["not shown"])):
+        notes.append(f"Not shown, because too few hospitals or patients have it: {absent}.")
     yield from (paragraph(note, "soft") for note in notes)
 
 

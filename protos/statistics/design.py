@@ -40,7 +40,6 @@ from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from protos.statistics.binned_values import beside_commonest, is_beside, is_of_one_patient
 from protos.statistics.splines import spline_column
 
-_SHOWN = 8  # names of columns in a sentence
 _NARROWEST = 1e-4  # the standard deviation of a column, as a part of its possible range
 
 
@@ -81,13 +80,8 @@ class DesignColumn:
 
     @property
     def scale(self) -> str:
-        """Return what a coefficient compares: "per unit (years)" or "compared with female"; nothing for a spline."""
+        """Return what a coefficient compares: "per unit (years)" or "against female"; nothing for a spline."""
         return "" if any(factor.knots for factor in self.factors) else ", ".join(one.scale for one in self.factors)
-
-    @property
-    def is_curved(self) -> bool:
-        """Return whether a factor is a curved column of a spline."""
-        return any(factor.knots and factor.place for factor in self.factors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +240,7 @@ def event_of(name: str, concepts: tuple[Concept, ...]) -> str:
 def in_words(names: Iterable[str]) -> str:
     """Return columns for a sentence: the first ones by name, and how many more."""
     own = list(dict.fromkeys(names))
-    return ", ".join([*own[:_SHOWN], *([f"{len(own) - _SHOWN} more"] if len(own) > _SHOWN else [])])
+    return ", ".join([*own[:8], *([f"{len(own) - 8} more"] if len(own) > 8 else [])])
 
 
 def _columns(term: str, factors: Mapping[str, tuple[_Factor, ...]]) -> Iterator[DesignColumn]:
@@ -264,7 +258,7 @@ def _factors(concept: NumberConcept | CodedConcept, model: Model) -> tuple[_Fact
             raise ValueError(f"{name} has codes, and only numbers have knots: remove it from splines")
         if reference not in concept.codes:
             raise ValueError(f"the reference {reference} is no code of {name}")
-        codes, scale = enumerate(concept.codes), f"compared with {reference}"
+        codes, scale = enumerate(concept.codes), f"against {reference}"
         return tuple(_Factor(name, f"{name}={one}", k, None, 0.0, 1.0, scale) for k, one in codes if one != reference)
     if name in model.references:
         raise ValueError(f"{name} is a number and has no reference")

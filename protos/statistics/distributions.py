@@ -11,7 +11,6 @@ from statistics import NormalDist
 from typing import Final, TypeAlias
 
 _LARGEST_LOGARITHM: Final = 300.0
-_STEPS = 500
 _TINY = 1e-300
 Test: TypeAlias = dict[str, float]
 TWO_SIDED: Final = NormalDist().inv_cdf(0.975)  # standard errors on each side of a 95% interval
@@ -71,7 +70,7 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
         return 1.0 - _incomplete_beta(1.0 - x, b, a)
     c, d = 1.0, 1.0 / _away_from_zero(1.0 - (a + b) * x / (a + 1.0))
     found = d
-    for m in range(1, _STEPS):
+    for m in range(1, 500):
         for step in (
             m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
             -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),

@@ -38,7 +38,6 @@ from protos.statistics.void_groups import void_groups
 
 MONTH: Final = 365.25 / 12  # days
 MOST_INTERVALS: Final = 4_000
-_NOTHING: Final = dict.fromkeys(("value", "error", "low", "high"))
 
 
 class CurveArithmetic(Arithmetic):
@@ -169,7 +168,7 @@ class CurveArithmetic(Arithmetic):
             "sites": round(float(numbers[0])),
             "median": curve.median,
             # Without an event before `until` nobody knows how far the mean is from it.
-            "restricted_mean": (ends if error > 0.0 else _NOTHING) | {"until": until},
+            "restricted_mean": (ends if error > 0.0 else dict.fromkeys(ends)) | {"until": until},
             "times": curve.grid.tolist(),
             "survival": curve.survival.tolist(),
             "low": low,

@@ -8,7 +8,6 @@ import numpy as np
 
 from protos.plan.analyses import Float64
 
-_STEPS = 200
 _FARTHEST = 30.0  # log odds
 
 
@@ -51,7 +50,7 @@ def firth_intercept(line: Float64, targets: Float64, design: Float64, spread: Fl
 
 def _root(score: Callable[[float], float], low: float, high: float) -> float:
     """Return where a falling score is 0 between two numbers, by halving."""
-    for _ in range(_STEPS):
+    for _ in range(200):
         middle = (low + high) / 2
         if middle in (low, high):
             break

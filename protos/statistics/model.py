@@ -46,7 +46,6 @@ from protos.statistics.distributions import TWO_SIDED, chi_squared_test, limit_o
 from protos.statistics.newton_walk import LikelihoodSums, Position, Walk, own_walk, require_estimate
 from protos.statistics.splines import spline_column
 
-_MOST_ROUNDS_ALONE: Final = 25
 _DISTINCT_ROUNDS: Final = 6  # later rounds are so close to the estimates that their sums tell nothing new
 _NOT_ANSWERED: Final = (
     "Few rows of a hospital, or for each unknown: remove terms, join codes, or lower rows_per_unknown."
@@ -314,10 +313,10 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         return one
 
     def _tests(self, found: Estimates) -> Iterator[dict[str, Any]]:
-        columns = list(enumerate(self._design.columns))
-        for term, own in groupby(columns, key=lambda one: one[1].term):
+        for term, group in groupby(enumerate(self._design.columns), key=lambda one: one[1].term):
+            own = list(group)
             places = [place for place, _ in own]
-            curved = [place for place in places if self._design.columns[place].is_curved]
+            curved = [place for place, one in own if any(each.knots and each.place for each in one.factors)]
             if len(places) > 1:
                 yield {"term": term, **found.joint(places)}
             if curved:
@@ -343,7 +342,7 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         one = replace(self._size, sites=1, fewest_sites=1, smallest_cell=1, smallest_part=1, rows_per_unknown=0.0)
         alone, own = type(self)(self._document, self._concepts, one), replace(frame, smallest_cell=1)
         sums = AnnouncedPart(first=alone.first_values(own))
-        while not alone.has_converged(sums) and len(sums.newton) < _MOST_ROUNDS_ALONE:
+        while not alone.has_converged(sums) and len(sums.newton) < 25:
             sums = replace(sums, newton=(*sums.newton, alone.newton_values(own, sums)))
         terms = alone.result(replace(sums, last=alone.last_values(own, sums)))["terms"]
         kept = "estimate", "low", "high"

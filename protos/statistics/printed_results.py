@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -14,6 +15,7 @@ from protos.statistics.distributions import ratio_of
 RESULTS_JSON: Final = "results.json"
 RESULTS_CSV: Final = "results.csv"
 RESULTS_HTML: Final = "results.html"
+_PRODUCT: Final = re.compile(r":(?=[a-z][a-z0-9-]*'*(?:[=:,]|$))")  # between two concepts
 Results = Sequence[Mapping[str, Any]]
 Row: TypeAlias = dict[str, Any]  # of the CSV
 _WHERE: Final = ("analysis", "statistic", "term", "group", "at")
@@ -61,27 +63,35 @@ def results_as_lines(results: Results) -> Iterator[str]:
             yield f"  The table is in {RESULTS_HTML}, {RESULTS_CSV} and {RESULTS_JSON}."
 
 
-def named(term: Mapping[str, Any]) -> str:
-    """Return a term with what its coefficient compares: "sex=male, compared with female"."""
-    return ", ".join(filter(None, (term["term"], term.get("scale"))))
+def spoken(name: str) -> str:
+    """Return a term or a group as a person reads it: "sex: male" for sex=male, or "age × sex: male"."""
+    return " × ".join(part.replace("=", ": ", 1) for part in _PRODUCT.split(name))
+
+
+def named(terms: Results) -> list[Row]:
+    """Return terms with a `label` of what each compares: "sex: male, against female". A reference is named once."""
+    main = [one for one in terms if one.get("scale") and not _PRODUCT.search(one["term"])]
+    told = {one["term"].partition("=")[0]: one for one in reversed(main)}.values()
+    return [{**one, "label": spoken(one["term"]) + (f", {one['scale']}" if one in told else "")} for one in terms]
 
 
 def _of_model(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     yield "", result["ratio"] or "coefficient", "95% interval", ""
     # A column of a spline alone says nothing. Without a penalty its term has a joint test.
-    rows = [(named(one), one, one.get("scale")) for one in result["terms"] if result["ridge"] or one.get("scale") != ""]
-    for one in result["splines"]:
-        knots = (at for at in one["at"] if at["value"] != one["reference"])
-        rows += [(f"{one['concept']} {at['value']:g} against {one['reference']:g}", at, "knots") for at in knots]
-    for name, one, scale in rows:
-        is_ratio = result["ratio"] and scale
+    rows = [one for one in named(result["terms"]) if result["ridge"] or one.get("scale") != ""]
+    for spline in result["splines"]:
+        name, middle = spline["concept"], spline["reference"]
+        knots = (at for at in spline["at"] if at["value"] != middle)
+        rows += [{"label": f"{name} {at['value']:g} against {middle:g}", "scale": "knots", **at} for at in knots]
+    for one in rows:
+        is_ratio = result["ratio"] and one.get("scale")
         numbers = [one[key] for key in ("estimate", "low", "high") if one[key] is not None]
         value, *ends = map(ratio_of, numbers) if is_ratio else numbers
         interval = f"[{ends[0]:.4g}, {ends[1]:.4g}]" if ends else "(none under a penalty)"
         beside = " (coefficient)" if result["ratio"] and not is_ratio else ""
-        yield f"{name}{beside}", f"{value:.4g}", interval, "" if one.get("p") is None else f"p {one['p']:.3g}"
+        yield f"{one['label']}{beside}", f"{value:.4g}", interval, "" if one.get("p") is None else f"p {one['p']:.3g}"
     for test in result["tests"]:
-        yield test["term"], "", "joint test", f"p {test['p']:.3g}"
+        yield spoken(test["term"]), "", "joint test", f"p {test['p']:.3g}"
     if result.get("proportional") is not None:
         yield "proportional hazards", "", "test of all columns", f"p {result['proportional']['p']:.3g}"
 
@@ -91,7 +101,7 @@ def _of_curves(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for one in result["groups"]:
         numbers = (one["median"][key] for key in ("value", "low", "high"))
         median, low, high = ("not reached" if number is None else f"{number:.6g}" for number in numbers)
-        yield one["group"], str(one["patients"]), str(one["events"]), median, f"[{low}, {high}]"
+        yield spoken(one["group"]), str(one["patients"]), str(one["events"]), median, f"[{low}, {high}]"
     if test := result["log_rank"]:
         yield "log-rank test", "", "", f"chi-squared {test['chi_squared']:.5g}", f"p {test['p']:.3g}"
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.text import Text
 from statsmodels.api import Logit, add_constant
 
 import host
@@ -67,8 +68,8 @@ def test_every_estimate_is_on_the_page(table: SurvivalTable) -> None:
     """Each term has its ratio, interval, coefficient and p value; each curve its median; each plot its description."""
     results, _ = _results(table)
     page = statistics_page(results)
-    for term in results["analyses"][0]["terms"]:
-        row = re.search(rf'<th scope="row">{named(term)}</th>(.*?)</tr>', page)
+    for term in named(results["analyses"][0]["terms"]):
+        row = re.search(rf'<th scope="row">{term["label"]}</th>(.*?)</tr>', page)
         assert row is not None
         assert f"{term['estimate']:.4g}" in row[1]
         assert f"{term['error']:.4g}" in row[1]
@@ -120,11 +121,43 @@ def test_a_spline_is_shown_by_its_test_and_its_knots() -> None:
 
 
 def test_numbers_at_risk_stand_where_they_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At ends of intervals, and not at a round time between two of them."""
+    """At ends of intervals, and not at a round time between two of them: of months the axis has the number."""
     monkeypatch.setattr(statistics_drawings, "image", lambda _, figure: figure)
     groups = _results(LUNG)[0]["analyses"][1]["groups"]
-    drawn: Any = statistics_drawings.survival("", "", groups)
-    assert set() < set(drawn.axes[0].get_xticks()) < set(groups[0]["times"])
+    for is_monthly, first in ((False, f"{groups[0]['times'][5]:.4g}"), (True, "6")):
+        (axes, _) = statistics_drawings.survival("", "", groups, is_monthly=is_monthly).axes
+        assert set() < set(axes.get_xticks()) < set(groups[0]["times"])
+        assert axes.get_xticklabels()[1].get_text() == first
+
+
+def test_a_telephone_shows_all_letters_of_a_plot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 390 pixels each letter has 11, and the longest names are in the plot, between its edges."""
+    monkeypatch.setattr(statistics_drawings, "image", lambda _, figure: figure)
+    name = "stage: " + "Advanced III-B " * 5
+    groups = [one | {"group": name} for one in _results(LUNG)[0]["analyses"][1]["groups"]]
+    terms = [{"term": "a", "label": name, "low": 1e-3, "value": 1.0, "high": 1e3, "text": "0.988 (0.954 to 1.024)"}]
+    for drawn in (
+        statistics_drawings.survival("", "days", groups, is_monthly=True),
+        statistics_drawings.forest("", "odds ratio", terms * 3, {"a": terms[0]}, is_ratio=True),
+    ):
+        drawn.draw_without_rendering()
+        letters = min(one.get_fontsize() for one in drawn.findobj(Text) if one.get_text())
+        assert letters / 72 / drawn.get_figwidth() * (390 - 2 * 14.4) >= 11
+        inside, around = drawn.get_tightbbox(), drawn.bbox_inches
+        assert around.x0 <= inside.x0 < inside.x1 <= around.x1
+        assert around.y0 <= inside.y0 < inside.y1 <= around.y1
+
+
+def test_a_term_is_named_as_a_clinician_would() -> None:
+    """A reference is named once, beside the first code, whatever the sequence; a colon in a code divides no product."""
+    scales = {"age:sex=male": "per unit, against female", "age": "per unit", "sex=male": "against female",
+              "stage=II": "against I", "stage=at: III": "against I", "age'": ""}  # fmt: skip
+    terms = named([{"term": name, "scale": scale} for name, scale in scales.items()])
+
+    assert [one["label"] for one in terms] == [
+        "age × sex: male", "age, per unit", "sex: male, against female", "stage: II, against I",
+        "stage: at: III", "age'",
+    ]  # fmt: skip
 
 
 def test_own_estimates_are_on_the_own_page_only() -> None:

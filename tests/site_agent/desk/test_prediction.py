@@ -64,7 +64,9 @@ def _trained(folder: Path, table: Table = "breast-cancer", kind: Kind = "own-col
     config = make_site(folder, table=table, **_training(folder, kind))
     plan = _plan_for(kind, make_study(make_site(folder / "once", table=table), make_plan()).own.columns)
     hospital, study, preprocessing = prepare(config, plan)
-    outcome = _save(hospital, study, preprocessing)
+    outcome, nothing = conclude(study, run_rounds(study.plan, [study])), Profile(columns=())
+    model = SavedModel(plan=study.plan, preprocessing=preprocessing, values=outcome.values, profile=nothing)
+    save_model(hospital.state_path, "law-1", model)
     with Path(hospital.data.table).open(newline="") as file:
         header, *rows = csv.reader(file)
     return Trained(hospital, study, preprocessing, outcome, rows, header)
@@ -94,14 +96,6 @@ def _training(folder: Path, kind: Kind) -> dict[str, object]:
     module.write_text(OWN_MODULE)
     module.chmod(0o600)
     return {"user_module": "own.py"}
-
-
-def _save(hospital: Hospital, study: Study, preprocessing: Preprocessing) -> Outcome:
-    outcome = conclude(study, run_rounds(study.plan, [study]))
-    nothing = Profile(columns=())
-    model = SavedModel(plan=study.plan, preprocessing=preprocessing, values=outcome.values, profile=nothing)
-    save_model(hospital.state_path, "law-1", model)
-    return outcome
 
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:

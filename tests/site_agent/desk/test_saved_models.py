@@ -55,17 +55,6 @@ def site_agent(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyt
     return run
 
 
-def a_later_run(folder: Path) -> None:
-    """Another run ends: its models lie beside those of the first."""
-    for kind, suffix in (("models", ""), ("reports", ".json")):
-        here = folder / "state" / kind
-        copy = shutil.copytree if not suffix else shutil.copy
-        copy(here / f"{RUN}{suffix}", here / f"{LATER}{suffix}")
-    newest = folder / "state" / "models" / LATER / "model.safetensors"
-    later = (folder / "state" / "models" / RUN / "model.safetensors").stat().st_mtime + 60
-    os.utime(newest, (later, later))
-
-
 def rows_of_the_test(folder: Path, place: Path) -> None:
     """Write the site's own test rows as a table of new rows."""
     hospital = read_hospital(folder / "hospital.yaml")
@@ -84,7 +73,11 @@ def probabilities(place: Path) -> list[float]:
 def test_a_model_predicts_as_it_was_tested(folder: Path, tmp_path: Path, site_agent: Command) -> None:
     """The test rows as a new table get predictions whose mean is that of the report."""
     rows_of_the_test(folder, tmp_path / "new.csv")
-    a_later_run(folder)
+    models, reports = folder / "state" / "models", folder / "state" / "reports"
+    newest = shutil.copytree(models / RUN, models / LATER) / "model.safetensors"  # another run ends
+    shutil.copy(reports / f"{RUN}.json", reports / f"{LATER}.json")
+    later = newest.stat().st_mtime + 60
+    os.utime(newest, (later, later))
     files = ("--input", tmp_path / "new.csv", "--output", tmp_path / "out.csv")
 
     status, said = site_agent("predict", *files, "--run", RUN)

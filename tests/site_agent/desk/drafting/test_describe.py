@@ -173,20 +173,15 @@ def test_dates_that_cannot_be_told_apart_are_reported(tmp_path: Path) -> None:
     assert "could also be written as %m/%d/%Y" in text
 
 
-def _identified(name: str, seed: int) -> list[str]:
-    """Return a table's lines: 300 patients with random six-digit numbers, 60 of whom come again, and their age."""
-    generator = np.random.default_rng(seed)
-    numbers = (100_000 + generator.permutation(900_000)[:300]).tolist()
-    return [f"{name},age,outcome", *(f"{one},{i % 50 + 30},{i % 2}" for i, one in enumerate([*numbers, *numbers[:60]]))]
-
-
 @pytest.mark.parametrize(
     "name",
     ["Patientennr", "Patientennummer", "PatNr", "Pat-ID", "NHS_number", "record_id", "pseudonym", "identifier"],
 )
 def test_the_usual_names_of_an_identifier_are_recognised(tmp_path: Path, name: str) -> None:
     """German and English names get the role patient."""
-    contract, _ = _drafted(_made(tmp_path, _identified(name, seed=0)))
+    numbers = (100_000 + np.random.default_rng(0).permutation(900_000)[:300]).tolist()  # 60 come again
+    lines = [f"{one},{i % 50 + 30},{i % 2}" for i, one in enumerate([*numbers, *numbers[:60]])]
+    contract, _ = _drafted(_made(tmp_path, [f"{name},age,outcome", *lines]))
 
     assert contract.patient is not None
     assert contract.patient.name == name

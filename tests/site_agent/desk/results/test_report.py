@@ -15,7 +15,6 @@ from site_agent.desk.results.run_report import make_report
 from site_agent.desk.results.saved_model import latest_run, load_model
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.disk import Json
 from site_agent.trainer.study import Study
 from tests.site_agent.trainer.sites import at_the_end, make_plan, make_site, prepare, run_rounds
 
@@ -26,12 +25,6 @@ def trained(folder: Path, **site: object) -> tuple[Hospital, Study, Preprocessin
     hospital, study, preprocessing = prepare(make_site(folder, **site), plan)  # type: ignore[arg-type]
     study.close(at_the_end(plan), run_rounds(plan, [study]))
     return hospital, study, preprocessing
-
-
-def report_of(folder: Path, **site: object) -> dict[str, Json]:
-    """The report of such a site."""
-    hospital, study, preprocessing = trained(folder, **site)
-    return make_report(hospital, study, preprocessing, "law-1")
 
 
 def test_report_and_model_hold_what_was_reached(tmp_path: Path) -> None:
@@ -78,7 +71,7 @@ def test_a_baseline_that_diverges_is_null(tmp_path: Path, monkeypatch: pytest.Mo
     """The metrics keep their names, so that tables keep their columns."""
     monkeypatch.setattr(run_report, "train_alone", lambda study: None)
 
-    facts = report_of(tmp_path)
+    facts = make_report(*trained(tmp_path), "law-1")
 
     federated, gain = facts["federated"], facts["gain"]
     assert isinstance(federated, dict)
