@@ -22,12 +22,6 @@ from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import MEAN, plan_with
 
 
-def standing_in(state: Path) -> str:
-    """The state of the only run, as `coordinator runs` shows it."""
-    (run,) = known_runs(state).values()
-    return run.standing
-
-
 def connected(stage: Stage) -> list[BehavingSite]:
     """The three sites, each with a stream."""
     sites = [BehavingSite(name) for name in "abc"]
@@ -88,7 +82,8 @@ def test_a_run_is_ended_over_the_socket(tmp_path: Path) -> None:
 
         (record,) = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/record.json")]
         assert record["reason"] == "it was stopped by a person"
-        assert standing_in(tmp_path) == "ended: it was stopped by a person"
+        (run,) = known_runs(tmp_path).values()
+        assert run.standing == "ended: it was stopped by a person"
         server.close()
 
     asyncio.run(scene())

@@ -121,11 +121,6 @@ class Walk:
         return text
 
 
-def headings() -> list[str]:
-    """The sections of the page."""
-    return re.findall(r"^## (.+)$", PAGE.read_text(), re.MULTILINE)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_first_study(tmp_path: Path) -> None:
@@ -133,10 +128,24 @@ def test_the_first_study(tmp_path: Path) -> None:
     with ExitStack() as stack:
         walk = Walk(tmp_path / "walkthrough", stack, PAGE)
         walk.deal()
-        for heading in headings():
+        for heading in re.findall(r"^## (.+)$", PAGE.read_text(), re.MULTILINE):
             walk.follow(heading)
 
     assert set(walk.statuses.values()) == {0}
     assert set(walk.statuses) == {OFFICE, *HOSPITALS}
     assert not any("Traceback" in walk.log(place) for place in walk.statuses)
     assert any((walk.folder / EXAMPLE / "state" / "reports").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_first_study_of_statistics(tmp_path: Path) -> None:
+    """After the rehearsal, the commands of its page print the plan and odds ratios, and where the page is."""
+    (tmp_path / ".venv").symlink_to(PROGRAMS.parent)
+    words = [sys.executable, ROOT / "deploy" / "quickstart", "--method", "fedavg", "--rounds", "1"]
+    subprocess.run(words, cwd=tmp_path, env=own_environment(), check=True, timeout=600)
+    rehearsal, *typed = next(iter(fenced(ROOT / "docs" / "statistics.md", "console"))).splitlines()
+    said = subprocess.check_output(["bash", "-ec", "\n".join(typed)], cwd=tmp_path, env=own_environment(), text=True)
+
+    assert rehearsal == "deploy/quickstart.sh"
+    assert all(one in said for one in ("kind: statistics", "odds ratio", "results.html"))

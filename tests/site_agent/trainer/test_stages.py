@@ -52,16 +52,12 @@ def _federate(**changes: Any) -> tuple[Federation, dict[int, dict[str, Named]]]:
     return federation, seen
 
 
-def _best_of(seed: int) -> tuple[Federation, dict[int, dict[str, Named]]]:
-    """Some seeds learn slowly, some overshoot, so that every round is the best of some."""
-    rate = {"name": "sgd", "learning_rate": (0.2, 3.0, 10.0)[seed % 3]}
-    return _federate(start={"seed": seed}, checkpoint="global", schedule=schedule(4, steps=1), optimiser=rate)
-
-
 @for_each("seed", range(12))
 def test_every_site_ends_with_the_round_that_was_best_over_all(seed: int) -> None:
     """The coordinator's mean of the sites' losses says which; the last aggregate and the one before it included."""
-    federation, seen = _best_of(seed)
+    # Some seeds learn slowly, some overshoot, so that every round is the best of some.
+    rate, rounds = {"name": "sgd", "learning_rate": (0.2, 3.0, 10.0)[seed % 3]}, schedule(4, steps=1)
+    federation, seen = _federate(start={"seed": seed}, checkpoint="global", schedule=rounds, optimiser=rate)
 
     curve = dict(federation.run.course.curve)
     best = min(curve, key=lambda number: curve[number])

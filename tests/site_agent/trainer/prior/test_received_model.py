@@ -27,16 +27,12 @@ from tests.site_agent.trainer.sites import Table
 _TABLES: tuple[Table, ...] = ("breast-cancer", "wine", "diabetes")
 
 
-def _with_receiver(table: Table) -> Plan:
-    content = json.loads(prior_plan(table).model_dump_json())
-    content["sites"].append({"name": "essen", "identity": "-".join(["aaae"] * 8), "tier": "receiving"})
-    return plan_from_json(json.dumps(content))
-
-
 @cache
 def _federated(table: Table) -> tuple[Plan, dict[str, Member], int, Any]:
     """A run of the four contributors: the plan, the members, the rounds and the result."""
-    plan = _with_receiver(table)
+    content = json.loads(prior_plan(table).model_dump_json())
+    content["sites"].append({"name": "essen", "identity": "-".join(["aaae"] * 8), "tier": "receiving"})
+    plan = plan_from_json(json.dumps(content))
     members = members_of(Path(mkdtemp()), plan, table)
     finish, values = federate(plan, members).run.result()
     return plan, members, finish.round, np.array(values)
