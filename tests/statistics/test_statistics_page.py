@@ -114,7 +114,7 @@ def test_a_spline_is_shown_by_its_test_and_its_knots() -> None:
 
     lines, table = [*results_as_lines(found)][3:], pd.read_csv(io.StringIO(results_as_csv(found)))
 
-    named_first = "sex=male", "age 45 against", "age 65 against", "age  ", "age, not", "proportional"
+    named_first = "sex: male", "age 45 against", "age 65 against", "age  ", "age, not", "proportional"
     assert all(line.startswith(f"  {name}") for name, line in zip(named_first, lines, strict=True))
     assert len({line.find("]") for line in lines[:3]}) == 1
     assert table[table.statistic == "hazard ratio"].term.to_list() == ["sex=male"]
