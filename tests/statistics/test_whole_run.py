@@ -107,7 +107,7 @@ def test_a_run_over_tls_with_masks_prints_the_pooled_table_everywhere(
     assert ["this hospital alone" in page for page in pages] == [False, True, True, True, True]
     assert len(set(pages)) == 5
     for program, config in (("coordinator", "coordinator.yaml"), ("site-agent", "ahus/hospital.yaml")):
-        assert "age:sex=male" in command(program, "results", "--config", tmp_path / config)
+        assert "age × sex: male" in command(program, "results", "--config", tmp_path / config)
     found = {one["name"]: one for one in json.loads(path.read_text())["analyses"]}
     assert set(found) == {one["name"] for one in ANALYSES}
     assert not any("refused" in one for one in found.values())
