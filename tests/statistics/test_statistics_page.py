@@ -143,18 +143,15 @@ def test_a_telephone_shows_all_letters_of_a_plot(monkeypatch: pytest.MonkeyPatch
         drawn.draw_without_rendering()
         letters = min(one.get_fontsize() for one in drawn.findobj(Text) if one.get_text())
         assert letters / 72 / drawn.get_figwidth() * (390 - 2 * 14.4) >= 11
-        inside, around = drawn.get_tightbbox(), drawn.bbox_inches
-        assert around.x0 <= inside.x0 < inside.x1 <= around.x1
-        assert around.y0 <= inside.y0 < inside.y1 <= around.y1
+        ends = drawn.get_tightbbox().get_points()
+        np.testing.assert_array_equal(np.clip(ends, 0.0, drawn.get_size_inches()), ends)
 
 
 def test_a_term_is_named_as_a_clinician_would() -> None:
     """A reference is named once, beside the first code, whatever the sequence; a colon in a code divides no product."""
     scales = {"age:sex=male": "per unit, against female", "age": "per unit", "sex=male": "against female",
               "stage=II": "against I", "stage=at: III": "against I", "age'": ""}  # fmt: skip
-    terms = named([{"term": name, "scale": scale} for name, scale in scales.items()])
-
-    assert [one["label"] for one in terms] == [
+    assert [one["label"] for one in named([{"term": name, "scale": scale} for name, scale in scales.items()])] == [
         "age × sex: male", "age, per unit", "sex: male, against female", "stage: II, against I",
         "stage: at: III", "age'",
     ]  # fmt: skip

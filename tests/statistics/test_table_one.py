@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from protos.plan.analyses import TableOne
+from protos.plan.concepts import NumberConcept
 from protos.statistics.binned_values import without_extremes
 from protos.statistics.table_one import TableOneArithmetic
 from tests.for_each import for_each
@@ -40,6 +41,15 @@ def test_quartiles_are_half_a_bin_from_the_pooled_ones(table: SurvivalTable) -> 
             assert (record["quartiles"] <= ends[1] + record["resolution"]).all()
             differences = np.abs(record["quartiles"] - np.quantile(values, shares))
             assert (differences <= record["resolution"] * (0.5 + 1e-9)).all()
+
+
+def test_quartiles_of_whole_numbers_in_the_middles_of_bins_are_exact() -> None:
+    """With the range and the bins that docs/statistics.md names."""
+    ages = pd.DataFrame({"site": np.arange(400) % 4, "age": np.random.default_rng(0).integers(18, 100, 400) * 1.0})
+    age = NumberConcept(kind="number", name="age", definition="Age.", low=-0.5, high=120.5)
+    arithmetic = TableOneArithmetic(TableOne(columns=("age",), bins=121), (age,), size(4))
+    found, _ = run(arithmetic, frames_of(ages, "site", {}))
+    np.testing.assert_allclose(found["columns"]["age"]["all"]["quartiles"], ages.age.quantile([0.25, 0.5, 0.75]))
 
 
 def test_no_bin_shows_an_extreme_value() -> None:
