@@ -286,7 +286,7 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
 
 def _instead(kind: str, location: Sequence[str | int]) -> str:
     """Return what to write in place of what a user of other programs has written, or nothing."""
-    if "grid" in location:
+    if "grid" in location and {"splines", "references"}.isdisjoint(location):
         return "write monthly, or the length of an interval in the unit of the time, such as 7"
     if "splines" in location and kind in ("tuple_type", "too_short", "too_long"):
         return "list 3 to 7 knots that rise, such as [45, 57, 63, 75]"

@@ -90,7 +90,8 @@ def _told_twice(analyses: Sequence[Analysis]) -> Iterator[str]:
     crossed = Counter(frozenset((name, by)) for name, by, _ in described if by)
     named = Counter(frozenset((name,)) for name, *_ in described)
     for twice in (one for one, times in (*named.items(), *crossed.items()) if times > 1):
-        what, whose = " with ".join(sorted(twice)), " and ".join(one for *pair, one in described if twice <= {*pair})
+        own = (one for name, by, one in described if twice in (frozenset((name,)), frozenset((name, by))))
+        what, whose = " with ".join(sorted(twice)), " and ".join(dict.fromkeys(own))
         yield f"{what} is described twice, by {whose}, and a void cell would follow from the other: make two plans"
     models = (
         *(one.regression for one in analyses if isinstance(one, RegressionAnalysis)),

@@ -1,6 +1,6 @@
 """Computes quartiles from counts in equal bins, and standardised differences between two groups.
 
-A quantile is at most half a bin from that of the values, and the bin's width is its resolution. Sources: Hyndman, Fan
+A quantile is at most half a bin from that of the values that were counted. Sources: Hyndman, Fan
 1996; Austin 2009 for numbers; Yang, Dalton 2012 for codes.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from protos.plan.analyses import Bools, Float64, Integers
+from protos.plan.analyses import Float64, Integers
 
 
 def without_extremes(values: Float64, smallest: int) -> Float64:
@@ -71,15 +71,29 @@ def is_of_one_patient(values: Float64, patients: Integers) -> bool:
     return bool(each.max() * number > 0.95 * each.sum() * (number - 1) and each.max() > 0.0)
 
 
-def is_beside(values: Float64, patients: Integers) -> Bools:
-    """Return which values differ from the one that most patients have: (rows,)."""
-    if not len(values):
-        return np.ones(0, np.bool_)
-    kinds = np.unique(values, return_inverse=True)[1].reshape(-1)
-    size = int(patients.max()) + 1
-    return np.asarray(kinds != np.bincount(np.unique(kinds * size + patients) // size).argmax())
+class Kinds:
+    """The kinds of some values, (rows,), each of a patient: which rows differ from those that most patients have."""
+
+    def __init__(self, values: Float64 | Integers, patients: Integers) -> None:
+        self._kinds = np.unique(values, return_inverse=True)[1].reshape(-1)
+        size = int(patients.max(initial=0)) + 1
+        pairs, places = np.unique(self._kinds * size + patients, return_inverse=True)
+        self._pairs, self._kind_of_pair = places.reshape(-1), pairs // size
+
+    def _patients(self, rows: Integers) -> Integers:
+        is_there = np.zeros(len(self._kind_of_pair), np.bool_)
+        is_there[self._pairs[rows]] = True
+        return np.bincount(self._kind_of_pair[is_there], minlength=1)
+
+    def count(self, rows: Integers) -> int:
+        """Count the kinds of values in these rows."""
+        return int(np.count_nonzero(self._patients(rows)))
+
+    def beside(self, rows: Integers) -> Integers:
+        """Return the rows with another value than most patients in these rows have."""
+        return np.asarray(rows[self._kinds[rows] != self._patients(rows).argmax()])
 
 
 def beside_commonest(values: Float64, patients: Integers) -> int:
     """Count the patients with a value that differs from the one that most patients have."""
-    return len(np.unique(patients[is_beside(values, patients)]))
+    return len(np.unique(patients[Kinds(values, patients).beside(np.arange(len(values)))]))

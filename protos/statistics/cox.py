@@ -115,30 +115,20 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
         trend = self._trend(sums, self._walk(sums))
         return super()._term(sums, found, place) | {"proportional": trend and trend[0][place]}
 
-    def means(self, sums: AnnouncedPart) -> dict[str, float]:
-        """Return also a mean of the times of events: geometric, and weighted by the information at each event."""
-        assert sums.last is not None
-        information = LikelihoodSums.unpacked(sums.newton[-1][: self._fit], self._unknowns).information
-        logs = np.trace(self._triangles(sums.last)[0]) / np.trace(information)
-        return super().means(sums) | {self._time.name: float(np.exp(_LOG_UNIT * logs))}
-
     def _trend(self, sums: AnnouncedPart, here: Position) -> tuple[list[Test], Test] | None:
         """Return the test of each column and of all together. None before the last round, or with a penalty."""
         if sums.last is None or self._ridge:
             return None
-        columns, score = self._columns, sums.last[: self._columns]
-        cross, information = self._triangles(sums.last)
+        columns, half, score = self._columns, len(self._pairs), sums.last[: self._columns]
+        # The covariance at risk times log(time), and times its square, summed over events.
+        parts = (sums.last[start : start + half] for start in (columns, columns + half))
+        cross, information = (symmetric(part, columns) for part in parts)
         # The part of the score's variance that the estimates themselves explain is taken out.
         variance = information - cross @ here.sums.covariance @ cross
         if (np.diagonal(variance) <= _LEAST_LEFT * np.diagonal(information)).any():
             return None  # the events have hardly more than one time
         each = [chi_squared_test(float(one), 1) for one in score**2 / np.diagonal(variance)]
         return each, chi_squared_test(float(score @ np.linalg.lstsq(variance, score)[0]), columns)
-
-    def _triangles(self, last: Float64) -> list[Float64]:
-        """Return the covariance at risk times log(time), and times its square, summed over events."""
-        columns, half = self._columns, len(self._pairs)
-        return [symmetric(last[start : start + half], columns) for start in (columns, columns + half)]
 
 
 def followed(frame: Frame, time: NumberConcept, event: str) -> tuple[Float64, Float64]:

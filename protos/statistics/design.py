@@ -37,7 +37,7 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
-from protos.statistics.binned_values import beside_commonest, is_beside, is_of_one_patient
+from protos.statistics.binned_values import Kinds, beside_commonest, is_of_one_patient
 from protos.statistics.splines import spline_column
 
 _NARROWEST = 1e-4  # the standard deviation of a column, as a part of its possible range
@@ -139,28 +139,38 @@ class Design:
             found[:, place] = (values - column.low) / (column.high - column.low)
         return np.clip(found, 0.0, 1.0)
 
-    def few(self, scaled: Float64, frame: Frame, outcome: str | None = None) -> list[bool]:
+    def few(self, scaled: Float64, frame: Frame, beside: tuple[str, ...] = ()) -> list[bool]:
         """Return for each column whether few patients of this site would decide a sum of it. `scaled` are `values`.
 
-        The columns of a term and of its parts give each of its numbers less any value, also less the usual one. So a
-        cell of its codes needs enough patients beside usual values. With a common intercept, for which the `outcome` is
-        named, this is so for each two terms, and for a term with the outcome. But a count of events may be small.
+        The columns of a term and of its parts give each of its numbers less any value, also less the usual one. With a
+        common intercept, for which outcome and exposure are `beside`, so do each two terms, and a term with one of
+        them. But a count of events may be small.
         """
         concepts, patients, part, small = frame.columns, frame.patients, self.size.smallest_part, set[str]()
+        everyone = Kinds(patients, patients)
+        columns = {one: one.of(concepts[one.concept]) for column in self.columns for one in column.factors}
+        numbers = {name: [Kinds(concepts[name], patients)] for name in beside if name not in self._coded}
+        for name in set(self.concepts) - self._coded:
+            numbers[name] = [Kinds(found, patients) for one, found in columns.items() if one.concept == name]
         terms = [[one.concept for one in own] for own in {one.term: one.factors for one in self.columns}.values()]
-        both = combinations([*terms, [outcome]], 2) if outcome is not None else ()
-        pairs = ([*one, *two] for one, two in both if two != [outcome] or not self._coded.issuperset([*one, *two]))
+        both = combinations([*terms, *([name] for name in beside)], 2) if beside else ()
+        pairs = ([*one, *two] for one, two in both if two != [*beside[:1]] or not self._coded.issuperset([*one, *two]))
+        cells = dict[tuple[str, ...], Integers]()
         for names in (*terms, *pairs):
-            codes = [concepts[name] for name in names if name in self._coded]
-            numbers = [concepts[name] for name in names if name not in self._coded]
-            cells = np.unique(np.column_stack([0.0 * patients, *codes]), axis=0, return_inverse=True)[1].reshape(-1)
-            for cell, order in product(range(cells.max(initial=-1) + 1), islice(permutations(numbers), 24)):  # 4!
-                here = np.flatnonzero(cells == cell)
-                size = len(np.unique(patients[here]))
-                for number in order:
-                    here = here[is_beside(number[here], patients[here])]
-                left = len(np.unique(patients[here]))
-                small |= {*names} if 0 < left < part and (size < part or 2 * left <= size) else set()
+            codes = tuple(name for name in names if name in self._coded)
+            if codes not in cells:
+                places = np.column_stack([0.0 * patients, *(concepts[name] for name in codes)])
+                cells[codes] = np.unique(places, axis=0, return_inverse=True)[1].reshape(-1)
+            chosen = [*product(*(numbers[name] for name in names if name in numbers))]
+            for cell, some in product(range(cells[codes].max(initial=-1) + 1), chosen):
+                whole = np.flatnonzero(cells[codes] == cell)
+                size = everyone.count(whole)
+                for order in islice(permutations(some), 24):  # 4!
+                    here = whole
+                    for number in order:
+                        here = number.beside(here)
+                    left = everyone.count(here)
+                    small |= {*names} if 0 < left < part and (size < part or 2 * left <= size) else set()
         for factor in (one for column in self.columns for one in column.factors if one.knots):
             places = np.searchsorted(factor.knots or (), concepts[factor.concept])
             inside = (len(np.unique(patients[places == place])) for place in range(1, len(factor.knots or ())))

@@ -386,9 +386,13 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
     def _standard_rows(self, rows: Rows, sums: AnnouncedPart) -> Float64:
         """Return the standardised design. Raises Unanswerable: the other sites have too few rows, or this one."""
         if any(rows.few):  # whatever is announced; the own reason comes first
-            few = compress(zip(self._names, rows.values.T, strict=False), rows.few)
-            named = in_words(f"{name} ({beside_commonest(values, rows.patients)})" for name, values in few)
-            raise Unanswerable(f"Few patients of this hospital have another value than most of {named}.")
+            few = [beside_commonest(values, rows.patients) for values in rows.values.T]
+            told = (
+                f"{name} ({n})" if n < self._size.smallest_part else name
+                for name, n in zip(self._names, few, strict=False)
+            )
+            words = in_words(compress(told, rows.few))
+            raise Unanswerable(f"Few patients of this hospital, or one, would decide sums of {words}.")
         self._require(sums)
         standard = self._standard(sums)
         if self._count(sums, self._people) - len(np.unique(rows.patients)) < self._needed:

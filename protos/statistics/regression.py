@@ -145,7 +145,8 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         numbers = (outcomes, exposures) if isinstance(self._outcome, NumberConcept) else ()
         if any(self._design.is_decided(values, frame.patients) for values in numbers):
             raise Unanswerable(f"Few patients of this hospital would decide {self._model.outcome} or the exposure.")
-        few = self._design.few(values, frame, self._model.outcome if self._is_common else None)
+        beside = (self._model.outcome, *([] if exposure is None else [exposure])) if self._is_common else ()
+        few = self._design.few(values, frame, beside)
         return _Rows(
             values=values,
             few=few,
@@ -186,16 +187,8 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         varies = rows.adds and not (isinstance(self._outcome, NumberConcept) and len(np.unique(outcomes)) == 1)
         is_scale = self._model.family == "gaussian"  # and no number of events
         total, squares = rough_moments(outcomes) if is_scale else (float(outcomes.sum()), float(outcomes @ outcomes))
-        return [
-            number,
-            len(np.unique(rows.patients)),
-            varies,
-            number > 0,
-            frame.rows + frame.left_out - number,
-            total,
-            squares,
-            float(rows.exposures.sum()),
-        ]
+        patients, lacking = len(np.unique(rows.patients)), frame.rows + frame.left_out - number
+        return [number, patients, varies, number > 0, lacking, total, squares, float(rows.exposures.sum())]
 
     def means(self, sums: AnnouncedPart) -> dict[str, float]:
         """Return also the mean of the exposure, and of a gaussian's outcome."""
@@ -325,6 +318,9 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         patients, owners = np.unique(rows.patients, return_inverse=True)
         together = np.zeros((len(patients), self._unknowns))
         np.add.at(together, owners, scores)
+        places = np.arange(len(patients))
+        if self._size.smallest_part > 1 and any(is_of_one_patient(one, places) for one in together.T):
+            raise Unanswerable("One patient of this hospital would decide the robust errors.")
         return np.concatenate([values, (together.T @ together)[self._upper]])
 
     def _own_variance(self, rows: _Rows, fitted: LikelihoodSums) -> float:

@@ -112,8 +112,10 @@ class TableOneArithmetic(Arithmetic):
             present = ~np.isnan(values)
             own, of = values[present], patients[present]
             if isinstance(concept, NumberConcept):
-                beside = beside_commonest(own, of)
-                if is_of_one_patient(own, of) or 0 < beside < min(smallest, len(np.unique(of)) // 2 + 1):
+                beside, people, each = beside_commonest(own, of), len(np.unique(of)), np.bincount(of, minlength=1)
+                if is_of_one_patient(own, of) or 0 < beside < min(smallest, people // 2 + 1):
+                    return smallest > 1
+                if len(own) ** 2 < min(smallest, people) * int(each @ each):  # few patients have most of the rows
                     return smallest > 1
             if self._bins and most > 1 and 4 * smallest * most > np.count_nonzero(present) > 0:
                 return isinstance(concept, NumberConcept)  # a quarter of the rows may be of too few patients
@@ -183,14 +185,17 @@ class TableOneArithmetic(Arithmetic):
         """Return for each column a record of each group. A void cell has a reason and no numbers."""
         found: dict[str, dict[str, Any]] = {}
         for concept, by_group in self._by_column(sums):
-            records = {name: self._record(concept, one) for name, one in zip(self.groups, by_group, strict=True)}
+            moved = self._size.smallest_part - 1  # of each site, at each end
+            records = {
+                name: self._record(concept, one, moved * float(one[0]))
+                for name, one in zip(self.groups, by_group, strict=True)
+            }
             if self._by is not None:
                 numbers, sites = by_group.sum(axis=0), by_group[by_group[:, 0] > 0.0, 0]
                 # A group of too few sites would be the rest of all.
                 fewest = min(sites, default=0.0)
                 numbers[0] = self._size.sites if fewest >= self._size.fewest_sites else fewest
-                moved = (self._size.smallest_part - 1) * float(sites.sum())  # at each end of all groups
-                records = {"all": self._record(concept, numbers, moved)} | records
+                records = {"all": self._record(concept, numbers, moved * float(sites.sum()))} | records
             found[concept.name] = records
         groups = list(dict.fromkeys(["all", *self.groups]))
         units = {one.name: one.unit for one in self._columns if isinstance(one, NumberConcept)}
@@ -203,7 +208,7 @@ class TableOneArithmetic(Arithmetic):
         found = [standardised_difference(one, other) for one, other in pairs]
         return max((one for one in found if one is not None), default=None) if None not in found else None
 
-    def _record(self, concept: NumberConcept | CodedConcept, numbers: Float64, moved: float = 0.0) -> dict[str, Any]:
+    def _record(self, concept: NumberConcept | CodedConcept, numbers: Float64, moved: float) -> dict[str, Any]:
         sites, small, *rest = numbers
         if small:
             remedy = "join codes" if isinstance(concept, CodedConcept) else "choose another range"

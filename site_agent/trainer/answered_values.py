@@ -6,8 +6,10 @@ they have the same values as at every earlier answer, or enough other values. Th
 * values are remembered before a sum leaves. One run uses one state of its columns, however often it is repeated;
 * since each earlier run, in each column and in each pair of columns, either no row changed or rows of at least
   `smallest_cell` patients did. A row that changed in several columns is one row, and missing values are no rows;
+* a difference may be of any patients with these values whose rows changed; the fewest who can make it count. With new
+  pseudonyms these are all patients. Fewer may not even exchange rows;
 * a value that the plan's range replaced by a limit hides no other row, because anybody knows it, and neither does one
-  that changed by less than a thousandth, as all do in an export with fewer digits, or to one of few
+  that changed by less than about a thousandth, as all do in an export with fewer digits, or to one of few
   values that most changed rows have, such as 0. Only for pairs of two codes no number of rows is required;
 * source values are remembered, and values as the plan maps them, by the concept's name. So a changed range is a change
   of values, and a column that got another name is the same column;
@@ -46,12 +48,14 @@ from site_agent.trainer.prior.concept_columns import Mapped, MappedCode, MappedN
 Float64: TypeAlias = npt.NDArray[np.float64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Integers: TypeAlias = npt.NDArray[np.int64]
-# 0 for a missing value; odd for a value that hides others. The upper half is that of the value to three digits.
+# 0 for a missing value; odd for a value that hides others. Some bits are those of the value to three digits.
 Digests: TypeAlias = npt.NDArray[np.uint64]
 
 _MOST_USUAL: Final = 4
 _MOST_CODES: Final = 24
+_ROUNDED, _CUT_OFF = 17, 1  # where 16 bits of a digest begin
 _PATIENTS: Final = ""  # no column has this name
+_COUNTS: Final = ("row=first", "row=further")
 _FACTORS: Final = re.compile(r"(?:^|:)([a-z][a-z0-9-]*?)(?==|,|\d[:,])")  # concepts in the name of a product
 _NEVER: Final = "Nothing was counted, nothing was trained and nothing was sent."
 
@@ -174,10 +178,10 @@ def concepts_of(
 
 
 def rows_of(patients: npt.NDArray[Any]) -> dict[str, Values]:
-    """Return 1 for the first row of each patient, and 2 for a further one, because sums count rows and patients."""
-    values = np.full(len(patients), 2.0)
-    values[np.unique(patients, return_index=True)[1]] = 1.0
-    return {"row": Values(values=values, is_code=True)}
+    """Return the first row of each patient and the further ones as two codes, because sums count rows and patients."""
+    places = np.ones(len(patients))
+    places[np.unique(patients, return_index=True)[1]] = 0.0
+    return codes_of("row", places, ("first", "further"))
 
 
 def patients_of(table: Table, rows: Rows) -> list[str] | None:
@@ -235,7 +239,7 @@ def compared(
         if other == run or not {*common} - {_PATIENTS} or common in seen:
             continue
         seen.append(common)
-        if all(_content(now[name]) == common[name] for name in columns if name in common):
+        if all(_content(now[name]) == common[name] for name in now if name in common):
             yield Compared(run=other, patients=0)  # all rows of all columns are equal
             continue
         then = {name: _read(store, content) for name, content in common.items()}
@@ -304,13 +308,15 @@ def _key(secret: bytes, name: str) -> bytes:
 def _digests(key: bytes, column: Values) -> Digests:
     """Return a keyed digest of each value. Two different values have the same one with probability 1e-9 at most."""
     mantissas, exponents = np.frexp(column.values)
-    blocks = np.zeros((2, len(column.values), 2), np.float64)
+    blocks = np.zeros((3, len(column.values), 2), np.float64)
     blocks[0, :, 0] = column.values + 0.0  # -0.0 becomes 0.0
-    blocks[1, :, 0], blocks[1, :, 1] = np.ldexp(np.round(mantissas * 1024), exponents) + 0.0, 1.0
+    for kind, digits in enumerate((np.round(mantissas * 1024), np.floor(mantissas * 1024)), start=1):
+        blocks[kind, :, 0], blocks[kind, :, 1] = np.ldexp(digits, exponents) + 0.0, float(kind)
     # Equal values must have equal digests, so each block is encrypted by itself.
     cipher = Cipher(algorithms.AES256(key), modes.ECB()).encryptor()  # noqa: S305
-    exact, rough = np.frombuffer(cipher.update(blocks.tobytes()), np.uint64)[::2].reshape(2, -1) >> np.uint64(32)
-    found = rough << np.uint64(32) | exact | np.uint64(1)
+    parts = np.frombuffer(cipher.update(blocks.tobytes()), np.uint64)[::2].reshape(3, -1)
+    exact, rounded, cut = parts >> np.array([[33], [48], [48]], np.uint64)
+    found = exact << np.uint64(33) | rounded << np.uint64(17) | cut << np.uint64(1) | np.uint64(1)
     if column.hides is not None:
         found = np.where(column.hides, found, found ^ np.uint64(1))
     return np.where(np.isnan(column.values), np.uint64(0), found)
@@ -328,20 +334,29 @@ def _differing(
     """Compare the same columns of two runs, alone and in pairs."""
     names, too_few = [name for name in now if name != _PATIENTS], list[str]()
     new, old = (np.stack([each[name] for name in names], axis=1) for each in (now, then))
-    owners = [each.get(_PATIENTS, np.arange(len(each[names[0]]), dtype=np.uint64)) for each in (now, then)]
+    whose = [each.get(_PATIENTS, np.zeros(len(each[names[0]]), np.uint64)) for each in (now, then)]
     if (_PATIENTS in now) != (_PATIENTS in then):
         return Compared(run=run, patients=0, too_few=tuple(names))  # nobody knows whose rows changed
-    is_more, is_less = _changed(new, old, *owners), _changed(old, new, *reversed(owners))
-    more, fewer, owners = new[is_more], old[is_less], [owners[0][is_more], owners[1][is_less]]
-    is_code = np.array([name in codes for name in names])
+    is_code, is_count = (np.array([name in some for name in names]) for some in (codes, _COUNTS))
+    rows = [np.column_stack([each[:, ~is_count], of]) for each, of in zip((new, old), whose, strict=True)]
+    is_more, is_less = _beyond(*rows), _beyond(*reversed(rows))
+    if _PATIENTS not in now:
+        whose = [np.arange(len(each), dtype=np.uint64) for each in rows]
+    more, fewer, owners = new[is_more], old[is_less], [whose[0][is_more], whose[1][is_less]]
     most = max(int(np.unique(each, return_counts=True)[1].max(initial=1)) for each in owners)
-    open_pairs = np.triu(~_surely_enough(more, fewer, smallest_cell, most, is_code) & ~np.outer(is_code, is_code), 1)
-    for some in (*([place] for place in range(len(names))), *np.argwhere(open_pairs).tolist()):
+    is_sure = _surely_enough(more, fewer, smallest_cell, most, is_code) | np.outer(is_code, is_code)
+    is_sure |= is_count | is_count[:, None]  # which of a patient's rows is the first is no value
+    for some in (*([place] for place in range(len(names))), *np.argwhere(np.triu(~is_sure, 1)).tolist()):
         if too_few and len(some) > 1:
             break  # no pair could change the decision, and time would tell which hospital refuses
-        if not _are_enough(more[:, some], fewer[:, some], owners, smallest_cell, is_code[some]):
+        sides = (new, old, whose) if is_count[some[0]] else (more, fewer, owners)
+        if not _are_enough(sides[0][:, some], sides[1][:, some], sides[2], smallest_cell, is_code[some]):
             too_few.append(" with ".join(names[place] for place in some))
-    return Compared(run=run, patients=max(len(np.unique(each)) for each in owners), too_few=tuple(too_few))
+    patients = [len(np.unique(each)) for each in owners]
+    moved = [of[side[:, ~is_count].any(axis=1)] for side, of in zip((more, fewer), owners, strict=True)]
+    if not too_few and 0 < len(np.union1d(*moved)) < smallest_cell:
+        too_few = names  # values that few patients exchanged, or whose patient is another
+    return Compared(run=run, patients=max(patients), too_few=tuple(too_few))
 
 
 def _surely_enough(new: Digests, old: Digests, smallest_cell: int, most: int, is_code: Bools) -> Bools:
@@ -378,9 +393,9 @@ def _usual(counts: Integers) -> Bools:
     return np.asarray((ranks < _MOST_USUAL) & (counts > 1))
 
 
-def _rough(digests: Digests) -> Digests:
-    """Return digests that are equal for values with a difference of less than a thousandth."""
-    return digests >> np.uint64(32) << np.uint64(1) | digests & np.uint64(1)
+def _rough(digests: Digests, shift: int = _ROUNDED) -> Digests:
+    """Return digests of values rounded to three digits, or cut off after them."""
+    return digests >> np.uint64(shift) << np.uint64(48) >> np.uint64(47) | digests & np.uint64(1)
 
 
 def _are_enough(new: Digests, old: Digests, owners: Sequence[Digests], smallest_cell: int, is_code: Bools) -> bool:
@@ -392,48 +407,70 @@ def _are_enough(new: Digests, old: Digests, owners: Sequence[Digests], smallest_
     new, old, is_changed, hidden = new[is_new], old[is_old], False, False
     whose = owners[0][is_new], owners[1][is_old]
     for mine, others, of, of_others in ((new, old, *whose), (old, new, *reversed(whose))):
-        changed, rough = _changed(mine, others, of, of_others), _rough(mine)
-        hides = (mine % np.uint64(2) == 1).all(axis=1) & _changed(rough, _rough(others), of, of_others)
-        is_beside = _is_beside_usual(rough[hides][:, ~is_code], of[hides])
-        patients, beside = (len(np.unique(each)) for each in (of[hides], of[hides][is_beside]))
-        are_few = 0 < beside < smallest_cell and 3 * beside <= patients
-        is_changed, hidden = is_changed or bool(changed.any()), hidden or (patients >= smallest_cell and not are_few)
+        found, rough = _changed(mine, others, of, of_others), _rough(mine)
+        hides = found & (mine % np.uint64(2) == 1).all(axis=1) & _changed(rough, _rough(others), of, of_others)
+        if len(is_code) == 1:  # a tiny change can move a value over a border of rounding, and not also of cutting off
+            hides &= _changed(_rough(mine, _CUT_OFF), _rough(others, _CUT_OFF), of, of_others)
+        of, gains = of[hides], np.stack(_gains(rough, _rough(others)), axis=1)[hides]
+        is_beside = ~_is_usual(rough[hides][:, ~is_code], gains, of)
+        (patients, total), (beside, _) = _fewest(gains, of), _fewest(gains[is_beside], of[is_beside])
+        are_few = 0 < beside < smallest_cell and 3 * beside <= min(len(np.unique(of)), total)
+        is_changed, hidden = is_changed or bool(found.any()), hidden or (patients >= smallest_cell and not are_few)
     return not is_changed or hidden
 
 
-def _is_beside_usual(rows: Digests, of: Digests) -> Bools:
-    """Return which rows have in no column one of its four commonest values that several patients have: (rows,)."""
-    found = np.ones(len(rows), np.bool_)
+def _is_usual(rows: Digests, gains: Integers, of: Digests) -> Bools:
+    """Return which rows have in a column one of its four commonest values that several patients must have: (rows,)."""
+    found = np.zeros(len(rows), np.bool_)
     for column in rows.T:
-        kinds, counts = np.unique(np.unique([column, of], axis=1)[0], return_counts=True)
-        usual = kinds[np.argsort(-counts, kind="stable")][:_MOST_USUAL]
-        found &= ~np.isin(column, usual[: np.count_nonzero(counts > 1)])
+        _, places, counts = np.unique(column, return_inverse=True, return_counts=True)
+        several = [place for place in np.argsort(-counts, kind="stable") if counts[place] > 1]
+        fewest = {place: _fewest(gains[places == place], of[places == place])[0] for place in several[:_MOST_CODES]}
+        usual = sorted(fewest, key=lambda place: -fewest[place])[:_MOST_USUAL]
+        found |= np.isin(places, [place for place in usual if fewest[place] > 1])
     return found
 
 
+def _fewest(gains: Integers, of: Digests) -> tuple[int, int]:
+    """Return how many patients `of` some rows can at least have as many as each kind gained, and how many rows."""
+    kinds, first, counts = np.unique(gains[:, 0], return_index=True, return_counts=True)
+    gained = np.minimum(counts, gains[first, 1])
+    pairs, counts = np.unique(
+        np.stack([np.searchsorted(kinds, gains[:, 0]).astype(np.uint64), of]), axis=1, return_counts=True
+    )
+    owners = np.unique(pairs[1], return_inverse=True)[1].reshape(-1)
+    each = np.bincount(owners, np.minimum(counts, gained[pairs[0].astype(np.int64)]))
+    total = int(gained.sum())
+    return int(np.searchsorted(np.cumsum(np.sort(each)[::-1]), total)) + (total > 0), total
+
+
 def _changed(rows: Digests, others: Digests, of: Digests, of_others: Digests) -> Bools:
-    """Return which rows of which patients are not among the others: (rows,).
+    """Return which rows can be among those that there are more of than among the others: (rows,).
 
-    If patients have the same identifiers in both tables, these rows are known. Otherwise those of equal rows count as
-    changed that few patients have, so that nobody hides behind equal rows of others.
+    They are new for their patients. If patients have other identifiers, all equal rows can be, so nobody hides behind
+    equal rows of others.
     """
-    known = _beyond(np.column_stack([rows, of]), np.column_stack([others, of_others]), of)
-    found = _beyond(rows, others, of)
-    return known if known.sum() == found.sum() else found
+    is_new = _beyond(np.column_stack([rows, of]), np.column_stack([others, of_others]))
+    return np.asarray(is_new & (_gains(rows, others)[1] > 0))
 
 
-def _beyond(rows: Digests, others: Digests, of: Digests) -> Bools:
-    """Return which rows are not among the others, where each of the others stands for one row: (rows,).
+def _beyond(rows: Digests, others: Digests) -> Bools:
+    """Return which rows are not among the others, where each of the others stands for one row: (rows,)."""
+    mine, theirs = _kinds(rows, others)
+    order, place = np.argsort(mine, kind="stable"), np.empty(len(rows), np.int64)
+    place[order] = np.arange(len(rows)) - np.searchsorted(mine[order], mine[order])  # of each among its equals
+    return np.asarray(place >= np.bincount(theirs, minlength=len(rows) + len(others))[mine])
 
-    Of equal rows those of patients with most rows remain.
-    """
+
+def _gains(rows: Digests, others: Digests) -> tuple[Integers, Integers]:
+    """Return the kind of each row, and how many more rows of this kind there are than among the others: (rows,)."""
+    mine, theirs = _kinds(rows, others)
+    counts = [np.bincount(some, minlength=len(rows) + len(others)) for some in (mine, theirs)]
+    return mine, np.maximum(counts[0] - counts[1], 0)[mine]
+
+
+def _kinds(rows: Digests, others: Digests) -> tuple[Integers, Integers]:
     # Digests are random, so two different rows have the same weighted sum with a probability of 2**-64.
     weights = np.array([2 * int(place) ** 2 + 0x9E3779B97F4A7C15 for place in range(rows.shape[1])], np.uint64)
-    sums = np.concatenate([rows @ weights, others @ weights])
-    kinds = np.unique(sums, return_inverse=True)[1].reshape(-1)
-    mine, theirs = kinds[: len(rows)], kinds[len(rows) :]
-    _, whose, counts = np.unique(of, return_inverse=True, return_counts=True)
-    order = np.lexsort((whose, counts[whose], mine))
-    place = np.empty(len(rows), np.int64)  # of each row among its equals
-    place[order] = np.arange(len(rows)) - np.searchsorted(mine[order], mine[order])
-    return place >= np.bincount(theirs, minlength=int(kinds.max(initial=-1)) + 1)[mine]
+    kinds = np.unique(np.concatenate([rows @ weights, others @ weights]), return_inverse=True)[1].reshape(-1)
+    return kinds[: len(rows)], kinds[len(rows) :]

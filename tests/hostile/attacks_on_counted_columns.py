@@ -134,7 +134,7 @@ def digits(weakened: bool) -> bool:
 
 
 def _without_rows(*given: Any) -> dict[str, Any]:
-    return {name: values for name, values in USED_VALUES(*given).items() if name != "row"}
+    return {name: values for name, values in USED_VALUES(*given).items() if not name.startswith("row=")}
 
 
 _forgetful = partial(patched, answered_values, remember=lambda *_: None)

@@ -109,9 +109,9 @@ def value_after_few_others(weakened: bool, before: list[float], after: list[floa
 
 def value_of_many_visits(weakened: bool) -> bool:
     """Repeat a sum when many patients with a usual value are new, and one with another value at thirty visits."""
-    rule, ages = answered_values._is_beside_usual, np.array(AGES + [20.0] * 23 + [OLDEST] * 30)
+    rule, ages = answered_values._is_usual, np.array(AGES + [20.0] * 23 + [OLDEST] * 30)
     patients = [f"P{min(place, len(AGES) + 23)}" for place in range(len(ages))]
-    rows_alone = {"_is_beside_usual": lambda rows, of: rule(rows, np.arange(len(of)))}
+    rows_alone = {"_is_usual": lambda rows, gains, of: rule(rows, gains, np.arange(len(of), dtype=of.dtype))}
     with scratch() as folder, in_copy(weakened, lambda: patched(answered_values, **rows_alone)):
         for run, rows in (("one", len(AGES)), ("two", len(ages))):
             try:
@@ -122,7 +122,27 @@ def value_of_many_visits(weakened: bool) -> bool:
     return bool(abs((ages.sum() - sum(AGES) - 23 * 20.0) / 30 - OLDEST) < 1e-9)
 
 
+def visits_that_others_have_too(weakened: bool) -> bool:
+    """Repeat a sum when the late visits of one patient equal those of ten others, and two cells were exchanged."""
+    whose = [*(f"P{place % 10}" for place in range(90)), *["X"] * 10, "B", "C"]
+    others, sums = [100.0 + place for place in range(90)], list[float]()
+    lenient = {"_fewest": lambda gains, of: (len(np.unique(of)), len(of))}
+    with scratch() as folder, in_copy(weakened, lambda: patched(answered_values, **lenient)):
+        for run, own, two in (
+            ("one", [5.0 + place for place in range(10)], [1.0, 2.0]),
+            ("two", others[20:30], [2.0, 1.0]),
+        ):
+            values = np.array([*others, *own, *two])
+            patients = whose if run == "one" else [f"new {name}" for name in whose]
+            with suppress(ReleasedBefore):
+                columns = {"crea": answered_values.Values(values=values)}
+                answered_values.remember(folder, run, columns, SMALLEST_CELL, patients)
+                sums.append(float(values.sum()))
+    return len(sums) == 2 and abs(sums[1] - sums[0] - sum(others[20:30]) + sum(range(5, 15))) < 1e-9
+
+
 ATTACKS = (
+    Attack("statistics-of-visits-that-others-have", "the fewest patients behind a change", visits_that_others_have_too),
     Attack("statistics-after-many-visits-of-one-patient", "the patients who have a usual value", value_of_many_visits),
     Attack(
         name="statistics-after-new-patients-with-a-usual-value",
@@ -132,8 +152,8 @@ ATTACKS = (
             value_after_few_others,
             before=AGES,
             after=[*AGES, *[20.0] * 23, OLDEST],
-            rule="_is_beside_usual",
-            lenient=lambda rows, _: rows[:, 0] >= 0 if rows.size else np.ones(len(rows), np.bool_),
+            rule="_is_usual",
+            lenient=lambda rows, *_: np.zeros(len(rows), np.bool_),
         ),
     ),
     Attack(
@@ -145,7 +165,7 @@ ATTACKS = (
             before=EXACT,
             after=[*(float(np.float32(age)) for age in EXACT[:-1]), OLDEST],
             rule="_rough",
-            lenient=lambda digests: digests,
+            lenient=lambda digests, *_: digests,
         ),
     ),
     Attack("statistics-range-around-one-patient", "the smallest cell of rows within a range", range_around_one_patient),

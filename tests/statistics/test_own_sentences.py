@@ -18,8 +18,9 @@ from site_agent.commands.site_page_commands import results
 from site_agent.desk.analyses_in_words import void_analyses
 from site_agent.desk.results.statistics_results import OWN_JSON, STATISTICS, write_results
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
+from tests.protos.examples import listed
 from tests.site_agent.trainer.test_statistics import site
-from tests.statistics.federations import frames_of, patients, statistics_plan, studies_of
+from tests.statistics.federations import CONCEPTS, frames_of, patients, statistics_plan, studies_of
 from tests.statistics.test_regression import regression
 
 COX = {"name": "hazards", "cox": {"time": "days", "event": "died", "terms": ["age"]}}
@@ -86,3 +87,20 @@ def test_a_question_about_a_unit_is_asked_on_the_own_page_alone(tmp_path: Path) 
 
     assert [len(one) for one in found] == [0, 1, 0, 0]
     assert found[1] == [*studies[plan.site_names[1]].other_units()]
+
+
+@pytest.mark.parametrize("lacking", ["concept", "rows"])
+def test_no_page_fails_where_a_hospital_lacks_a_concept_or_complete_rows(lacking: str, tmp_path: Path) -> None:
+    """Its people are asked nothing."""
+    rates = regression("rates", family="poisson", outcome="admissions", exposure="days", terms=["sex"])
+    recorders = {"recorded_by": [one["name"] for one in listed(4)]} if lacking == "concept" else {}
+    line = regression(family="gaussian", outcome="lactate", terms=["age"])
+    table, plan = (
+        patients(0, (90, 140, 60, 200, 80)),
+        statistics_plan(rates, line, CURVE, sites=5, concepts=[one | recorders for one in CONCEPTS]),
+    )
+    table.loc[table.site == 4, ["age", "days"]] = np.nan
+    studies = studies_of(plan, frames_of(plan, table))
+    run_rounds(plan, studies)
+
+    assert [told(tmp_path, study) for study in studies.values()][4] == []

@@ -11,8 +11,9 @@ import statsmodels.api as sm
 import statsmodels.formula.api as smf
 from statsmodels.duration.hazard_regression import PHReg
 
+from global_layers.one_process import run_rounds
 from tests.for_each import for_each
-from tests.statistics.federations import frames_of, patients, results_of, statistics_plan
+from tests.statistics.federations import frames_of, patients, results_of, statistics_plan, studies_of
 
 # Sums are rounded to 2**-37 a site; the condition of the Hessians here is below 1e3.
 DIGITS = 1e-8
@@ -217,3 +218,39 @@ def test_a_rare_outcome_is_fitted() -> None:
 
     pooled = fitted(table, "event ~ C(site) + age + C(sex)", sm.families.Binomial())
     compare(found, pooled, {"age": "age", "sex=male": "C(sex)[T.male]"})
+
+
+def is_own_reason(table: pd.DataFrame, **keys: Any) -> bool:
+    """Whether a model is refused because of the second hospital's own rows."""
+    plan = statistics_plan(regression(**keys))
+    studies = studies_of(plan, frames_of(plan, table))
+    run_rounds(plan, studies)
+    reasons = studies[plan.site_names[1]].reasons.values()
+    return any(one.startswith(("Few patients", "One patient")) for one in reasons)
+
+
+@pytest.mark.parametrize("one", ["beyond the knot", "with another exposure", "far away"])
+def test_one_patient_decides_no_sum(one: str) -> None:
+    """Nor its product with a column of a spline or the exposure under a common intercept, nor the robust errors."""
+    table = patients(0)
+    own = table.index[(table.site == 1) & (table.sex == "male")]
+    if one == "beyond the knot":
+        table.loc[own, "age"], column, value = np.linspace(30.0, 59.0, len(own)), "age", 77.0
+        keys: dict[str, Any] = {"splines": {"age": [60, 70, 80]}, "intercept": "common"}
+    elif one == "with another exposure":
+        table.loc[own, "days"], column, value = 365.0, "days", 123.0
+        keys = {"family": "poisson", "outcome": "admissions", "exposure": "days", "terms": ["sex"]}
+        keys["intercept"] = "common"
+    else:
+        for name, middle in (("age", 60.0), ("pressure", 125.0)):
+            table[name] = np.random.default_rng(1).normal(middle, 3.0, (2, len(table)))[int(middle > 60.0)]
+        column, value, keys = (
+            "age",
+            78.0,
+            {"family": "gaussian", "outcome": "pressure", "terms": ["age"], "robust": True},
+        )
+    table.loc[own[:30], "died"] = ["no", "yes"] * 15
+    assert not is_own_reason(table, **keys)
+
+    table.loc[own[0], [column, "pressure"]] = value, 170.0
+    assert is_own_reason(table, **keys)

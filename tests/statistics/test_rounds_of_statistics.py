@@ -78,10 +78,9 @@ def test_a_site_whose_rows_may_not_answer_is_a_masked_count() -> None:
 def test_another_unit_is_asked_about_at_its_own_hospital_alone() -> None:
     """In a term, an exposure, times and a Table 1, from announced sums. Without a mistake nobody is asked."""
     rates = regression("rates", family="poisson", outcome="admissions", exposure="days", terms=["sex"])
-    cox = {"name": "survival", "cox": {"time": "days", "event": "died", "terms": ["sex"]}}
     means = {"name": "means", "table_one": {"columns": ["lactate"], "by": "sex"}}
     curve = {"name": "curve", "curve": {"time": "days", "event": "died", "by": "sex", "grid": 50.0, "to": 900.0}}
-    cases = ("age", regression(terms=["age"])), ("days", rates), ("days", cox), ("days", curve), ("lactate", means)
+    cases = ("age", regression(terms=["age"])), ("days", rates), ("days", curve), ("lactate", means)
     for column, analysis in cases:
         for factor in (1.0, 12.0):
             table, plan = patients(0), statistics_plan(analysis)

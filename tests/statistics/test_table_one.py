@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from protos.plan.analyses import TableOne
+from protos.plan.analyses import Frame, TableOne
 from protos.plan.concepts import NumberConcept
 from protos.statistics.binned_values import without_extremes
 from protos.statistics.table_one import TableOneArithmetic
 from tests.for_each import for_each
+from tests.statistics.federations import statistics_plan
 from tests.statistics.one_process import concepts_of, frames_of, run, size
 from tests.statistics.survival_tables import TABLES, SurvivalTable
 
@@ -112,3 +113,16 @@ def test_a_small_group_without_any_value_is_void() -> None:
     found, _ = run(arithmetic, [replace(frame, smallest_cell=5) for frame in frames_of(rows, "site", coded)])
 
     assert "void" in found["columns"]["age"]["arm=c"]
+
+
+@pytest.mark.parametrize("visits", [3, 300])
+def test_one_patient_with_most_of_the_rows_makes_a_cell_void(visits: int) -> None:
+    """The mean would be nearly that of this patient."""
+    plan = statistics_plan({"name": "t", "table_one": {"columns": ["lactate"]}})
+    patients = np.concatenate([np.zeros(visits, np.int64), np.arange(1, 40)])
+    values = np.random.default_rng(0).uniform(1.0, 5.0, len(patients))
+    frame = Frame(columns={"lactate": values}, patients=patients, smallest_cell=10)
+
+    is_there, is_small, *_ = plan.arithmetics[0].first_values(frame)
+
+    assert (is_there, is_small) == (1.0, visits == 300)

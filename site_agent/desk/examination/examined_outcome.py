@@ -29,11 +29,11 @@ _MOST_BINS: Final = 32
 _ROWS_OF_A_BIN: Final = 12
 _FOLDS: Final = 3
 # Names of a time of follow-up: futime, survival_days, t, d.time, os_months, days_to_death. Not a time of day, or an age
-_WHAT: Final = r"(os|[pder]fs|tt[a-z]+|t2e|fup?|obs|surv|deaths?|dead|rec|last|event|censor\w*|[dfrs])"
+_WHAT: Final = r"(os|[pder]fs|tt[a-z]{1,6}|t2e|fup?|obs|surv|deaths?|dead|rec|last|event|censor\w*|[dfrs])"
 _UNIT: Final = r"(time|days?|weeks?|months?|years?|yrs?|(?<=[ ._-])mo)"
 FOLLOW_UP: Final = re.compile(
     r"(.*(follow.?up|surviv|time.?to|futime|überleb|ueberleb|beobachtungs).*|t|t?stop|os|[pder]fs|tt[defpr]|t2e|fup?"
-    rf"|duration|dauer|zeit|({_WHAT}[ ._-]?|time[ ._-])*{_UNIT}\d?|{_UNIT}[ ._-]?(to[ ._-]?)?{_WHAT})",
+    rf"|duration|dauer|zeit|({_WHAT}[ ._-]?|time[ ._-]){{0,3}}{_UNIT}\d?|{_UNIT}[ ._-]?(to[ ._-]?)?{_WHAT})",
     re.I,
 )
 # Names of a time at which a patient came under observation: start, tstart, entry_age, time at entry, left_truncation.

@@ -397,7 +397,7 @@ class _Reading:
                     cells = texts_of(block.columns[positions[name]])
                     self.cells |= {(name, int(rows[place])): cells[place] for place in places}
             if name in self.parsed:
-                self.parsed[name].frombytes(memoryview(parsed.values[used]).cast("B"))
+                self.parsed[name].frombytes(parsed.values[used].data.cast("B"))
         if is_unproved and self.marks[0] != self.marks[1] and not self.for_prediction:
             features = (one for one in self.contract.features if isinstance(one, NumericFeature))
             self.wanted.numbers.update(positions[one.name] for one in features)

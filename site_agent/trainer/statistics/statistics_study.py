@@ -24,6 +24,7 @@ import numpy as np
 
 from protos.numbers.newton_sums import OutOfBound
 from protos.plan.analyses import (
+    Analysis,
     AnnouncedPart,
     Float64,
     Frame,
@@ -101,10 +102,13 @@ class StatisticsStudy(PlannedStudy):
         """Return the estimates of this site alone, by the name of the analysis. They are for its own people."""
         found = {}
         for analysis, arithmetic in zip(self.plan.analyses, self.plan.arithmetics, strict=True):
-            if all(self.site in self.plan.recorders(used) for used in concepts_used(analysis)):
+            if self._records(analysis):
                 with suppress(Unanswerable):
                     found[analysis.name] = arithmetic.own(self._frame)
         return found
+
+    def _records(self, analysis: Analysis) -> bool:
+        return all(self.site in self.plan.recorders(used) for used in concepts_used(analysis))
 
     def other_units(self) -> Iterator[str]:
         """Yield numbers with another mean than at the other sites, by announced sums, for this site's own people."""
@@ -112,8 +116,9 @@ class StatisticsStudy(PlannedStudy):
         found = dict[str, tuple[float, float]]()
         for place, one in enumerate(announced.results() if self.plan.private_tables is None else ()):
             void = [name for name, groups in one.get("columns", {}).items() if "void" in groups["all"]]
-            with suppress(Unanswerable), np.errstate(all="ignore"):
-                both = {} if "refused" in one else self._means(place, announced.part(place)[0])
+            is_there = "refused" not in one and self._records(self.plan.analyses[place])
+            with suppress(Unanswerable, ZeroDivisionError), np.errstate(all="ignore"):  # no complete row here
+                both = self._means(place, announced.part(place)[0]) if is_there else {}
                 found = {name: pair for name, pair in both.items() if name not in void} | found
         for name, pair in found.items():
             concept = concept_named(self.plan.concepts, name)

@@ -19,6 +19,7 @@ from site_agent.trainer.answered_values import (
     numbers_of,
     remember,
     require_head,
+    rows_of,
 )
 from site_agent.trainer.disk import RECORDS, recording
 from tests.for_each import for_each
@@ -148,7 +149,7 @@ def test_a_patient_does_not_hide_behind_equal_rows_of_others(place: str, names: 
         remember(
             folder, "one", codes_of("sex", np.array([code for _, code in whole]), "FM"), CELL, [n for n, _ in whole]
         )
-        now = [name.replace("P", names) for name, _ in rows]
+        now = [name if names == "P" else names + name for name, _ in rows]
         try:
             remember(folder, "two", codes_of("sex", np.array([code for _, code in rows]), "FM"), CELL, now)
             assert (folder.name, names) == ("ten others", "P")
@@ -156,9 +157,61 @@ def test_a_patient_does_not_hide_behind_equal_rows_of_others(place: str, names: 
             assert (folder.name, names) != ("ten others", "P")
 
 
+@for_each("near", (0.0, 1e-5))
+@for_each("names", ("P", "another "))
+@for_each("exchanged", (False, True))
+def test_corrected_visits_of_one_patient_do_not_hide(near: float, names: str, exchanged: bool, tmp_path: Path) -> None:
+    """They nearly equal visits of others, while two cells are exchanged, names change, and a second column does."""
+    visits = np.arange(1.0, 14.0)
+    others = np.concatenate([100.0 + 13 * place + visits for place in range(10)])
+    whose = [*np.repeat([f"P{place}" for place in range(10)], 13).tolist(), *["X"] * 10, "B", "C"]
+    late = (103.0 + 13 * np.arange(10.0)) * (1 + near)
+    for run, own, two in (("one", 30.0 + visits[:10], [41.0, 42.0]), ("two", late, [42.0, 41.0])):
+        measured = np.concatenate([others, own, two if exchanged else [41.0, 42.0]])
+        used = numbers_of("crea", measured, 0.0, 300.0) | rows_of(np.unique(whose, return_inverse=True)[1])
+        used |= numbers_of("days", np.arange(float(len(measured))) + 365 * (run == "two"), 0.0, 900.0)
+        try:
+            remember(tmp_path, run, used, CELL, whose if run == "one" else [names + name for name in whose])
+            assert run == "one"
+        except ReleasedBefore:
+            assert run == "two"
+
+
+def visits_of(values: Sequence[float], patients: Sequence[int]) -> tuple[dict[str, Values], list[str]]:
+    """A measured column with the counts of rows and patients, and the names of the patients."""
+    used = numbers_of("age", np.array(values), 0.0, 200.0) | rows_of(np.array(patients))
+    return used, [f"P{one}" for one in patients]
+
+
+@for_each("change", ("order", "owner", "digits", "patient"))
+def test_what_changes_between_two_tables_is_told_from_what_seems_to(change: str, tmp_path: Path) -> None:
+    """The order of visits is none; a moved visit, fewer digits beside a correction and one new patient are refused."""
+    generator = np.random.default_rng(4)
+    values, patients = generator.uniform(50.0, 140.0, 200).round(2), np.repeat(np.arange(100), 2)
+    later, owners = values.copy(), patients.copy()
+    if change == "order":
+        later[:2] = values[[1, 0]]
+    elif change == "owner":
+        owners[1] = 7
+    elif change == "digits":
+        later = np.append(values[1:].round(1), 104.0)
+        owners = np.append(patients[1:], 0)
+    else:
+        later = np.append(values, generator.uniform(50.0, 140.0, 31))
+        owners = np.append(patients, [*range(30), 100])
+    used, names = visits_of(values.tolist(), patients.tolist())
+    remember(tmp_path, "one", used, CELL, names)
+    used, names = visits_of(later.tolist(), owners.tolist())
+    try:
+        remember(tmp_path, "two", used, CELL, names)
+        assert change == "order"
+    except ReleasedBefore:
+        assert change != "order"
+
+
 def test_the_memory_has_no_value_and_a_refusal_names_concepts(tmp_path: Path) -> None:
     """Two sites with the same table have other digests, and a column has other digests than its equal."""
-    names = ["age, mapped", "t40, product with sex=F:bmi, knots (18.5, 25.0),1, product", "row"]
+    names = ["age, mapped", "t40, product with sex=F:bmi, knots (18.5, 25.0),1, product", "row=first"]
     assert "Sums of age, t4, sex, bmi, number of rows were" in ReleasedBefore(names, CELL).what
     contents = []
     for site in ("a", "b"):
