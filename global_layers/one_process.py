@@ -88,12 +88,11 @@ def run_rounds(plan: Plan, studies: Mapping[str, AnyStudy]) -> Collection:
         OperatorError: the plan does not fit a site.
     """
     collection = Collection(plan)
-    run = collection.run
     for number in count():
-        if stage_at(plan, number, run.course.training_rounds) is None:
+        if stage_at(plan, number, collection.run.course.training_rounds) is None:
             break
         collection.make(number, studies)
-    finish, values = run.result()
+    finish, values = collection.run.result()
     for name, study in studies.items():
         study.close(collection.asked_of(name, finish), np.array(values))
     return collection

@@ -6,6 +6,7 @@ import warnings
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Set
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
@@ -109,9 +110,9 @@ def _values(concept: Concept, table: pd.DataFrame, times: Set[str]) -> Any:
         if concept.name in times and (numbers < 0).any():
             return f"the column {concept.name} has times below 0"
         return numbers
-    if pd.api.types.is_numeric_dtype(own):
-        own = own.map("{:.15g}".format, na_action="ignore")  # 1 is the code 1
-    places = own.map({code: float(place) for place, code in enumerate(concept.codes)})
+    codes = {normalize("NFC", code): float(place) for place, code in enumerate(concept.codes)}
+    text = "{:.15g}".format if pd.api.types.is_numeric_dtype(own) else str  # 1 is the code 1
+    places = own.map(lambda cell: codes.get(normalize("NFC", text(cell)), np.nan), na_action="ignore")
     if (places.isna() & own.notna()).any():
         return f"the column {concept.name} has values that are none of its codes {', '.join(concept.codes)}"
     return places.to_numpy(np.float64)

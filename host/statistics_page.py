@@ -190,7 +190,7 @@ def _model(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]
         cells += [mine[term["term"]]["text"] if term["term"] in mine and term in single else "–"] if mine else []
         rows.append(cells)
     yield table(f"{one['name']}: coefficients", head, rows, style="figures")
-    if any(":" in term["term"] for term in terms):
+    if any(" × " in term["label"] for term in terms):
         words = "Beside a product, row and joint test of one of its columns are for 0, or the reference, of the others."
         yield paragraph(words, "soft")
     yield from _shapes(one)
@@ -206,8 +206,8 @@ def _differences(one: Facts) -> Iterator[str]:
     for term in one["terms"]:
         if found := term.get("between_sites"):
             mean = _on_scale(term | found, is_ratio=one["ratio"] is not None)["text"]
-            share, degrees = f"{100 * found['i_squared']:.0f}%", found["sites"] - 1
-            rows.append([spoken(term["term"]), share, f"{found['q']:.2f} ({degrees} df)", _p(found["p"]), mean])
+            name, share = spoken(term["term"], one["terms"]), f"{100 * found['i_squared']:.0f}%"
+            rows.append([name, share, f"{found['q']:.2f} ({found['sites'] - 1} df)", _p(found["p"]), mean])
     head = ["Differences between hospitals", "I²", "Cochran's Q", "p", "Random-effects mean (95% interval)"]
     if rows:
         yield table("Differences between hospitals", head, rows, style="figures")
@@ -222,12 +222,12 @@ def _shapes(one: Facts) -> Iterator[str]:
     """Yield the joint tests of terms with several columns, and what each spline says at its knots."""
     scale = one["ratio"] or "difference"
     if one["tests"]:
-        is_f = "f" in one["tests"][0]
+        kind = "f" if "f" in one["tests"][0] else "chi_squared"
         tests: list[list[Cell]] = []
         for test in one["tests"]:
-            degrees = f"{test['degrees']}" + (f" and {test['residual_degrees']:,.0f}" if is_f else "")
-            tests.append([spoken(test["term"]), f"{test['f' if is_f else 'chi_squared']:.2f}", degrees, _p(test["p"])])
-        head = ["Joint test of", "F" if is_f else "Wald's chi-squared", "Degrees of freedom", "p"]
+            degrees = f"{test['degrees']}" + (f" and {test['residual_degrees']:,.0f}" if kind == "f" else "")
+            tests.append([spoken(test["term"], one["terms"]), f"{test[kind]:.2f}", degrees, _p(test["p"])])
+        head = ["Joint test of", "F" if kind == "f" else "Wald's chi-squared", "Degrees of freedom", "p"]
         yield table("Joint tests", head, tests, style="figures")
     for spline in one["splines"]:
         rows: list[list[Cell]] = []

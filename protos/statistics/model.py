@@ -47,9 +47,7 @@ from protos.statistics.newton_walk import LikelihoodSums, Position, Walk, own_wa
 from protos.statistics.splines import spline_column
 
 _DISTINCT_ROUNDS: Final = 6  # later rounds are so close to the estimates that their sums tell nothing new
-_NOT_ANSWERED: Final = (
-    "Few rows of a hospital, or for each unknown: remove terms, join codes, or lower rows_per_unknown."
-)
+_NOT_ANSWERED: Final = "Few rows of a hospital or for an unknown: remove terms, join codes or lower rows_per_unknown."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

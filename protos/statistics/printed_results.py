@@ -15,7 +15,6 @@ from protos.statistics.distributions import ratio_of
 RESULTS_JSON: Final = "results.json"
 RESULTS_CSV: Final = "results.csv"
 RESULTS_HTML: Final = "results.html"
-_PRODUCT: Final = re.compile(r":(?=[a-z][a-z0-9-]*'*(?:[=:,]|$))")  # between two concepts
 Results = Sequence[Mapping[str, Any]]
 Row: TypeAlias = dict[str, Any]  # of the CSV
 _WHERE: Final = ("analysis", "statistic", "term", "group", "at")
@@ -63,16 +62,19 @@ def results_as_lines(results: Results) -> Iterator[str]:
             yield f"  The table is in {RESULTS_HTML}, {RESULTS_CSV} and {RESULTS_JSON}."
 
 
-def spoken(name: str) -> str:
-    """Return a term or a group as a person reads it: "sex: male" for sex=male, or "age × sex: male"."""
-    return " × ".join(part.replace("=", ": ", 1) for part in _PRODUCT.split(name))
+def spoken(name: str, terms: Results = ()) -> str:
+    """Return a group, or one of a model's terms, as a person reads it: "sex: male" for sex=male, "age × sex: male"."""
+    concepts = "|".join(re.split("[':=,]", one["term"])[0] for one in terms)  # each has a term; a code can have colons
+    parts = re.split(rf":(?=(?:{concepts})'*(?:[=:,]|$))", name) if concepts else [name]
+    return " × ".join(part.replace("=", ": ", 1) for part in parts)
 
 
 def named(terms: Results) -> list[Row]:
     """Return terms with a `label` of what each compares: "sex: male, against female". A reference is named once."""
-    main = [one for one in terms if one.get("scale") and not _PRODUCT.search(one["term"])]
+    main = [one for one in terms if one.get("scale") and spoken(one["term"], terms) == spoken(one["term"])]
     told = {one["term"].partition("=")[0]: one for one in reversed(main)}.values()
-    return [{**one, "label": spoken(one["term"]) + (f", {one['scale']}" if one in told else "")} for one in terms]
+    scales = (f", {one['scale']}" if one in told else "" for one in terms)
+    return [{**one, "label": spoken(one["term"], terms) + more} for one, more in zip(terms, scales, strict=True)]
 
 
 def _of_model(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -91,7 +93,7 @@ def _of_model(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         beside = " (coefficient)" if result["ratio"] and not is_ratio else ""
         yield f"{one['label']}{beside}", f"{value:.4g}", interval, "" if one.get("p") is None else f"p {one['p']:.3g}"
     for test in result["tests"]:
-        yield spoken(test["term"]), "", "joint test", f"p {test['p']:.3g}"
+        yield spoken(test["term"], result["terms"]), "", "joint test", f"p {test['p']:.3g}"
     if result.get("proportional") is not None:
         yield "proportional hazards", "", "test of all columns", f"p {result['proportional']['p']:.3g}"
 

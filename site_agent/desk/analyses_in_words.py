@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import compress, islice
 from typing import assert_never
@@ -65,9 +66,9 @@ def void_analyses(plan: StatisticsPlan, frame: Frame, site: str) -> Iterator[str
     numbers = iter(study.train(Asked(round=0, stage=Stage.STATISTICS), nothing).scalars)
     for one, arithmetic in zip(plan.analyses, plan.arithmetics, strict=True):
         _, *own = islice(numbers, 1 + len(arithmetic.first))
-        flagged = (number.name.partition("sites with ") for number in compress(arithmetic.first, own))
-        few = [name for before, is_flag, name in flagged if is_flag and not before]
-        if reason := study.reasons.get(one.name) or (few and f"It has {in_words(few)}."):
+        names = "\n".join(number.name for number in compress(arithmetic.first, own))
+        void = in_words(re.findall(r"^sites with (?:a small|few) \w+ (.+)", names, re.M))
+        if reason := study.reasons.get(one.name) or (void and f"Few patients would show in or beside {void}."):
             yield f"This hospital will make {one.name} void for all, in whole or in part. {reason}"
 
 

@@ -59,32 +59,16 @@ def a_plan(method: str, *, is_masked: bool, measures: bool, every_rounds: int) -
     return plan_of(method, masking=masking, timing=saving, **keys)
 
 
-def at_writes(numbers: set[int]) -> Callable[[Mortal], Strikes]:
-    """The part that makes the write with this number, counted over all these writes, stops there."""
+def at_visits(numbers: set[int], point: str | None = None) -> Callable[[Mortal], Strikes]:
+    """The part that makes a write with one of these numbers, or such a visit to the named point, stops there."""
 
     def strikes(network: Mortal) -> Strikes:
-        count = 0
+        count = -1
 
-        def strike(owner: str, point: str) -> bool:
+        def strike(owner: str, at: str) -> bool:
             nonlocal count
-            count += 1
-            return count - 1 in numbers
-
-        return strike
-
-    return strikes
-
-
-def at_point(wanted: str, occurrence: int) -> Callable[[Mortal], Strikes]:
-    """The part that makes visit number `occurrence` to the named point stops there, once."""
-
-    def strikes(network: Mortal) -> Strikes:
-        count = 0
-
-        def strike(owner: str, point: str) -> bool:
-            nonlocal count
-            count += point == wanted
-            return point == wanted and count == occurrence
+            count += (is_meant := point in (None, at))
+            return is_meant and count in numbers
 
         return strike
 
@@ -114,7 +98,7 @@ def test_deaths_change_no_bit_for_any_method(tmp_path: Path, method: str, is_mas
     luck = random.Random(2 * number + is_masked)
     numbers = set(luck.sample(range(20, len(disk.points)), 5))
 
-    found, network, _ = to_the_end(tmp_path / "killed", plan, number, at_writes(numbers))
+    found, network, _ = to_the_end(tmp_path / "killed", plan, number, at_visits(numbers))
 
     assert len(network.deaths) >= 3
     assert found == expected
@@ -143,7 +127,7 @@ def test_a_death_at_any_kind_of_write_changes_no_bit(
     expected, times = undisturbed
     assert times[point]
 
-    found, network, _ = to_the_end(tmp_path / "killed", ditto(), 0, at_point(point, 1 + third * times[point] // 3))
+    found, network, _ = to_the_end(tmp_path / "killed", ditto(), 0, at_visits({third * times[point] // 3}, point))
 
     assert network.deaths
     assert found == expected

@@ -76,6 +76,17 @@ def test_a_refusal_says_at_each_hospital_whether_its_own_rows_are_the_reason(
     assert refused["refused"] == f"{second}: {reason}"
 
 
+def test_the_review_calls_no_healthy_group_small() -> None:
+    """All 14 rows of a group are men. It becomes void with another one, because their difference would show few men."""
+    table = patients(0)
+    table.loc[(table.site == 0) & (table.stage == "III"), "sex"] = "male"
+    plan = statistics_plan({"name": "patients", "table_one": {"columns": ["sex"], "by": "stage"}})
+    (words,) = void_analyses(plan, frames_of(plan, table)[plan.site_names[0]], plan.site_names[0])
+    assert "stage=II" in words
+    assert "stage=III" in words
+    assert "small" not in words
+
+
 def test_a_question_about_a_unit_is_asked_on_the_own_page_alone(tmp_path: Path) -> None:
     """The others, and hospitals whose ages are in the plan's unit, read nothing."""
     table, plan = patients(0), statistics_plan(regression(terms=["age"]))

@@ -150,10 +150,10 @@ def test_a_telephone_shows_all_letters_of_a_plot(monkeypatch: pytest.MonkeyPatch
 def test_a_term_is_named_as_a_clinician_would() -> None:
     """A reference is named once, beside the first code, whatever the sequence; a colon in a code divides no product."""
     scales = {"age:sex=male": "per unit, against female", "age": "per unit", "sex=male": "against female",
-              "stage=II": "against I", "stage=at: III": "against I", "age'": ""}  # fmt: skip
+              "stage=II": "against I", "stage=at: III": "against I", "her2=c:pos": "against c", "age'": ""}  # fmt: skip
     assert [one["label"] for one in named([{"term": name, "scale": scale} for name, scale in scales.items()])] == [
         "age × sex: male", "age, per unit", "sex: male, against female", "stage: II, against I",
-        "stage: at: III", "age'",
+        "stage: at: III", "her2: c:pos, against c", "age'",
     ]  # fmt: skip
 
 

@@ -182,8 +182,7 @@ class ColumnDraft:
         if not self.codes or self.patterns or (is_amount and not self.is_numeric) or self.has_unit:
             return False
         if self.is_numeric:
-            is_whole = bool((self.numbers == np.floor(self.numbers)).all())
-            return is_whole and 1 < len(self.codes) <= _MOST_WHOLE_CODES
+            return 1 < len(self.codes) <= _MOST_WHOLE_CODES and bool((self.numbers == np.floor(self.numbers)).all())
         return 1 < len(self.shown_codes) <= _MOST_WORDS
 
     @property
@@ -276,7 +275,7 @@ def feature_line(column: ColumnDraft) -> Line:
 
 def _of_many_texts(column: ColumnDraft, words: list[str]) -> Line:
     begins = column.count(_SPLIT if column.has_identifiers else _WITH_DIGIT) > 0.5 * column.filled
-    if 0 < (dates := column.count(_DATES)) < column.filled:
+    if column.filled > (dates := column.count(_DATES)) > 0.5 * column.filled:
         told = "a mark such as infinity or 0000-00-00 belongs to missing_markers, and no other value to a date"
         words.insert(0, f"suspicious: {dates} of {column.filled} cells are dates; {told}")
     elif begins or column.has_unit:

@@ -293,7 +293,8 @@ def _dicom_pixels(tags: Dataset, column: ImageColumn, number: int) -> Intensitie
     low, high = column.limits
     if tags.PhotometricInterpretation == "MONOCHROME1":
         values = np.float32(low + high) - values  # the lowest value is white, so intensities are inverted
-    values[stored.reshape(values.shape) == tags.get("PixelPaddingValue")] = low  # no part of the image: black
+    padding = [one & 0xFFFF for one in np.ravel(tags.get("PixelPaddingValue")) if one is not None]  # 63536 can be -2000
+    values[np.isin(stored & 0xFFFF, padding).reshape(values.shape)] = low  # no part of the image: black
     return _finite(values)
 
 

@@ -55,7 +55,7 @@ _TEXTS: Final = (arrow.string(), arrow.large_string(), arrow.date32(), arrow.bin
 _COMPARED: Final = re.compile(  # a column as it is
     r"\b((min|max)\s*\(\s*[\w.\"]+\s*\)|order\s+by\s+[\w.\"]+(\s+(asc|desc))?(\s+nulls\s+\w+)?\s*(\)|limit\b))", re.I
 )
-_PART_NAME: Final = re.compile(r"(part|data)?[-_.]?\d", re.I)  # as Spark and others name the parts of one table
+_PART_NAME: Final = re.compile(r"(?<![a-z])(part|chunk|split)(-\d{5}-|[-_. ]?\d{1,5}(?![-_.]?\d))", re.I)  # and no date
 _NO_DAY: Final = "a time beyond the years 1 to 9999, or in an unknown zone"
 _NO_TEXT: Final = "a value that is not text, a number or a date; export it as one, or declare role: ignore"
 
@@ -171,8 +171,8 @@ def _rows(
 
     if form.kind != "sql":  # which may be the URL of a server
         check_kind(path, file, form.kind)
-        beside = [one.name for one in path.parent.glob(f"*{path.suffix}")] if _PART_NAME.match(path.name) else []
-        if sum(map(bool, map(_PART_NAME.match, beside))) > 1:
+        beside = [one.name for one in path.parent.glob(f"*{path.suffix}")] if _PART_NAME.search(path.name) else []
+        if sum(map(bool, map(_PART_NAME.search, beside))) > 1:
             doubts.append(Doubt("the folder has several parts, as of one table; does this file have all its rows?"))
     match form:
         case TableFormat():

@@ -19,38 +19,24 @@ from tests.for_each import for_each
 TWO = ("negative", "positive")
 
 
+@pytest.mark.parametrize("classes", [2, 4])
 @for_each("seed", range(20))
-def test_two_classes_are_measured_as_scikit_learn_does(seed: int) -> None:
-    """All four metrics."""
+def test_classes_are_measured_as_scikit_learn_does(seed: int, classes: int) -> None:
+    """All four metrics. Of several classes each is measured against the rest, and the macro mean is taken."""
     generator = np.random.default_rng(seed)
-    targets = np.r_[0, 1, generator.integers(0, 2, size=60)].astype(np.float32)
-    scores = np.round(generator.random(62), 1)
+    targets = np.r_[:classes, generator.integers(0, classes, size=60)]
+    scores, apart = np.round(generator.random(62), 1), targets
+    if classes > 2:
+        scores, apart = probabilities("multi-class", generator.normal(size=(64, 4))), np.eye(4)[targets]
 
-    found = measure("binary", targets, scores, TWO)
-
-    assert found == pytest.approx(
-        {
-            "auroc": metrics.roc_auc_score(targets, scores),
-            "auprc": metrics.average_precision_score(targets, scores),
-            "brier": metrics.brier_score_loss(targets, scores),
-            "log_loss": metrics.log_loss(targets, scores),
-        }
+    found = measure(
+        "binary" if classes == 2 else "multi-class", targets, scores, TWO if classes == 2 else tuple("abcd")
     )
-
-
-@for_each("seed", range(20))
-def test_several_classes_are_measured_one_against_the_rest(seed: int) -> None:
-    """With all classes present, the macro means of scikit-learn."""
-    generator = np.random.default_rng(seed)
-    targets = np.r_[0, 1, 2, 3, generator.integers(0, 4, size=60)]
-    scores = probabilities("multi-class", generator.normal(size=(64, 4)))
-
-    found = measure("multi-class", targets, scores, tuple("abcd"))
 
     assert found == pytest.approx(
         {
             "auroc": metrics.roc_auc_score(targets, scores, multi_class="ovr", average="macro"),
-            "auprc": metrics.average_precision_score(np.eye(4)[targets], scores, average="macro"),
+            "auprc": metrics.average_precision_score(apart, scores, average="macro"),
             "brier": metrics.brier_score_loss(targets, scores),
             "log_loss": metrics.log_loss(targets, scores),
         }

@@ -220,6 +220,9 @@ def test_numbers_of_which_some_are_text_are_no_codes(tmp_path: Path) -> None:
         feature_line(ColumnDraft(name, ".", cells)) for name, cells in (*kinds, ("at", [*kinds[1][1], "infinity"]))
     ]
     assert all(any("suspicious" in word for word in line.words) for line in lines)
+    cells = ([*(f"{one} {i}" for i in range(99)), "2024-03-01"] for one in ("nurse", "0"))  # one date among notes
+    noted, dosed = (str(feature_line(ColumnDraft("x", ".", one)).words) for one in cells)
+    assert ("suspicious" in noted, "units" in dosed) == (False, True)
     assert feature_line(ColumnDraft("größe", ".", ["ä", "ö"] * 9)).text.count("ö") == 2
     assert 'codes: ["0a", "1a", "2a"]' in text
 

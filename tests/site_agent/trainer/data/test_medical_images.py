@@ -182,6 +182,17 @@ def test_inverted_grey_is_turned_over(seed: int) -> None:
     np.testing.assert_allclose(inverted, plain, atol=1e-6)
 
 
+def test_each_padding_value_is_black_however_it_is_written() -> None:
+    """Several values, -2000 of signed pixels as an unsigned number, and an empty tag."""
+    image = drawn(0).astype(np.int16)
+    image[0, 4:] = 5, -2000
+    written = [dicom(image, PixelRepresentation=1, PixelPaddingValue=one) for one in ([5, -2000], None, -2000)]
+    written.append(written[2].replace(b"\x28\x00\x20\x01SS", b"\x28\x00\x20\x01US"))
+    black = [[*(read(one, column(window=[-3000, 1000]))[4:6] == 0)] for one in written]
+    assert black == [[True, True], [False, False], [False, True], [False, True]]
+    assert written[3] != written[2]
+
+
 @pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("order", [*itertools.permutations(range(3))])

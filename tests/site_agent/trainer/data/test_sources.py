@@ -29,10 +29,10 @@ from protos.errors import ConfigurationError, DataError, OperatorError, Unavaila
 from site_agent.hospital import Split
 from site_agent.trainer.data import database
 from site_agent.trainer.data.cell_rules import ZONED as ZONED_TIME
-from site_agent.trainer.data.contract import Contract, SqlFormat, read_contract
+from site_agent.trainer.data.contract import Contract, SqlFormat, TableFormat, read_contract
 from site_agent.trainer.data.dataset import split_rows
 from site_agent.trainer.data.run_table import table_digest
-from site_agent.trainer.data.table_sources import text_of
+from site_agent.trainer.data.table_sources import Doubt, open_rows, text_of
 from site_agent.trainer.data.tables import Table, read_table, survey_table
 from tests.for_each import for_each
 
@@ -111,6 +111,22 @@ def test_numbers_of_a_parquet_file_are_read_as_text_would_be(tmp_path: Path, sma
 
     _assert_same(wanted.table, found.table)
     assert found.mistakes == wanted.mistakes
+
+
+NAMES = {
+    **dict.fromkeys(("{}_patients", "2026-1{}-01_patients", "part_2026-1{}-01", "depart{}"), False),
+    **dict.fromkeys(("part-0000{}-1b2c", "part-0000{}", "patients_part{}", "chunk{}", "labs.split_{}"), True),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parts_of_one_table_have_numbers_and_no_dates(name: str, tmp_path: Path) -> None:
+    """Two exports of different days, or two numbered tables, are no parts."""
+    doubts = list[Doubt]()
+    for path in (tmp_path / f"{name.format(place)}.csv" for place in range(2)):
+        path.write_text("a\n1\n")
+    with open_rows(path, TableFormat(header=True), doubts):
+        assert len(doubts) == NAMES[name]
 
 
 DAMAGED_SHEETS = {
@@ -205,23 +221,18 @@ def test_a_query_that_writes_changes_nothing(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_only_known_databases_are_opened(tmp_path: Path) -> None:
-    """A URL of another kind is refused, and neither it nor a password in it is repeated."""
-    path = tmp_path / "database.url"
-    path.write_text("oracle://user:Zebra@somewhere/hospital\n")
-
-    with pytest.raises(ConfigurationError) as error:
-        read_table(path, _with_format('{kind: sql, query: "SELECT 1"}'))
-
-    assert "Zebra" not in str(error.value)
-
-
-def test_a_server_that_is_not_there_is_told_without_its_password(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [("oracle://user:Zebra@there/a", ConfigurationError), ("postgresql://user:Zebra@/a?host=/tmp/0", UnavailableError)],
+)
+def test_an_unknown_database_or_an_absent_server_is_told_without_its_password(
+    tmp_path: Path, url: str, kind: type[OperatorError]
+) -> None:
     """The driver's own words would quote the URL."""
     path = tmp_path / "database.url"
-    path.write_text(f"postgresql://user:Zebra@/hospital?host={tmp_path}\n")
+    path.write_text(f"{url}\n")
 
-    with pytest.raises(UnavailableError) as error:
+    with pytest.raises(kind) as error:
         read_table(path, _with_format('{kind: sql, query: "SELECT 1"}'))
 
     assert "Zebra" not in str(error.value)
