@@ -24,7 +24,7 @@ from host.durable import by_descriptor, give_to_owner, make_folder, opened_folde
 from protos.errors import OperatorError
 
 BUSY_SECONDS: Final = 20.0
-_FORMAT: Final = 2  # 1 had the audit log alone
+_FORMAT: Final = 3  # 1 had the audit log alone, 2 other digests of answered values
 _SMALLEST_PAGE_BYTES: Final = 512  # SQLite takes a file that was cut in its first hundred bytes for a new one
 _DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}  # the last: no JSON
 _BUSY: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}

@@ -358,10 +358,10 @@ def _versions(results: Facts) -> str:
 
 
 def _estimate(found: Facts, none: str = "not reached") -> str:
-    if found["value"] is None:
+    if found["value"] is None and found["low"] is None:
         return none
     ends = (_short(found[key]) if found[key] is not None else "not reached" for key in ("low", "high"))
-    return f"{_short(found['value'])} ({' to '.join(ends)})"
+    return f"{none if found['value'] is None else _short(found['value'])} ({' to '.join(ends)})"
 
 
 def _p(value: float | None, *, equals: bool = False) -> str:

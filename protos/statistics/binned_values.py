@@ -18,7 +18,7 @@ from protos.plan.analyses import Float64, Integers
 def without_extremes(values: Float64, smallest: int) -> Float64:
     """Return values, float64 (rows,), whose extremes are moved inward to the `smallest`-th value from each end.
 
-    At most a quarter of the values is moved on each side, so that no quartile changes.
+    At most a quarter of the values is moved on each side, so that no quartile of these values changes.
     """
     moved = min(smallest, len(values) // 4)
     if moved < 2:

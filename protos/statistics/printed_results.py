@@ -101,8 +101,9 @@ def _of_model(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 def _of_curves(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     yield "", "patients", "events", f"median ({result['unit'] or 'no unit'})", "95% interval"
     for one in result["groups"]:
-        numbers = (one["median"][key] for key in ("value", "low", "high"))
-        median, low, high = ("not reached" if number is None else f"{number:.6g}" for number in numbers)
+        numbers, none = (one["median"][key] for key in ("value", "low", "high")), "not reached"
+        median, low, high = (none if number is None else f"{number:.6g}" for number in numbers)
+        median += f" by {one['times'][-1]:.6g}" if median == none and one["times"] else ""
         yield spoken(one["group"]), str(one["patients"]), str(one["events"]), median, f"[{low}, {high}]"
     if test := result["log_rank"]:
         yield "log-rank test", "", "", f"chi-squared {test['chi_squared']:.5g}", f"p {test['p']:.3g}"

@@ -115,15 +115,15 @@ def check(path: Path, html: Path | None) -> None:
     place = html or hospital.state_path / "data" / "check.html"
     page = examination_page(examination, site=hospital.site, accepted_by=by, warnings_stop=stops)
     write_result(place, page.encode())
+    if not (examination.errors or examination.warnings):  # before a word that the table is ready
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        keep_check(hospital.state_path, TableCheck(digest=examination.digest, warnings=(), by=None, at=at))
     click.echo(f"{hospital.site}: {verdict(examination, by, warnings_stop=stops)}")
     for line in finding_lines(examination):
         click.echo(line)
     click.echo(f"The page is in {place}. The digest of this examination is {examination.digest[:16]}.")
     _stop_as_listed(examination, path, by, warnings_stop=stops)
-    if not examination.warnings:
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        keep_check(hospital.state_path, TableCheck(digest=examination.digest, warnings=(), by=None, at=at))
-    elif by is None:
+    if examination.warnings and by is None:
         click.echo(
             "Nobody has accepted these warnings. The table is used anyway, because "
             f"{path.name} has `unaccepted_warnings: tell`."

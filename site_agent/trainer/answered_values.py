@@ -86,7 +86,7 @@ class ReleasedBefore(RefusedError):
             consequence=_NEVER,
             remedy="These are the columns in which the values of few patients differ between the two studies. Use the "
             f"sums of that study or the table of that time, or wait until at least {smallest_cell} patients have new "
-            "values in each column, and in each pair of columns.",
+            "values in each column, and in each pair of columns. Patients keep the identifiers of that time.",
         )
 
 
@@ -352,11 +352,15 @@ def _differing(
         sides = (new, old, whose) if is_count[some[0]] else (more, fewer, owners)
         if not _are_enough(sides[0][:, some], sides[1][:, some], sides[2], smallest_cell, is_code[some]):
             too_few.append(" with ".join(names[place] for place in some))
-    patients = [len(np.unique(each)) for each in owners]
     moved = [of[side[:, ~is_count].any(axis=1)] for side, of in zip((more, fewer), owners, strict=True)]
-    if not too_few and 0 < len(np.union1d(*moved)) < smallest_cell:
+    number = len(np.union1d(*moved)) if _PATIENTS in now else max(map(len, moved))
+    if not too_few and 0 < number < smallest_cell:
         too_few = names  # values that few patients exchanged, or whose patient is another
-    return Compared(run=run, patients=max(patients), too_few=tuple(too_few))
+    (places, further), gained = _gains(more[:, ~is_count], fewer[:, ~is_count])
+    both = np.stack([places, gained[places]], axis=1), np.stack([further, -gained[further]], axis=1)
+    gaining = ((gains[gains[:, 1] > 0], of[gains[:, 1] > 0]) for gains, of in zip(both, owners, strict=True))
+    patients = max(int(_fewest(np.zeros(len(of), np.int64), gains, of)[0][0]) for gains, of in gaining)
+    return Compared(run=run, patients=patients, too_few=tuple(too_few))
 
 
 def _surely_enough(new: Digests, old: Digests, smallest_cell: int, most: int, is_code: Bools) -> Bools:
@@ -404,44 +408,57 @@ def _are_enough(new: Digests, old: Digests, owners: Sequence[Digests], smallest_
     The commonest changed values hide no others if two thirds of the rows have them. Sums and squares show how many do.
     """
     is_new, is_old = ((each != 0).all(axis=1) for each in (new, old))
-    new, old, is_changed, hidden = new[is_new], old[is_old], False, False
-    whose = owners[0][is_new], owners[1][is_old]
+    new, old, whose = new[is_new], old[is_old], [owners[0][is_new], owners[1][is_old]]
+    kinds, gained = _gains(new, old)
+    some = [gained[each] != 0 for each in kinds]  # what both have as often changes no other difference
+    new, old, whose = new[some[0]], old[some[1]], [of[each] for of, each in zip(whose, some, strict=True)]
+    hidden = not len(new) + len(old)
     for mine, others, of, of_others in ((new, old, *whose), (old, new, *reversed(whose))):
-        found, rough = _changed(mine, others, of, of_others), _rough(mine)
-        hides = found & (mine % np.uint64(2) == 1).all(axis=1) & _changed(rough, _rough(others), of, of_others)
+        rough = _rough(mine), _rough(others)
+        hides = _changed(mine, others, of, of_others) & (mine % np.uint64(2) == 1).all(axis=1)
+        hides &= _changed(*rough, of, of_others)
         if len(is_code) == 1:  # a tiny change can move a value over a border of rounding, and not also of cutting off
             hides &= _changed(_rough(mine, _CUT_OFF), _rough(others, _CUT_OFF), of, of_others)
-        of, gains = of[hides], np.stack(_gains(rough, _rough(others)), axis=1)[hides]
-        is_beside = ~_is_usual(rough[hides][:, ~is_code], gains, of)
-        (patients, total), (beside, _) = _fewest(gains, of), _fewest(gains[is_beside], of[is_beside])
+        (places, _), more = _gains(*rough)
+        of, gains = of[hides], np.stack([places, more[places]], axis=1)[hides]
+        is_beside = ~_is_usual(rough[0][hides][:, ~is_code], gains, of)
+        alone = np.zeros(len(of), np.int64)
+        patients, total = (int(each[0]) for each in _fewest(alone, gains, of))
+        beside = int(_fewest(alone[is_beside], gains[is_beside], of[is_beside])[0][0])
         are_few = 0 < beside < smallest_cell and 3 * beside <= min(len(np.unique(of)), total)
-        is_changed, hidden = is_changed or bool(found.any()), hidden or (patients >= smallest_cell and not are_few)
-    return not is_changed or hidden
+        hidden = hidden or (patients >= smallest_cell and not are_few)
+    return hidden
 
 
 def _is_usual(rows: Digests, gains: Integers, of: Digests) -> Bools:
     """Return which rows have in a column one of its four commonest values that several patients must have: (rows,)."""
     found = np.zeros(len(rows), np.bool_)
     for column in rows.T:
-        _, places, counts = np.unique(column, return_inverse=True, return_counts=True)
-        several = [place for place in np.argsort(-counts, kind="stable") if counts[place] > 1]
-        fewest = {place: _fewest(gains[places == place], of[places == place])[0] for place in several[:_MOST_CODES]}
-        usual = sorted(fewest, key=lambda place: -fewest[place])[:_MOST_USUAL]
-        found |= np.isin(places, [place for place in usual if fewest[place] > 1])
+        places = np.unique(column, return_inverse=True)[1].reshape(-1)
+        fewest = _fewest(places, gains, of)[0]
+        usual = np.argsort(-fewest, kind="stable")[:_MOST_USUAL]
+        found |= np.isin(places, usual[fewest[usual] > 1])
     return found
 
 
-def _fewest(gains: Integers, of: Digests) -> tuple[int, int]:
-    """Return how many patients `of` some rows can at least have as many as each kind gained, and how many rows."""
-    kinds, first, counts = np.unique(gains[:, 0], return_index=True, return_counts=True)
+def _fewest(places: Integers, gains: Integers, of: Digests) -> tuple[Integers, Integers]:
+    """Return how many patients `of` the rows of each place can at least have what its kinds gained, and how many rows.
+
+    `gains`, (rows, 2), has the kind of each row and how many more rows of this kind there are.
+    """
+    size, who = int(places.max(initial=0)) + 1, np.unique(of, return_inverse=True)[1].reshape(-1)
+    _, first, kinds, counts = np.unique(gains[:, 0], return_index=True, return_inverse=True, return_counts=True)
     gained = np.minimum(counts, gains[first, 1])
-    pairs, counts = np.unique(
-        np.stack([np.searchsorted(kinds, gains[:, 0]).astype(np.uint64), of]), axis=1, return_counts=True
-    )
-    owners = np.unique(pairs[1], return_inverse=True)[1].reshape(-1)
-    each = np.bincount(owners, np.minimum(counts, gained[pairs[0].astype(np.int64)]))
-    total = int(gained.sum())
-    return int(np.searchsorted(np.cumsum(np.sort(each)[::-1]), total)) + (total > 0), total
+    totals = np.bincount(places[first], gained, minlength=size).astype(np.int64)
+    people = len(who) + 1
+    _, at, counts = np.unique(kinds.reshape(-1) * people + who, return_index=True, return_counts=True)
+    keys, whose = np.unique(places[at] * people + who[at], return_inverse=True)
+    most = np.bincount(whose.reshape(-1), np.minimum(counts, gained[kinds.reshape(-1)[at]]), minlength=len(keys))
+    order = np.lexsort((-most, keys // people))  # those of each place who can have most come first
+    place, running = (keys // people)[order], np.cumsum(most[order])
+    before = np.append(0.0, running)[np.searchsorted(place, place)]
+    are_too_few = running - before < totals[place]
+    return np.bincount(place, are_too_few, minlength=size).astype(np.int64) + (totals > 0), totals
 
 
 def _changed(rows: Digests, others: Digests, of: Digests, of_others: Digests) -> Bools:
@@ -450,8 +467,11 @@ def _changed(rows: Digests, others: Digests, of: Digests, of_others: Digests) ->
     They are new for their patients. If patients have other identifiers, all equal rows can be, so nobody hides behind
     equal rows of others.
     """
-    is_new = _beyond(np.column_stack([rows, of]), np.column_stack([others, of_others]))
-    return np.asarray(is_new & (_gains(rows, others)[1] > 0))
+    kinds, gained = _gains(rows, others)
+    mine, theirs = (gained[each] > 0 for each in kinds)
+    them = np.column_stack([rows[mine], of[mine]]), np.column_stack([others[theirs], of_others[theirs]])
+    mine[mine] = _beyond(*them)
+    return np.asarray(mine)
 
 
 def _beyond(rows: Digests, others: Digests) -> Bools:
@@ -462,11 +482,11 @@ def _beyond(rows: Digests, others: Digests) -> Bools:
     return np.asarray(place >= np.bincount(theirs, minlength=len(rows) + len(others))[mine])
 
 
-def _gains(rows: Digests, others: Digests) -> tuple[Integers, Integers]:
-    """Return the kind of each row, and how many more rows of this kind there are than among the others: (rows,)."""
-    mine, theirs = _kinds(rows, others)
-    counts = [np.bincount(some, minlength=len(rows) + len(others)) for some in (mine, theirs)]
-    return mine, np.maximum(counts[0] - counts[1], 0)[mine]
+def _gains(rows: Digests, others: Digests) -> tuple[tuple[Integers, Integers], Integers]:
+    """Return the kind of each row and of the others, and for each kind how many more rows of it there are."""
+    kinds = _kinds(rows, others)
+    one, other = (np.bincount(some, minlength=len(rows) + len(others)) for some in kinds)
+    return kinds, one - other
 
 
 def _kinds(rows: Digests, others: Digests) -> tuple[Integers, Integers]:

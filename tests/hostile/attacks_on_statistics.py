@@ -126,7 +126,9 @@ def visits_that_others_have_too(weakened: bool) -> bool:
     """Repeat a sum when the late visits of one patient equal those of ten others, and two cells were exchanged."""
     whose = [*(f"P{place % 10}" for place in range(90)), *["X"] * 10, "B", "C"]
     others, sums = [100.0 + place for place in range(90)], list[float]()
-    lenient = {"_fewest": lambda gains, of: (len(np.unique(of)), len(of))}
+    lenient = {
+        "_fewest": lambda _, gains, of: (np.full(len(of) + 1, len(np.unique(of))), np.full(len(of) + 1, len(gains)))
+    }
     with scratch() as folder, in_copy(weakened, lambda: patched(answered_values, **lenient)):
         for run, own, two in (
             ("one", [5.0 + place for place in range(10)], [1.0, 2.0]),

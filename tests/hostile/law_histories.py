@@ -49,14 +49,14 @@ class Kind:
 class House:
     """One hospital: its unit of creatinine, its folder, its rows, what decides its weight, and its log's newest head.
 
-    So many rows are of one patient each as `visits` says.
+    With `visits` two rows are of one patient each; otherwise each row is of its own.
     """
 
     name: str
     unit: str
     folder: Path
     rows: dict[int, Values]
-    visits: int
+    visits: bool
     head: str = ""
     counted: int = field(init=False)
     store: Store = field(init=False)
@@ -80,12 +80,12 @@ class House:
     @property
     def patients(self) -> list[str]:
         """The patient of each row."""
-        return [f"{self.name}{number // self.visits}" for number in self.rows]
+        return [f"{self.name}{number // 2 if self.visits else number}" for number in self.rows]
 
     @property
     def table(self) -> Table:
         """The rows as the trainer reads them."""
-        return replace(self.table_of([*self.rows.values()]), patients=tuple(self.patients) if self.visits > 1 else None)
+        return replace(self.table_of([*self.rows.values()]), patients=tuple(self.patients) if self.visits else None)
 
     def table_of(self, rows: Sequence[Values]) -> Table:
         """A table with these rows."""
@@ -113,11 +113,8 @@ def houses_of(generator: np.random.Generator, folder: Path, numbers: Iterator[in
     """All hospitals with their first rows."""
     found, is_apart = {}, generator.random() < 0.15
     for name in SITES:
-        unit, visits = (
-            OTHER_UNIT if generator.random() < 0.3 else UNIT,
-            int(generator.choice([1, 2, 4], p=[0.8, 0.1, 0.1])),
-        )
-        rows = {next(numbers): row_of(generator) for _ in range(generator.integers(*_ROWS) + 20 * (visits - 1))}
+        unit, visits = OTHER_UNIT if generator.random() < 0.3 else UNIT, bool(generator.random() < 0.2)
+        rows = {next(numbers): row_of(generator) for _ in range(generator.integers(*_ROWS) + 20 * visits)}
         for place, row in enumerate(rows if is_apart else ()):  # one patient alone has both numbers
             x, y, *codes = rows[row]
             rows[row] = (

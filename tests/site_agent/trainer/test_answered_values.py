@@ -177,6 +177,24 @@ def test_corrected_visits_of_one_patient_do_not_hide(near: float, names: str, ex
             assert run == "two"
 
 
+def test_the_usual_value_is_one_of_many_patients_and_not_of_many_rows(tmp_path: Path) -> None:
+    """Fifteen patients with two zeros each do not hide one with 400 readings; nor do exchanged cells without names."""
+    generator = np.random.default_rng(0)
+    values, whose = generator.integers(50, 130, 900) * 1.0, [f"P{place // 9}" for place in range(900)]
+    more = np.concatenate([np.zeros(30), generator.normal(85, 12, 400).round()])
+    remember(tmp_path / "named", "one", numbers_of("rate", values, -1.0, 300.0), CELL, whose)
+    other = numbers_of("other", np.arange(900.0), 0.0, 900.0)
+    remember(tmp_path / "unnamed", "one", numbers_of("rate", values, 0.0, 300.0) | other, CELL)
+
+    later, exchanged = np.concatenate([values, more]), values.copy()
+    exchanged[:2] = values[[1, 0]]
+    names = [*whose, *(f"Z{place // 2}" for place in range(30)), *["X"] * 400]
+    with pytest.raises(ReleasedBefore):
+        remember(tmp_path / "named", "two", numbers_of("rate", later, -1.0, 300.0), CELL, names)
+    with pytest.raises(ReleasedBefore):
+        remember(tmp_path / "unnamed", "two", numbers_of("rate", exchanged, 0.0, 300.0) | other, CELL)
+
+
 def visits_of(values: Sequence[float], patients: Sequence[int]) -> tuple[dict[str, Values], list[str]]:
     """A measured column with the counts of rows and patients, and the names of the patients."""
     used = numbers_of("age", np.array(values), 0.0, 200.0) | rows_of(np.array(patients))
