@@ -113,7 +113,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
     def counted(self) -> tuple[Number, ...]:
         """Rows, sites whose outcome varies, sites with rows, and moments."""
         rows, moments = self._size.largest_rows, ("sum of outcomes", "squares of outcomes", "sum of exposures")
-        counts = {"rows": rows, "patients": rows, "sites": 1, "intercepts": 1, "rows that take no part": rows}
+        counts = {"rows": rows, "patients": rows, "sites": 1, "sites that have rows": 1, "rows that take no part": rows}
         sums = (Number(name, rows * SUM_SCALE, SUM_SCALE) for name in moments)
         return (*(Number(name, bound) for name, bound in counts.items()), *sums)
 
@@ -354,7 +354,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         return degrees, -2.0 * float(sums.last[0]) / degrees
 
     def _parameters(self, sums: AnnouncedPart) -> float:
-        return self._columns + (1.0 if self._is_common else self._count(sums, "intercepts"))
+        return self._columns + (1.0 if self._is_common else self._count(sums, "sites that have rows"))
 
     def _covariance(self, sums: AnnouncedPart) -> tuple[Float64, float | None]:
         """Return the covariance of the standardised estimates, and degrees of freedom of t."""
