@@ -139,7 +139,7 @@ def test_the_first_study(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_first_study_of_statistics(tmp_path: Path) -> None:
+def test_statistics(tmp_path: Path) -> None:
     """After the rehearsal, the commands of its page print the plan and odds ratios, and where the page is."""
     (tmp_path / ".venv").symlink_to(PROGRAMS.parent)
     words = [sys.executable, ROOT / "deploy" / "quickstart", "--method", "fedavg", "--rounds", "1"]
