@@ -1,7 +1,7 @@
 """Computes quartiles from counts in equal bins, and standardised differences between two groups.
 
-A quantile is at most half a bin from that of the values that were counted. Sources: Hyndman, Fan
-1996; Austin 2009 for numbers; Yang, Dalton 2012 for codes.
+A quantile is at most half a bin from that of the values that were counted. Sources: Hyndman, Fan 1996; Austin 2009 for
+numbers; Yang, Dalton 2012 for codes.
 """
 
 from __future__ import annotations

@@ -165,8 +165,8 @@ class Design:
             for cell, some in product(range(cells[codes].max(initial=-1) + 1), chosen):
                 whole = np.flatnonzero(cells[codes] == cell)
                 size = everyone.count(whole)
-                # Of two products of splines, the columns are many, and most of these values are 0 in any order.
-                orders = islice(permutations(some), 24 if len(chosen) == 1 else 2)  # 4!
+                # The first has straight lines. Curved columns are many, and mostly 0, so few orders give other rows.
+                orders = islice(permutations(some), 24 if some is chosen[0] else 2)  # 4!
                 for order in orders:
                     here = whole
                     for number in order:

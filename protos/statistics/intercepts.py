@@ -50,7 +50,7 @@ def firth_intercept(line: Float64, targets: Float64, design: Float64, spread: Fl
 
 def _root(score: Callable[[float], float], low: float, high: float) -> float:
     """Return where a falling score is 0 between two numbers, by halving."""
-    for _ in range(200):
+    for _ in range(200):  # halvings; neighbouring numbers end it earlier
         middle = (low + high) / 2
         if middle in (low, high):
             break

@@ -340,7 +340,7 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         one = replace(self._size, sites=1, fewest_sites=1, smallest_cell=1, smallest_part=1, rows_per_unknown=0.0)
         alone, own = type(self)(self._document, self._concepts, one), replace(frame, smallest_cell=1)
         sums = AnnouncedPart(first=alone.first_values(own))
-        while not alone.has_converged(sums) and len(sums.newton) < 25:
+        while not alone.has_converged(sums) and len(sums.newton) < 25:  # else without an estimate
             sums = replace(sums, newton=(*sums.newton, alone.newton_values(own, sums)))
         terms = alone.result(replace(sums, last=alone.last_values(own, sums)))["terms"]
         kept = "estimate", "low", "high"
