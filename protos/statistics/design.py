@@ -40,6 +40,7 @@ from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from protos.statistics.binned_values import Kinds, beside_commonest, is_of_one_patient
 from protos.statistics.splines import spline_column
 
+_SHOWN = 8  # names of columns in a sentence
 _NARROWEST = 1e-4  # the standard deviation of a column, as a part of its possible range
 
 
@@ -252,7 +253,7 @@ def event_of(name: str, concepts: tuple[Concept, ...]) -> str:
 def in_words(names: Iterable[str]) -> str:
     """Return columns for a sentence: the first ones by name, and how many more."""
     own = list(dict.fromkeys(names))
-    return ", ".join([*own[:8], *([f"{len(own) - 8} more"] if len(own) > 8 else [])])
+    return ", ".join([*own[:_SHOWN], *([f"{len(own) - _SHOWN} more"] if len(own) > _SHOWN else [])])
 
 
 def _columns(term: str, factors: Mapping[str, tuple[_Factor, ...]]) -> Iterator[DesignColumn]:
