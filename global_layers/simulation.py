@@ -39,7 +39,6 @@ class _Member:
         self.dataset, self.preprocessing = prepare_rows(table, self.rows)
 
     def auroc(self, scores: Any) -> float:  # Any: any array of shape (test rows,)
-        """Return the AUROC of these scores on the site's test rows."""
         return float(roc_auc_score(self.dataset.test.targets, scores))
 
 

@@ -193,7 +193,6 @@ class AuditLog:
             raise self.store.damaged(f"a record of the audit log: {broken.reason}") from broken
 
     def close(self) -> None:
-        """Close the store."""
         self.store.close()
 
     # The heads of logs, which two programs keep of each other

@@ -61,12 +61,10 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """Return the finding as one line for people."""
         remedy = f" {self.remedy}" if self.remedy else ""
         return f"{self.severity.name.lower():<7} {self.identifier} {self.subject}: {self.says}{remedy}"
 
     def facts(self) -> dict[str, object]:
-        """Return the finding as facts for programs."""
         return asdict(self) | {"severity": self.severity.name.lower(), "subject": self.subject}
 
 

@@ -184,7 +184,6 @@ class Store:
             yield from self._connection.execute(sql, values)
 
     def close(self) -> None:
-        """Close the file."""
         with self._turn:
             self._connection.close()
 

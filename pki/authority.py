@@ -61,7 +61,6 @@ class FederationRecord:
         object.__setattr__(self, "hosts", tuple(dict.fromkeys(hosts)))
 
     def to_json(self) -> bytes:
-        """Return the bytes of federation.json."""
         content = _File(
             federation=self.federation,
             coordinator=str(self.coordinator),
@@ -128,11 +127,9 @@ class Authority:
 
     @property
     def federation(self) -> FederationName:
-        """Return the federation's name."""
         return self.record.federation
 
     def root_pem(self) -> bytes:
-        """Return the federation's root certificate as PEM."""
         return secret_files.read_public(self.root_certificate_path)
 
     def issue_site(self, key: ec.EllipticCurvePublicKey, site: SiteName, now: datetime) -> IssuedCertificate:
@@ -143,7 +140,6 @@ class Authority:
         return IssuedCertificate(certificates.certificate_sha256(leaf), certificates.public_key_sha256(key), chain)
 
     def coordinator_leaf(self) -> x509.Certificate:
-        """Return the coordinator's current certificate."""
         return certificates_in(secret_files.read_public(self.coordinator_certificate_path))[0]
 
     def renew_coordinator(self, now: datetime, record: Callable[[datetime], None] = lambda _: None) -> None:

@@ -127,7 +127,6 @@ class Register:
         return cls(path)
 
     def close(self) -> None:
-        """Close the file."""
         self._store.close()
 
     def __enter__(self) -> Register:

@@ -36,7 +36,6 @@ class SiteKeys:
 
     @classmethod
     def exists(cls, directory: Path) -> bool:
-        """Return whether the TLS key exists."""
         return (directory / "tls.key").exists()
 
     @classmethod
@@ -69,15 +68,12 @@ class SiteKeys:
         return keys
 
     def is_enrolled(self) -> bool:
-        """Return whether a certificate is installed."""
         return self.certificate_path.exists() and self.root_certificate_path.exists()
 
     def leaf(self) -> x509.Certificate:
-        """Return the site's current certificate."""
         return certificates_in(secret_files.read_public(self.certificate_path))[0]
 
     def signing_request(self) -> bytes:
-        """Return a signing request (PEM) for the TLS key."""
         return certificates.signing_request(certificates.key_from_pem(secret_files.read_secret(self.tls_key_path)))
 
     def install(self, chain_pem: bytes, root_pem: bytes, *, site: SiteName, federation: str, now: datetime) -> None:

@@ -72,7 +72,6 @@ class Approval(Document):
 
     @property
     def run_name(self) -> str:
-        """Return the name of the plan's run."""
         return f"{self.study}-v{self.version}-{self.plan_digest[:12]}"
 
 

@@ -167,7 +167,6 @@ class Shown:
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """The two parts of the payload: chain and root."""
         return unpacked(self.payload, 2)
 
 

@@ -167,7 +167,6 @@ class Hospital(Document):
 
     @property
     def state_path(self) -> Path:
-        """The path of the site's state directory."""
         return Path(self.state)
 
     @property

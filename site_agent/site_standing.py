@@ -48,15 +48,12 @@ class Standing:
         self.void: str | None = None
 
     def began_run(self, run: str, rounds: int) -> None:
-        """Record that this site has prepared a study and takes part in its run."""
         self.phase, self.run, self.rounds, self.round = "joined", run, rounds, None
 
     def await_approval(self) -> None:
-        """Record that this site waits, because persons here have not approved the announced plan yet."""
         self.phase = "awaiting approval"
 
     def awaits_no_more(self) -> None:
-        """Record that this site no longer waits for an approval, because the coordinator announced another run."""
         self.phase = "connected" if self.phase == "awaiting approval" else self.phase
 
     def connected(self) -> None:
@@ -66,16 +63,13 @@ class Standing:
             self.phase = "connected" if self.phase == "connecting" else self.phase
 
     def parted(self) -> None:
-        """Record that this site is no longer connected to the coordinator, for any reason."""
         self.connected_since = None
         self.phase = "finished" if self.phase == "finished" else "connecting"
 
     def failed(self, error: OperatorError) -> None:
-        """Record the newest error of this site, even if the agent continues after the error."""
         self.mishap = Mishap(self._now(), error.code, error.what)
 
     def saw(self, item: object) -> None:
-        """Record a message that has arrived from the coordinator, or a reply of the trainer."""
         match item:
             case Offer(round=number):
                 self.phase, self.round = "training", number
@@ -92,19 +86,16 @@ class Standing:
         self.phase = "ready" if self.phase == "training" else self.phase
 
     def concluded(self, run: str) -> None:
-        """Record that a run is over for this site."""
         self.phase = "finished" if run == self.run else self.phase
 
     @asynccontextmanager
     async def asking(self, question: str) -> AsyncIterator[None]:
-        """Record that the trainer works on a request as long as the `with` block runs."""
         self.trainer = question
         yield
         self.trainer = "idle"
 
     @property
     def line(self) -> str:
-        """Return one line about the site's status for the service manager (systemd)."""
         at = "" if self.round is None else f": round {self.round + 1} of {self.rounds}"
         return f"{self.run}{at}, {self.phase}" if self.run else self.phase
 

@@ -176,7 +176,6 @@ class TrainerEnd:
             self._idle()
 
     def send(self, message: Message) -> None:
-        """Send one complete message to the gate process."""
         rest = [memoryview(FRAMING.frame(message)), memoryview(message.payload)]
         while rest:
             try:

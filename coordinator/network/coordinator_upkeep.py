@@ -98,7 +98,6 @@ class SiteUpkeep:
                 self._report(peer, heads, own)
 
     def gone(self, peer: StreamPeer) -> None:
-        """Delete the data in memory about the connection of a site that has disconnected."""
         self._heads.pop(peer, None)
 
     def _report(self, peer: StreamPeer, heads: _Heads, own: KeptHead) -> None:

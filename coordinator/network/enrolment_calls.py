@@ -53,7 +53,6 @@ class Membership:
         self._generation = register.generation()
 
     def credentials(self) -> Credentials:
-        """Return the coordinator's own certificate and the root certificates that it trusts."""
         return Credentials(
             key=secret_files.read_secret(self._authority.coordinator_key_path),
             chain=secret_files.read_public(self._authority.coordinator_certificate_path),
@@ -88,7 +87,6 @@ class Membership:
         self._register.confirm(site_name(site), certificate_sha256)
 
     def renew(self, asked: RenewalAsked) -> RenewalAnswered:
-        """Reply to a site that requests its next certificate."""
         try:
             issued = enrolment_decisions.handle_renewal(self._authority, self._register, asked, self._now())
         except RefusedError as refusal:

@@ -122,11 +122,9 @@ class StreamPeer:
 
     @property
     def has_waiting(self) -> bool:
-        """Return whether a message waits to be sent to this site."""
         return not self._queue.empty()
 
     def send(self, message: CoordinatorMessage | Upkeep) -> None:
-        """Add a message to the messages that wait to be sent to this site."""
         self._put(encode_coordinator_message(message))
 
     def send_parameters(

@@ -70,12 +70,10 @@ class RunningSum:
 
     @property
     def sites(self) -> int:
-        """Return the number of sites that contribute to this sum."""
         return len(self._arrived)
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the contributions of all sites were added to the sum completely."""
         return self._missing == 0
 
     @property

@@ -74,7 +74,6 @@ class Course:
         return None if self.best is None else self.best[0]
 
     def to_json(self) -> bytes:
-        """Return all decisions about this run as JSON text."""
         return _ADAPTER.dump_json(self)
 
     @classmethod

@@ -166,7 +166,6 @@ class Engine:
             self._tell_all_over()
 
     def saw(self, site: str) -> None:
-        """Record the time at which a site last sent a message."""
         self._contacts[site] = self._clock()
 
     def sent(self, site: str, taken: int, of: int) -> None:
@@ -218,7 +217,6 @@ class Engine:
                 assert_never(message)
 
     def status(self) -> dict[str, Any]:
-        """Return the coordinator's status for operators, as values for JSON."""
         seconds, now = self._clock(), self._audit.now()
         around = Around(self._peers, self._joined, self._contacts, seconds, now, self.ending.unaware)
         facts = status_facts(self._run, self._store, around, self._transfers)

@@ -49,7 +49,6 @@ class RoundTimes:
         self._began = None
 
     def closed(self) -> None:
-        """Record that the current round is complete, with its duration."""
         if self._began is not None:
             self._seconds.append(self.under_way)
         self._attempt = self._began = None

@@ -173,7 +173,6 @@ class Run:
         return Snapshot(round=round_number, course=self.course, values=self.values, rule_state=self.rule_state)
 
     def begin_sum(self, round_number: int, contributors: Collection[str]) -> None:
-        """Begin an empty sum for the contributions of an attempt at a round."""
         self.running_sum.reset(self.offered(round_number).exchange.layout, contributors)
         self._training_contributors = len(set(contributors) - self.plan.evaluating_sites)
 

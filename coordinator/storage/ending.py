@@ -44,11 +44,9 @@ class Ending:
         self._sites[plan.run_name] = frozenset(plan.listed_names)
 
     def left(self, site: str) -> None:
-        """Record that a site has left its study and was informed of the end."""
         self._gone.add(site)
 
     def joined(self, site: str) -> None:
-        """Record that a site takes part in a study, even if the site left this study before."""
         self._gone.discard(site)
 
     @property

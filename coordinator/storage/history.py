@@ -68,7 +68,6 @@ class History:
 
     @property
     def standing(self) -> str:
-        """Return the state of the run in a few words."""
         if self.over is not None:
             how = "voided" if self.is_void else "ended"
             return "complete" if self.over["complete"] else f"{how}: {self.over['reason']}"
@@ -76,7 +75,6 @@ class History:
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the coordinator has offered any round of this run to sites."""
         return bool(self.past)
 
     def take(self, record: Facts) -> None:
@@ -114,13 +112,11 @@ class History:
                 self.over = record
 
     def forget_before(self, oldest: int) -> None:
-        """Delete all rounds before `oldest` from memory."""
         for number in [number for number in self.past if number < oldest]:
             del self.past[number]
             self.digests.pop(number, None)
 
     def facts(self) -> dict[str, object]:
-        """Return the recorded events of each site in this run, as values for JSON."""
         return {
             "void_attempts": self.counts["round_void"],
             "returns_to_an_earlier_round": self.counts["run_back"],

@@ -49,11 +49,9 @@ class Layout:
 
     @cached_property
     def total_bytes(self) -> int:
-        """Return the size of the whole vector in bytes."""
         return self.width * self.parameters + _WORD * (self.scalars + self.chunks)
 
     def chunk_bytes(self, index: int) -> int:
-        """Return the size of one chunk in bytes."""
         return _WORD * self.words_in(index) + self.width * self._updates(index)
 
     def start(self, index: int) -> int:

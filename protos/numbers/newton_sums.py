@@ -76,7 +76,6 @@ class NewtonSums:
         return tuple(int(value) for value in np.rint(values.ravel() * NEWTON_SCALE))
 
     def without(self, own: NewtonSums) -> NewtonSums:
-        """Return these sums minus the sums of one site."""
         return NewtonSums(hessian=self.hessian - own.hessian, gradient=self.gradient - own.gradient)
 
     def require_possible(self, rows: float, largest_weight: float) -> None:

@@ -216,7 +216,6 @@ class Number:
 
     @property
     def lowest(self) -> int:
-        """Return the smallest integer that a site may send."""
         return -self.bound if self.is_signed else 0
 
 
@@ -240,7 +239,6 @@ class Frame:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows."""
         return len(self.patients)
 
     def only(self, kept: Bools) -> Frame:
@@ -314,9 +312,9 @@ class Arithmetic(ABC):
 
     @property
     @abstractmethod
-    def first(self) -> tuple[Number, ...]: ...  # noqa: D102
+    def first(self) -> tuple[Number, ...]: ...
     @property
-    def newton(self) -> tuple[Number, ...]:  # noqa: D102
+    def newton(self) -> tuple[Number, ...]:
         return ()
 
     last = newton

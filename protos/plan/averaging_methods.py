@@ -42,7 +42,6 @@ class FedProx(Document):
     strength: float = Field(default=0.01, gt=0, le=1e6)
 
     def method(self) -> Method:
-        """Return FedProx as a record: FedAvg with a proximal term in the loss of each site."""
         return Method(penalty=ingredients.Proximal(self.strength))
 
 
@@ -75,7 +74,6 @@ class FedAdam(_ServerOptimiser):
     second_decay: float = Field(default=0.99, ge=0, lt=1)
 
     def method(self) -> Method:
-        """Return FedAdam as a record: FedAvg with an Adam step as its server rule."""
         return self._made_of(ingredients.Moment.ADAM, second_decay=self.second_decay)
 
 
@@ -86,7 +84,6 @@ class FedYogi(_ServerOptimiser):
     second_decay: float = Field(default=0.99, ge=0, lt=1)
 
     def method(self) -> Method:
-        """Return FedYogi as a record: FedAvg with a Yogi step as its server rule."""
         return self._made_of(ingredients.Moment.YOGI, second_decay=self.second_decay)
 
 
@@ -96,7 +93,6 @@ class FedAdagrad(_ServerOptimiser):
     name: Literal["fedadagrad"]
 
     def method(self) -> Method:
-        """Return FedAdagrad as a record: FedAvg with an Adagrad step as its server rule."""
         return self._made_of(ingredients.Moment.ADAGRAD, second_decay=0.0)
 
 
@@ -107,7 +103,6 @@ class Scaffold(Document):
     rate: float = Field(default=1.0, gt=0, le=100)
 
     def method(self) -> Method:
-        """Return SCAFFOLD as a record: FedAvg with control variates at the sites and at the coordinator."""
         return Method(procedure=ingredients.ControlVariates(), server_rule=ingredients.Controlled(self.rate))
 
 
@@ -119,7 +114,6 @@ class Moon(Document):
     temperature: float = Field(default=0.5, gt=0, le=100)
 
     def method(self) -> Method:
-        """Return MOON as a record: FedAvg with a contrastive term in the loss of each site."""
         return Method(penalty=ingredients.Contrastive(strength=self.strength, temperature=self.temperature))
 
 

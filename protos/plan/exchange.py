@@ -73,12 +73,10 @@ class Exchange:
 
     @cached_property
     def layout(self) -> Layout:
-        """Return how the vector that sites send is divided into chunks."""
         return Layout(self.updates, len(self.scalars), self.bits)
 
     @cached_property
     def scalar_names(self) -> tuple[str, ...]:
-        """Return the names of the scalars that a site sends."""
         return tuple(scalar.name for scalar in self.scalars)
 
     @cached_property

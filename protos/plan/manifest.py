@@ -60,7 +60,6 @@ class Scalar(NamedTuple):  # a plan can have a hundred thousand
 
     @property
     def lowest(self) -> int:
-        """Return the smallest integer that one site can send."""
         return -self.bound if self.is_signed else 0
 
 

@@ -91,7 +91,6 @@ class FileStart(Document):
 
     @property
     def words(self) -> str:
-        """Describe in one sentence which layers start from the starting file."""
         which = "All shared and frozen layers" if self.layers is None else f"The layers {', '.join(self.layers)}"
         return f"{which} start from the file with the SHA-256 {self.sha256}."
 
@@ -195,17 +194,14 @@ class NetworkPlan(PlanHead):
 
     @property
     def method_name(self) -> str:
-        """Return the name of the plan's method. A policy must allow it."""
         return self.method.name
 
     @property
     def ingredients(self) -> Method:
-        """Return the plan's method as a record of its parts."""
         return self.method.method()
 
     @cached_property
     def private_training(self) -> PrivateTraining | None:
-        """Return the record of training with differential privacy, or None if the plan trains without it."""
         promise, method = self.privacy, self.ingredients
         if promise is None or not isinstance(self.architecture, DenseNetwork):
             return None
@@ -230,7 +226,6 @@ class NetworkPlan(PlanHead):
 
     @cached_property
     def listed_columns(self) -> tuple[ListedColumn, ...]:
-        """Return each column of the plan as a record."""
         return tuple(ListedColumn(name=column) if isinstance(column, str) else column for column in self.columns)
 
     @property
@@ -245,7 +240,6 @@ class NetworkPlan(PlanHead):
 
     @property
     def seed(self) -> int:
-        """Return the seed of the first values."""
         return self.start.seed
 
     @property
@@ -255,7 +249,6 @@ class NetworkPlan(PlanHead):
 
     @property
     def site_weights(self) -> Weighting:
-        """Return the weight of each site in the mean of a round."""
         return self.weighting
 
     @property
@@ -270,12 +263,10 @@ class NetworkPlan(PlanHead):
 
     @property
     def sends_updates(self) -> bool:
-        """Return whether the sites send updates of a network. With privacy they send sums of gradients."""
         return self.privacy is None
 
     @property
     def own_numbers(self) -> int:
-        """Return the number of values in private layers trained with noise. These values never leave the site."""
         return 0 if self.private_training is None else self.private_training.own_numbers
 
     @property
@@ -301,7 +292,6 @@ class NetworkPlan(PlanHead):
 
     @cached_property
     def shared_columns(self) -> tuple[str, ...]:
-        """Return the columns that set the sizes of the shared layers; empty if no shared layer reads columns."""
         if self.reads_concepts:
             return tuple(column.name for column in columns_of(self.concepts))
         return self.column_names

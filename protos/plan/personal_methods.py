@@ -32,7 +32,6 @@ class GlobalLayers(Document):
     update_rate: float = Field(default=1.0, gt=0, le=1)
 
     def method(self) -> Method:
-        """Return Global Layers as a record: FedAvg that shares the body and loads it with weight `update_rate`."""
         return Method(federated=ingredients.Parts((Part.BODY,)), update_rate=self.update_rate)
 
 
@@ -50,7 +49,6 @@ class FedRep(Document):
     head_epochs: StrictInt = Field(default=10, ge=1, le=1000)
 
     def method(self) -> Method:
-        """Return FedRep as a record: FedAvg that shares all layers except the head, and trains the head first."""
         return Method(federated=_ALL_BUT_HEAD, procedure=ingredients.PrivateFirst(self.head_epochs))
 
 
@@ -64,7 +62,6 @@ class FedBABU(Document):
     fine_tuning_epochs: StrictInt = Field(default=1, ge=0, le=1000)
 
     def method(self) -> Method:
-        """Return FedBABU as a record: FedAvg that shares all but the head, and trains the head only at the end."""
         epochs, head_waits = self.fine_tuning_epochs, ingredients.FederatedOnly()
         return Method(
             federated=_ALL_BUT_HEAD, procedure=head_waits, fine_tuning_epochs=epochs, starts_equal=(Part.HEAD,)
@@ -78,7 +75,6 @@ class LocalAdaptation(Document):
     fine_tuning_epochs: StrictInt = Field(default=1, ge=1, le=1000)
 
     def method(self) -> Method:
-        """Return local adaptation as a record: FedAvg with fine-tuning at each site after the last round."""
         return Method(fine_tuning_epochs=self.fine_tuning_epochs)
 
 
@@ -89,7 +85,6 @@ class Ditto(Document):
     strength: float = Field(default=0.01, ge=0, le=1e6)
 
     def method(self) -> Method:
-        """Return Ditto as a record: FedAvg with a second model at each site, which stays near the shared model."""
         return Method(procedure=ingredients.PersonalCopy(self.strength))
 
 
@@ -106,7 +101,6 @@ class PFedMe(Document):
     rate: float = Field(default=0.01, gt=0, le=10)
 
     def method(self) -> Method:
-        """Return pFedMe as a record: each site solves an inner problem for its personal model."""
         return Method(procedure=ingredients.InnerProblem(self.strength, self.inner_steps, self.rate))
 
 
@@ -118,7 +112,6 @@ class APFL(Document):
     share_rate: float = Field(default=0.1, ge=0, le=10)
 
     def method(self) -> Method:
-        """Return APFL as a record: FedAvg with a second model at each site, which is mixed with the shared model."""
         return Method(procedure=ingredients.Mixture(self.share, self.share_rate))
 
 
@@ -138,7 +131,6 @@ class PerFCL(Document):
     temperature: float = Field(default=0.5, gt=0, le=100)
 
     def method(self) -> Method:
-        """Return PerFCL as a record: FENDA-FL with contrastive terms in the loss of each site."""
         contrast = ingredients.ExtractorContrast(
             common_strength=self.common_strength, unique_strength=self.unique_strength, temperature=self.temperature
         )
@@ -163,7 +155,6 @@ class PLayerFL(Document):
     layers: StrictInt | None = Field(default=None, ge=1, le=1000)
 
     def method(self) -> Method:
-        """Return PLayer-FL as a record: FedAvg that shares the first layers, as many as `layers` or as measured."""
         measured = ingredients.SensitivePrefix(self.threshold)
         return Method(federated=measured if self.layers is None else ingredients.Prefix(self.layers))
 

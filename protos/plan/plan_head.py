@@ -104,7 +104,6 @@ class PlanHead(Document, ABC):
 
     @property
     def bits(self) -> int:
-        """Return the bits of an update's integers."""
         return self.masking.bits
 
     @property

@@ -49,7 +49,6 @@ class Number(LowAndHigh):
 
     @property
     def width(self) -> float:
-        """Return the width of the outcome's range: the highest value minus the lowest value."""
         return self.high - self.low
 
 
@@ -114,7 +113,6 @@ class PriorPlan(AnnouncingPlan):
 
     @property
     def method_name(self) -> str:
-        """Return the name by which a policy allows this kind of plan."""
         return FEDERATED_PRIOR
 
     @cached_property
@@ -129,7 +127,6 @@ class PriorPlan(AnnouncingPlan):
 
     @property
     def may_end_early(self) -> bool:
-        """Return whether Newton rounds can end early, when no coefficient moves."""
         return self.privacy is None
 
     @cached_property
@@ -141,12 +138,10 @@ class PriorPlan(AnnouncingPlan):
 
     @property
     def noise_variance(self) -> int:
-        """Return the variance of the noise that a site adds to each integer of a sum; 0 without `privacy`."""
         return 0 if self.private is None else self.private.share_variance
 
     @cached_property
     def columns(self) -> tuple[ConceptColumn, ...]:
-        """Return the columns of the regression."""
         return columns_of(self.concepts)
 
     @cached_property
@@ -162,7 +157,6 @@ class PriorPlan(AnnouncingPlan):
 
     @property
     def is_number(self) -> bool:
-        """Return whether the outcome is a number."""
         return isinstance(self.outcome, Number)
 
     @property

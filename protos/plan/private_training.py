@@ -90,7 +90,6 @@ class PrivateTraining:
 
     @cached_property
     def own_numbers(self) -> int:
-        """Return the number of trained values in private layers."""
         return int(self.is_own.sum())
 
     @cached_property

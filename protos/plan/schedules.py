@@ -42,7 +42,6 @@ class EpochSchedule(Document):
 
     @property
     def rounds(self) -> int:
-        """Return the number of rounds in the whole run."""
         return self.epochs * self.batches_per_epoch // self.steps_per_round
 
     def batches(self, rows: int) -> int:  # the other schedule requires this
@@ -67,12 +66,10 @@ class StepSchedule(Document):
     batch_rows: int = Field(ge=1, le=1_000_000)
 
     def batches(self, rows: int) -> int:
-        """Return the number of batches in an epoch of a site with these training rows; 0 if the rows are too few."""
         return rows // self.batch_rows
 
     @property
     def rounds_per_measurement(self) -> int:
-        """Return the number of training rounds between two measurements: one."""
         return 1
 
 

@@ -98,7 +98,6 @@ class StatisticsPlan(AnnouncingPlan):
 
     @cached_property
     def arithmetics(self) -> tuple[Arithmetic, ...]:
-        """Return the arithmetic of each analysis."""
         return tuple(arithmetic_of(analysis, self.concepts, self._size(analysis)) for analysis in self.analyses)
 
     @cached_property
@@ -125,13 +124,11 @@ class StatisticsPlan(AnnouncingPlan):
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Return how many sums each kind of round has."""
         first, newton, last = self.numbers_by_round
         return len(first), len(newton), len(last)
 
     @property
     def method_name(self) -> str:
-        """Return the word for this kind of plan, which a policy allows by its tier."""
         return "statistics"
 
     @cached_property
@@ -143,12 +140,10 @@ class StatisticsPlan(AnnouncingPlan):
 
     @property
     def may_end_early(self) -> bool:
-        """Return whether Newton rounds can end early, when no analysis needs another one."""
         return len(self.stages) > 1
 
     @cached_property
     def noise_variance(self) -> int:
-        """Return the variance of the noise that one site adds to each integer that it sends; 0 without `privacy`."""
         return 0 if self.privacy is None else share_variance(self.privacy.ratio, self.honest)
 
     @property

@@ -44,7 +44,6 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
     ratio = "hazard ratio"
 
     def __init__(self, cox: Cox, concepts: tuple[Concept, ...], size: StudySize) -> None:
-        """Raise ValueError or KeyError if the plan's concepts do not fit the model."""
         self._time = require_survival(cox.time, cox.event, concepts)
         if {cox.time, cox.event} & {name for term in cox.terms for name in term.split(":")}:
             raise ValueError("the time or the event is one of the terms")
@@ -53,7 +52,6 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
 
     @cached_property
     def counted(self) -> tuple[Number, ...]:
-        """Rows and sites."""
         rows, sites = ("rows", "events", "rows that take no part"), ("sites", "sites without events")
         counts = (Number(name, self._size.largest_rows) for name in rows)
         return (*counts, *(Number(name, 1) for name in sites))

@@ -75,7 +75,6 @@ class CurveArithmetic(Arithmetic):
         return (*found, *test, Number("rows that take no part", rows))
 
     def first_values(self, frame: Frame) -> Float64:
-        """Return counts of each group and interval, and the log-rank numbers."""
         frame.require_one_row_each()
         times, events = followed(frame, self._time, self._curve.event)
         groups = np.zeros(frame.rows) if self._curve.by is None else frame.columns[self._curve.by]
@@ -95,7 +94,6 @@ class CurveArithmetic(Arithmetic):
         return np.array([*found, float(frame.left_out)])
 
     def result(self, sums: AnnouncedPart) -> dict[str, Any]:
-        """Return the curve of each group, and their comparison."""
         by_group, compared = self._parts(sums.first)
         shown = {name: one for name, one in by_group.items() if self._is_printed(one)}
         if not shown:
@@ -120,7 +118,6 @@ class CurveArithmetic(Arithmetic):
         }
 
     def own(self, frame: Frame) -> dict[str, Any]:
-        """Return the curve of each group of this site alone, for its own page."""
         found = {}
         for name, one in self._parts(self.first_values(frame))[0].items():
             if one[0]:
@@ -129,7 +126,6 @@ class CurveArithmetic(Arithmetic):
         return found
 
     def means(self, sums: AnnouncedPart) -> dict[str, float]:
-        """Return about the mean of the times, as they are on the grid."""
         numbers = np.sum([*self._parts(sums.first)[0].values()], axis=0)
         curve = self._read(numbers[2:])
         total = (curve.events + curve.censored) @ self._grid + curve.beyond * self._grid[-1]

@@ -224,13 +224,11 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         return Number(name, (1 << 62) // self._size.sites, SUM_SCALE, is_signed=True)
 
     def first_values(self, frame: Frame) -> Float64:
-        """Return counts and moments."""
         rows = self._rows(frame)
         moments = self._design.first_values(rows.few, rows.values, rows.patients, adds=rows.adds)
         return np.concatenate([self._counts(frame, rows), moments])
 
     def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
-        """Return likelihood, score and information at the coefficients that follow from the sums."""
         rows, found = self._rows(frame), np.zeros(self._fit)
         if rows.adds:
             at = self._walk(sums).following
@@ -248,7 +246,6 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         return one.first
 
     def last_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
-        """Return the numbers at the estimates, and those of this site's own estimates."""
         rows = self._rows(frame)
         found = self._at_the_end(frame, rows, sums)
         if not self._compares:
@@ -260,7 +257,6 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         return np.concatenate([found, np.array(pairs).ravel()])
 
     def has_converged(self, sums: AnnouncedPart) -> bool:
-        """Return whether another Newton round would change nothing, or could not help."""
         try:
             self._require(sums)
         except Unanswerable:
@@ -271,7 +267,6 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         return here.has_converged or here.separated is not None
 
     def result(self, sums: AnnouncedPart) -> dict[str, Any]:
-        """Return estimates, intervals, tests and differences between sites."""
         self._require(sums)
         if not sums.newton:
             raise Unanswerable(_NOT_ANSWERED)
@@ -336,7 +331,6 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
             yield {"concept": name, "reference": knots[middle], "at": rows}
 
     def own(self, frame: Frame) -> dict[str, Any]:
-        """Return for each term the estimate of this site alone, with the limits of its interval."""
         one = replace(self._size, sites=1, fewest_sites=1, smallest_cell=1, smallest_part=1, rows_per_unknown=0.0)
         alone, own = type(self)(self._document, self._concepts, one), replace(frame, smallest_cell=1)
         sums = AnnouncedPart(first=alone.first_values(own))
@@ -347,7 +341,6 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         return {term["term"]: {key: term[key] for key in kept} for term in terms if term["low"] is not None}
 
     def means(self, sums: AnnouncedPart) -> dict[str, float]:
-        """Return the mean of each term that is a number, from the rough sums that scale its column."""
         found, rows, moments = {}, self._count(sums, "rows"), sums.first[len(self.counted) :].reshape(-1, 4)
         for one, (_, few, total, _) in zip(self._design.columns, moments, strict=True):
             if one.name in self._design.concepts and not few:

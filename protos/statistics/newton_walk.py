@@ -51,7 +51,6 @@ class LikelihoodSums:
 
     @staticmethod
     def length(columns: int) -> int:
-        """Return the length of `packed`."""
         return 1 + columns + columns * (columns + 1) // 2
 
     @property

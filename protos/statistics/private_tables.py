@@ -60,7 +60,6 @@ class PrivateTables:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Return the name of every number that a site sends."""
         return tuple(
             f"{kind} {column.concept.name} of {column.group_name}, {column.analysis}"
             for column in self._columns

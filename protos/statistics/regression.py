@@ -81,7 +81,6 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
     _people = "patients"
 
     def __init__(self, model: Regression, concepts: tuple[Concept, ...], size: StudySize) -> None:
-        """Raises ValueError: the concepts do not fit the model."""
         self._model = model
         self._outcome = concept_named(concepts, model.outcome)
         self._exposure = None if model.exposure is None else concept_named(concepts, model.exposure)

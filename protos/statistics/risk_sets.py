@@ -91,7 +91,6 @@ class WeightedRiskSets:
         self._line = line
 
     def likelihood_sums(self) -> LikelihoodSums:
-        """Return log partial likelihood, score and information."""
         score, information = self.sums_over_events(np.ones(len(self._sets.times)))
         gain = float(self._line[self._sets.dying].sum() - np.log(self._totals).sum())
         return LikelihoodSums(log_likelihood=gain, score=score, information=information)

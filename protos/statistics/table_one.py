@@ -87,7 +87,6 @@ class TableOneArithmetic(Arithmetic):
         return (*found, Number("rows that take no part", rows))
 
     def first_values(self, frame: Frame) -> Float64:
-        """Return the numbers of `first`."""
         group_of = np.zeros(frame.rows) if self._by is None else frame.columns.get(self._by)
         by_column = []
         for concept in self._columns:
@@ -166,7 +165,6 @@ class TableOneArithmetic(Arithmetic):
         return alone.result(AnnouncedPart(first=alone.first_values(rows)))
 
     def means(self, sums: AnnouncedPart) -> dict[str, float]:
-        """Return the mean of each number."""
         found = {}
         for concept, by_group in self._by_column(sums):
             _, small, rows, _, total, *_ = by_group.sum(axis=0)

@@ -33,7 +33,6 @@ class KeptCertificates:
         self._keys = SiteKeys.load(directory) if exists else SiteKeys.create(directory)
 
     def shown(self) -> Shown:
-        """Return this site's current certificates and the trusted root certificate, for the gate process."""
         keys, addresses = self._keys, self._addresses()
         parts = (
             secret_files.read_public(keys.certificate_path) if keys.is_enrolled() else b"",
@@ -42,7 +41,6 @@ class KeptCertificates:
         return Shown(addresses.get("coordinator", ""), addresses.get("enrolment", ""), packed(parts))
 
     def credentials(self) -> Credentials:
-        """Return this site's current TLS key and certificate, and the trusted root certificate."""
         keys = self._keys
         return Credentials(
             key=secret_files.read_secret(keys.tls_key_path),
@@ -61,7 +59,6 @@ class KeptCertificates:
         return Proxy(Address.parse(address), login) if address else None
 
     def root(self) -> bytes:
-        """Return the trusted root certificate as PEM text."""
         return secret_files.read_public(self._keys.root_certificate_path)
 
     def address(self, which: str) -> str:

@@ -58,7 +58,6 @@ class Relay:
 
     @property
     def line(self) -> str:
-        """Return one line about the agent's status for the service manager (systemd)."""
         if self._stream is None:
             return "the gate is here, no stream is wanted"
         return "connected to the coordinator" if self._stream.is_accepted else "connecting to the coordinator"
@@ -118,7 +117,6 @@ class _Stream:
         self._task: asyncio.Task[None] | None = asyncio.create_task(self._live(address, kept, proxy))
 
     def take(self, order: Up | Taken | Part) -> None:
-        """Carry out the next command of the gate process for this stream."""
         if isinstance(order, Taken):
             for _ in range(order.count):
                 self._room.release()
@@ -128,7 +126,6 @@ class _Stream:
             self._up.put_nowait(order)
 
     async def shut(self) -> None:
-        """End the stream to the coordinator immediately."""
         # A cancelled task would keep references to its variables and so keep the connection open.
         task, self._task = self._task, None
         if task is not None:

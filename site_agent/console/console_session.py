@@ -76,7 +76,6 @@ class Session:
 
     @property
     def address(self) -> str:
-        """Return the beginning of the web addresses of all pages."""
         return f"/{self.folder}/"
 
     @property
@@ -89,7 +88,6 @@ class Session:
         return self._is_over
 
     def end(self, reason: str) -> None:
-        """End the session, for this reason."""
         self._is_over, self.reason = True, reason
 
     def enter(self, link: str) -> bool:
@@ -101,7 +99,6 @@ class Session:
         return True
 
     def use(self) -> None:
-        """Record that a person uses the session now."""
         self._last_seconds = self.clock()
 
     def has(self, folder: str, cookies: Iterable[str]) -> bool:
@@ -110,5 +107,4 @@ class Session:
         return is_known and any(_is_same(cookie, self.cookie) for cookie in cookies)
 
     def sent(self, form: Mapping[str, str]) -> bool:
-        """Return whether a page of this session contains this form."""
         return _is_same(form.get("form_key", ""), self.form_key)

@@ -53,7 +53,6 @@ class AppliedModel:
 
     @property
     def network(self) -> nn.Module:
-        """The model's neural network, ready to predict and not to train."""
         return self._flat.network.eval()
 
     def outputs(

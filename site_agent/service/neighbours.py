@@ -35,13 +35,11 @@ class Neighbours:
         self._children: list[_Child] = []
 
     async def agent(self) -> socket.socket:
-        """Return a socket that is connected to the agent process of this site."""
         if self._hospital.gate_socket is not None:
             return await _connected_agent(Path(self._hospital.gate_socket))
         return self._started("site_agent.agent", "--folder", str(agent_folder(self._hospital.state_path)))
 
     async def trainer(self) -> GateEnd:
-        """Return the gate process's end of a socket that is connected to the trainer."""
         if self._hospital.trainer_socket is not None:
             return await _found_trainer(self._hospital.trainer_socket)
         return GateEnd(self._started("site_agent.trainer_process", "--config", str(self._path)))

@@ -88,7 +88,6 @@ class Choice:
         }
 
     def state(self) -> State:
-        """Return a copy of all losses so far and of the models that are stored, to save them."""
         curve = torch.tensor([[float(m.round), m.loss] for m in self.curve], dtype=torch.float64).reshape(-1, 2)
         waiting, model = (None, State()) if self._waiting is None else self._waiting
         states = prefixed("chosen model", self._chosen_state) | prefixed("waiting", model)
@@ -96,7 +95,6 @@ class Choice:
         return states | {"curve": curve} | places
 
     def restore(self, state: State) -> None:
-        """Restore the losses and models that `state` returned earlier."""
         self.curve = [Measured(int(number), loss) for number, loss in state["curve"].tolist()]
         chosen, waits = int(state["chosen"]), int(state["waits"])
         self.chosen = self.curve[chosen] if chosen >= 0 else None

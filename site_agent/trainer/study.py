@@ -120,7 +120,6 @@ class Study(PlannedStudy):
 
     @property
     def site(self) -> str:
-        """The name of the site that trains."""
         return self.seeds.site
 
     @property
@@ -171,7 +170,6 @@ class Study(PlannedStudy):
         self.choice.follow(asked.best_round)
 
     def saved(self) -> SavedStudy:
-        """Return the state of this study from which the next round can continue."""
         tensors = prefixed("training", self._training.local.state()) | prefixed("choice", self.choice.state())
         if self._short is not None:
             tensors["residual"] = torch.from_numpy(self._short.residual.copy())
@@ -183,7 +181,6 @@ class Study(PlannedStudy):
         return SavedStudy(tensors=tensors, facts=facts)
 
     def restore(self, saved: SavedStudy) -> None:
-        """Continue from a saved state, which another process may have saved."""
         facts: Any = saved.facts  # JSON that this class wrote, under a digest
         layers = bytes.fromhex(facts["layers"])
         if layers != self._layers:

@@ -40,7 +40,6 @@ class ParallelNetwork(Document):
     head: Widths = ()
 
     def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:
-        """Yield every tensor in the order of the network's parameters."""
         yield from _extractor("common", (sizes.common, *self.common))
         yield from _extractor("unique", (sizes.columns, *self.unique))
         widths = (self.common[-1] + self.unique[-1], *self.head)

@@ -74,7 +74,6 @@ class ConvolutionalNetwork(Document):
     dropout: Rate = 0.0
 
     def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:
-        """Yield every tensor in the order of the network's parameters."""
         for number, (inner, outer) in enumerate(pairwise((self.image.channels, *self.blocks)), start=1):
             part = "input" if number == 1 else "body"
             yield from block_tensors(f"{part}.block{number}", inner, outer, self.normalisation)

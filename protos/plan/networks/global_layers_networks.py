@@ -60,7 +60,6 @@ class GlobalLayersNetwork(Document):
         return self
 
     def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:
-        """Yield every tensor in the order of the network's parameters."""
         latent, gate = self.latent, self.gate
         wide, middle = 4 * latent, 2 * latent
         yield from _input(self, sizes.columns)

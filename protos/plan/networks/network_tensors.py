@@ -87,7 +87,6 @@ class TensorSpec:
 
     @property
     def number_count(self) -> int:
-        """Return the number of values in the tensor."""
         return math.prod(self.shape)
 
 

@@ -47,11 +47,9 @@ class Interval:
 
     @property
     def has_zero(self) -> bool:
-        """Whether the confidence interval includes zero."""
         return self.low <= 0.0 <= self.high
 
     def to_json(self) -> list[float]:
-        """Return the lower and the upper limit of the interval, ready for JSON."""
         return [self.low, self.high]
 
 
@@ -77,7 +75,6 @@ class Difference:
         return (self.value > 0.0) != is_lower_better(self.metric)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the values of this result, ready for `json.dumps`."""
         return {"difference": self.value, "interval": self.interval.to_json() if self.interval else None}
 
 
@@ -115,7 +112,6 @@ class Compared:
         return Difference(metric=metric, first=value, second=second_value, interval=_interval(drawn))
 
     def differences(self, first: str, second: str) -> dict[str, Json]:
-        """Return the differences between two models in all metrics, ready for JSON."""
         found = {metric: self.difference(first, second, metric) for metric in self.metrics[first]}
         return {metric: difference.to_json() if difference else None for metric, difference in found.items()}
 

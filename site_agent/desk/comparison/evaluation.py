@@ -56,7 +56,6 @@ class HeldOutRows:
             raise ValueError("at least one row, and a patient for each where patients are known")
 
     def __len__(self) -> int:
-        """The number of rows."""
         return len(self.targets)
 
     def __repr__(self) -> str:
@@ -84,7 +83,6 @@ class HeldOutRows:
         return replace(self, targets=self.targets[places], patients=patients)
 
     def evaluate(self, scores: Scores) -> Metrics:
-        """Return all metrics of a model's predictions for these rows, by name."""
         return measure(self.task, self.targets, scores, self.classes)
 
 

@@ -91,7 +91,6 @@ class Gain:
         return self.difference.interval if self.difference else None
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain values for `json.dumps`."""
         return {
             "metric": self.metric,
             "federated": self.federated,

@@ -191,7 +191,6 @@ class PriorStudy(PlannedStudy):
         return SavedStudy(tensors={}, facts={**self._sums.known})
 
     def restore(self, saved: SavedStudy) -> None:
-        """Continue from the state that `saved` returned, in this process or in another."""
         self._sums.known = {length: str(digest) for length, digest in saved.facts.items()}
 
     def _received_sums(self, round_number: int, received: Vector) -> AnnouncedSums:

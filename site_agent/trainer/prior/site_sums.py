@@ -55,7 +55,6 @@ class FinalSums:
     """Refuses sums that differ from those that this site received before: digests, by their number of bytes."""
 
     def __init__(self, plan: AnnouncingPlan) -> None:
-        """Begin without sums."""
         self._plan, self.known = plan, dict[str, str]()
 
     def whole(self, round_number: int, received: Vector) -> Vector:

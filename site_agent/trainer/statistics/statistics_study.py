@@ -94,7 +94,6 @@ class StatisticsStudy(PlannedStudy):
         self._made, self._final = max(0, asked.round - 2), received.astype("<f4").tobytes()
 
     def results(self) -> list[dict[str, Any]]:
-        """Return what each analysis prints, from the sums of all rounds."""
         vector = np.frombuffer(self._final, "<f4")
         return _announced(self.plan, vector, self._made, is_over=True).results()
 
@@ -131,7 +130,6 @@ class StatisticsStudy(PlannedStudy):
         return SavedStudy(tensors={}, facts={"digests": {**self._sums.known}, "reasons": {**self.reasons}})
 
     def restore(self, saved: SavedStudy) -> None:
-        """Continue from the state that `saved` returned, in this process or in another."""
         digests, reasons = (saved.facts[key] for key in ("digests", "reasons"))
         assert isinstance(digests, dict)
         assert isinstance(reasons, dict)

@@ -28,7 +28,6 @@ class Rows:
         return self.features.shape[-2]
 
     def to(self, device: torch.device) -> Rows:
-        """Return the rows on a device."""
         return Rows(self.features.to(device), self.targets.to(device))
 
     def select(self, rows: Tensor) -> Rows:
@@ -75,11 +74,9 @@ class Batches:
         return self._permutation[place * self.rows_in_each : (place + 1) * self.rows_in_each]
 
     def state(self) -> State:
-        """Return the state that determines the next batch, to save it."""
         order = generator_state(self._order)
         return {"order": order, "permutation": self._permutation, "drawn": torch.tensor(self._drawn)}
 
     def restore(self, state: State) -> None:
-        """Continue from a saved state of the batches."""
         restore_generator(self._order, state["order"])
         self._permutation, self._drawn = state["permutation"], int(state["drawn"])

@@ -93,7 +93,6 @@ class FlatNetwork:
         return [stretch.grad for stretch in self.stretches if stretch.grad is not None]
 
     def zero_gradients(self) -> None:
-        """Set all gradients to zero."""
         for gradient in self.gradients:
             gradient.zero_()
 

@@ -72,11 +72,9 @@ class LocalTraining:
                 PULSE.beat()
 
     def evaluated(self) -> FlatNetwork:
-        """Return the network that the site would use if training ended now."""
         return self._procedure.evaluated()
 
     def state(self) -> State:
-        """Return a copy of everything that the next step depends on. The copy stays at the site."""
         return {
             **prefixed("procedure", self._procedure.state()),
             **prefixed("batches", self._batches.state()),

@@ -54,7 +54,6 @@ class Layer:
 
     @property
     def number_count(self) -> int:
-        """The number of values in the weight and the bias of this layer."""
         return self.weight.size + self.bias.size
 
     @property

@@ -61,7 +61,6 @@ class PenaltyTerm:
             self._as_received.adopt(self._flat)
 
     def end_round(self) -> None:
-        """Finish a round, after the last training step."""
         if self._as_left is not None:
             self._as_left.adopt(self._flat)
             self._has_left = True
@@ -85,7 +84,6 @@ class PenaltyTerm:
             self._flat.federated_gradient.add_(difference, alpha=self._penalty.strength)
 
     def state(self) -> State:
-        """Return the state of the penalty that the next round needs."""
         return prefixed("left", self._as_left.state()) if self._as_left is not None and self._has_left else {}
 
     def restore(self, state: State) -> None:
@@ -160,26 +158,21 @@ class Procedure(Protocol):
         return [Phase(self.step, steps)]
 
     def end_round(self, _steps: int, /) -> None:
-        """Finish a round after its last training step."""
         return
 
-    def evaluated(self) -> FlatNetwork:
-        """Return the network that the site would use if training ended now."""
-        ...
+    def evaluated(self) -> FlatNetwork: ...
 
     def parts(self) -> Mapping[str, StatePart]:
         """Return everything on which the next step depends, except for batches and dropout, by name."""
         ...
 
     def state(self) -> State:
-        """Return a copy of all parts."""
         found: State = {}
         for name, part in self.parts().items():
             found |= {name: part.clone()} if isinstance(part, Tensor) else prefixed(name, part.state())
         return found
 
     def restore(self, state: State, /) -> None:
-        """Continue from a saved state of this procedure."""
         for name, part in self.parts().items():
             if isinstance(part, Tensor):
                 part.copy_(state[name])

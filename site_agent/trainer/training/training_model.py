@@ -113,7 +113,6 @@ class Model:
         torch.autograd.backward(value)
 
     def step(self) -> None:
-        """Make one optimiser step."""
         if self._optimiser is not None:
             self._optimiser.step()
 
@@ -122,6 +121,5 @@ class Model:
         return {} if self._optimiser is None else optimiser_tensors(self._optimiser)
 
     def restore(self, state: State) -> None:
-        """Set the optimiser's memory to a result of `state`."""
         if self._optimiser is not None:
             load_optimiser_tensors(self._optimiser, state)
