@@ -21,13 +21,13 @@ def unfit(*, what: str, remedy: str) -> ConfigurationError:
 
 
 class NetworkDiffers(ConfigurationError):
-    """This site's neural network would send other tensors or numbers than the plan's manifest lists."""
+    """This site would send other tensors or numbers than persons approved here."""
 
     code = "E016"
 
-    def __init__(self, difference: str) -> None:
+    def __init__(self) -> None:
         super().__init__(
-            what=f"The neural network that this site built differs from the network in the plan: {difference}.",
+            what="This site would send other tensors or numbers than were approved here.",
             consequence=_NOTHING_TRAINED,
             remedy="Install the same version of global-layers everywhere.",
         )

@@ -8,7 +8,7 @@ same network trained alone both start here. So both train by the same code.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from protos.plan.architecture import NamedTensors, Part, TensorSpec, network_tensors
 from protos.plan.canonical import digest, pack
 from protos.plan.ingredients import Method
-from protos.plan.manifest import Manifest, Starts, started
+from protos.plan.manifest import Starts, started
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.schedules import StepSchedule
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
-from site_agent.trainer.failures import NetworkDiffers, unfit
+from site_agent.trainer.failures import unfit
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.models.user_module import build_user_module, check_batch, freeze_tensors
 from site_agent.trainer.training.batches import Batches, Rows, check_batches
@@ -109,7 +109,6 @@ class SiteNetworks:
 
         Raises:
             ConfigurationError: the plan requires the hospital's own module, and the module is missing or does not fit.
-            NetworkDiffers: the network has other tensors than its plan lists.
         """
         if isinstance(self.plan.architecture, NamedTensors):
             if self.user_module is None:
@@ -121,9 +120,7 @@ class SiteNetworks:
             frozen = started(self.plan, self.plan.architecture.frozen, self.starts)
             freeze_tensors(self.user_module, network, frozen, self.plan.seed)
             return network
-        network = build_network(self.plan.architecture, self.columns, self.outputs, self.common)
-        self._check(network)
-        return network
+        return build_network(self.plan.architecture, self.columns, self.outputs, self.common)
 
     def check_batch(self, flat: FlatNetwork, rows: int) -> None:
         """Raise an error if the network cannot train on batches of this size. See `check_batch`."""
@@ -131,14 +128,8 @@ class SiteNetworks:
             check_batch(self.user_module, flat.network, self.columns, rows, [tensor.name for tensor in self.tensors])
 
     def lay(self, federated: Iterable[TensorSpec]) -> FlatNetwork:
-        """Build the network with its federated tensors in one flat tensor, or raise NetworkDiffers."""
-        network, wanted = self.build(), tuple(federated)
-        found = {name: tuple(inner.shape) for name, inner in network.named_parameters()}
-        mine = {tensor.name: found[tensor.name] for tensor in wanted if tensor.name in found}
-        difference = describe_difference(Manifest(wanted, ()), mine)
-        if difference:
-            raise NetworkDiffers(difference)
-        return FlatNetwork(network, [tensor.name for tensor in wanted], self.device)
+        """Build the network with its federated tensors in one flat tensor."""
+        return FlatNetwork(self.build(), [tensor.name for tensor in federated], self.device)
 
     def start(self, flat: FlatNetwork, public: Iterable[TensorSpec], seeds: Seeds) -> None:
         """Set the network's initial parameters. The plan's seed determines the shared tensors: all sites start equal.
@@ -154,33 +145,6 @@ class SiteNetworks:
         names = {tensor.name for tensor in public} | {tensor.name for tensor in self.tensors if tensor.part in equal}
         flat.start([tensor for tensor in self.tensors if tensor.name in names], seeds.plan)
         flat.start([tensor for tensor in self.tensors if tensor.name not in names], seeds.private_start)
-
-    def _check(self, network: nn.Module) -> None:
-        found = {name: tuple(inner.shape) for name, inner in network.named_parameters()}
-        difference = describe_difference(Manifest(self.tensors, ()), found)
-        if not difference and list(found) != [tensor.name for tensor in self.tensors]:
-            difference = "its tensors stand in another order"
-        if not difference and any(True for _ in network.buffers()):
-            difference = "it keeps buffers"
-        if difference:
-            raise NetworkDiffers(difference)
-
-
-def describe_difference(expected: Manifest, found: Mapping[str, tuple[int, ...]]) -> str:
-    """Return how a network's shared tensors differ from those of the plan. Return an empty text if they agree.
-
-    Args:
-        found: the shape of each tensor by name.
-    """
-    wanted = {tensor.name: tensor.shape for tensor in expected.tensors}
-    lines = [f"{name} is missing" for name in wanted.keys() - found.keys()]
-    lines += [f"{name} is not in the plan" for name in found.keys() - wanted.keys()]
-    lines += [
-        f"{name} has shape {found[name]}, the plan says {wanted[name]}"
-        for name in wanted.keys() & found.keys()
-        if wanted[name] != found[name]
-    ]
-    return "; ".join(sorted(lines)[:5])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

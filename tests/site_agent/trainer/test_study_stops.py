@@ -1,4 +1,4 @@
-"""Reasons that stop a study at a site: values or networks that do not fit the plan, and models that diverge."""
+"""Reasons that stop a study at a site: values that do not fit the plan, and models that diverge."""
 
 from __future__ import annotations
 
@@ -8,14 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from protos.wire.messages import MalformedMessage
-from site_agent.trainer import site_network as networks_module
-from site_agent.trainer import study as study_module
-from site_agent.trainer.failures import NetworkDiffers, TrainingDiverged
-from site_agent.trainer.models.network_catalogue import build_network
+from site_agent.trainer.failures import TrainingDiverged
 from site_agent.trainer.study import Study
 from tests.site_agent.trainer.sites import (
     conclude,
@@ -48,54 +43,6 @@ def test_shared_values_that_do_not_fit_are_refused(tmp_path: Path, flaw: str) ->
         conclude(study, received)
 
     assert numbers_of(study) == before
-
-
-class _Other(nn.Module):
-    """A network with one thing wrong."""
-
-    def __init__(self, right: nn.Module, wrong: str) -> None:
-        super().__init__()
-        children = dict(right.named_children())
-        if wrong == "order":
-            children = dict(reversed(children.items()))
-        for name, child in children.items():
-            self.add_module(name, child)
-        body = self.get_submodule("body.layer3.linear")
-        match wrong:
-            case "shape":
-                body.weight = nn.Parameter(body.weight.data.t().contiguous())  # type: ignore[operator, union-attr]
-            case "missing":
-                del body.bias
-            case "more":
-                self.add_module("extra", nn.Linear(2, 2))
-            case "buffer":
-                self.register_buffer("seen", torch.zeros(3))
-            case _:
-                pass
-
-
-@pytest.mark.parametrize("wrong", ["shape", "missing", "more", "buffer", "order"])
-@pytest.mark.parametrize("method", ["global-layers", "local"])
-def test_a_network_that_is_not_the_plans_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, method: str
-) -> None:
-    """Another shape, name, order, one too many or one that would be kept unseen: nothing is trained."""
-    monkeypatch.setattr(networks_module, "build_network", lambda *sizes: _Other(build_network(*sizes), wrong))
-
-    with pytest.raises(NetworkDiffers):
-        make_study(make_site(tmp_path), make_plan(method={"name": method}))
-
-
-@pytest.mark.parametrize(("key", "value"), [("gate", True), ("latent", 16)])
-def test_an_agreed_manifest_that_the_network_cannot_meet_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: object
-) -> None:
-    """A federated name that the network does not have, or has in another shape."""
-    other = study_module.manifest_of(make_plan(architecture=make_plan().architecture.model_dump() | {key: value}))
-    monkeypatch.setattr(study_module, "manifest_of", lambda plan, starts: other)
-
-    with pytest.raises(NetworkDiffers, match=r"missing|the plan says"):
-        make_study(make_site(tmp_path), make_plan())
 
 
 def _poison(study: Study) -> None:
