@@ -17,7 +17,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
-from dataclasses import Field, fields
+from dataclasses import Field, dataclass, field, fields
 from itertools import islice
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
@@ -42,6 +42,13 @@ class Record(Protocol):
     @property
     def payload(self) -> bytes | memoryview:
         """The raw bytes at the end of a message, after its JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutPayload:
+    """A message that has only facts."""
+
+    payload: bytes | memoryview = field(default=b"", repr=False, kw_only=True)
 
 
 Message = TypeVar("Message", bound=Record)

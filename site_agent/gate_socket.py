@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from protos.wire.messages import LARGEST_MESSAGE_BYTES, require
-from site_agent.framed_messages import Framing, unpacked
+from site_agent.framed_messages import Framing, WithoutPayload, unpacked
 
 WINDOW: Final = 8
 CREDITS_AT_ONCE: Final = 4  # less than WINDOW, so that a sender never waits for confirmations that are not sent yet
@@ -39,14 +39,12 @@ _LARGEST_ADDRESS: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Look(WithoutPayload):
     """The gate instructs the agent to report the certificates that it presents and trusts. The agent replies Shown."""
-
-    payload: bytes | memoryview = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Make:
+class Make(WithoutPayload):
     """The gate instructs the agent to make a certificate signing request. The agent replies Requested.
 
     Attributes:
@@ -55,7 +53,6 @@ class Make:
     """
 
     key: str
-    payload: bytes | memoryview = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         require(self.key in KEYS, "a key of another kind")
@@ -97,20 +94,18 @@ class Install:
 
 
 @dataclass(frozen=True, slots=True)
-class Through:
+class Through(WithoutPayload):
     """The gate names the HTTP proxy (HOST:PORT) of all connections from now on. Without this order they are direct."""
 
     proxy: str
-    payload: bytes | memoryview = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class Open(WithoutPayload):
     """The gate instructs the agent to open a stream to the coordinator. Without address, the stored address is used."""
 
     stream: int
     address: str
-    payload: bytes | memoryview = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,31 +117,28 @@ class Up:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(WithoutPayload):
     """The gate confirms that it handled `count` messages of the coordinator. The agent may forward as many more."""
 
     stream: int
     count: int
-    payload: bytes | memoryview = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         require(1 <= self.count <= WINDOW, "credits")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Part(WithoutPayload):
     """The gate sends no more messages on a stream. The agent waits briefly for the coordinator to end it."""
 
     stream: int
-    payload: bytes | memoryview = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Shut:
+class Shut(WithoutPayload):
     """The gate instructs the agent to end a stream at once."""
 
     stream: int
-    payload: bytes | memoryview = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +177,11 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Unable:
+class Unable(WithoutPayload):
     """The agent reports a failed instruction. `status` is a request's end; if empty, the agent's log has the error."""
 
     exit_status: int
     status: str
-    payload: bytes | memoryview = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         require(self.exit_status in EXIT_STATUSES and self.status in ("", *STATUSES), "a failure of no known kind")
@@ -205,24 +196,22 @@ class Down:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(WithoutPayload):
     """The agent confirms to the gate that `count` messages of the site were handed to the stream."""
 
     stream: int
     count: int
-    payload: bytes | memoryview = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         require(1 <= self.count <= WINDOW, "credits")
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(WithoutPayload):
     """The agent reports to the gate how a stream has ended."""
 
     stream: int
     status: str
-    payload: bytes | memoryview = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         require(self.status in STATUSES, "an end of no known kind")

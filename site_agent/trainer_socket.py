@@ -15,16 +15,14 @@ from typing import Final, TypeAlias
 from protos.errors import OperatorError
 from protos.plan.plan_head import LARGEST_PLAN_BYTES
 from protos.wire.messages import SiteReason
-from site_agent.framed_messages import FramedSocket, FrameReader, Framing, widen
+from site_agent.framed_messages import FramedSocket, FrameReader, Framing, WithoutPayload, widen
 
 _IDLE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Check(WithoutPayload):
     """The gate instructs the trainer to compare the table with the table's contract. Nothing is trained."""
-
-    payload: bytes | memoryview = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +79,8 @@ class Conclude:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
+class Agreed(WithoutPayload):
     """The trainer reports to the gate that it has carried out Check or Conclude."""
-
-    payload: bytes | memoryview = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +121,7 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(WithoutPayload):
     """The trainer reports a failure to the gate: a reason from a fixed list, and a federated tensor's name or no name.
 
     The trainer itself prints the explanation, because it can concern patients.
@@ -134,7 +130,6 @@ class Failed:
     reason: int
     exit_status: int
     tensor: str = ""
-    payload: bytes | memoryview = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         SiteReason(self.reason)
