@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -20,13 +21,13 @@ import click
 
 from coordinator.commands.configuration import read_configuration, read_plans
 from coordinator.commands.coordinator_doctor import config_option, doctor
-from coordinator.commands.coordinator_metrics import coordinator_metrics
 from coordinator.network.control_socket import ask, stop_run
 from coordinator.storage.history import known_runs, store_path
 from host.audit_log import AuditLog
 from host.command_line import account, by_option, finish, json_option, metrics_option, person
 from host.log_commands import LogProgram, LogSource
 from host.log_lines import set_up_log
+from host.metrics_text import metrics_text
 from host.secret_files import hold_directory
 from pki.authority import Authority
 from pki.register import Register, SiteState
@@ -235,3 +236,22 @@ def main() -> NoReturn:
     """Run the command that a person typed, and end this program with the exit status of the command."""
     os.umask(0o077)
     sys.exit(finish("coordinator", cli))
+
+
+def coordinator_metrics(status: Mapping[str, Any], state: Path) -> str:  # Any: every type that JSON has
+    """Return the metrics as text. Free space is measured on the disk with the folder `state`."""
+    run, sites, disk = status["run"] or {}, status["sites"].values(), os.statvfs(state)
+    figures = {
+        "certificate_days": status["coordinator_certificate_days"],
+        "sites_listed": len(sites),
+        "sites_connected": sum(site["connected"] for site in sites),
+        "sites_joined": sum(site["joined"] for site in sites),
+        "cannot_write": status.get("trouble") is not None,
+        "runs_over": status["runs_over"],
+        "runs_waiting": status["runs_waiting"],
+        "rounds_made": run.get("rounds_made"),
+        "rounds_planned": run.get("rounds"),
+        "median_round_seconds": run.get("median_round_seconds"),
+        "disk_free_bytes": disk.f_bavail * disk.f_frsize,
+    }
+    return metrics_text("global_layers_coordinator", {name: run.get(name, "") for name in ("run", "phase")}, figures)

@@ -18,9 +18,8 @@ from typing import Annotated
 from pydantic import Field
 
 from protos.errors import ConfigurationError
-from protos.plan.networks.column_networks import ColumnsNetwork, ParallelNetwork
 from protos.plan.networks.convolutional_networks import ConvolutionalNetwork, ImageSize
-from protos.plan.networks.dense_networks import DenseNetwork
+from protos.plan.networks.dense_networks import ColumnsNetwork, DenseNetwork, ParallelNetwork
 from protos.plan.networks.global_layers_networks import GlobalLayersNetwork
 from protos.plan.networks.network_tensors import (
     LARGEST_DIMENSION,

@@ -3,7 +3,7 @@
 Weights have no default, because they decide whose patients matter more. A site sends its number of rows only inside a
 sum. Row counts are rounded. So two sums over different sets of sites, or at different times, do not reveal a site's
 exact count. Exact counts need one set of sites in all rounds. A site's counts of any two studies are equal or differ by
-the policy's smallest cell or more (released_numbers.py).
+the policy's smallest cell or more (`released_count`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RowWeights(Document):
     exact: StrictBool = False
 
     def counted(self, rows: int) -> int:
-        """Return the weight of a site with this number of rows. released_numbers.py first decides this number."""
+        """Return the weight of a site with this number of rows. `released_count` first decides this number."""
         return min(rows, self.largest_rows) if self.exact else round_rows(rows, self.largest_rows)
 
     @model_validator(mode="after")

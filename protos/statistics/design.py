@@ -1,8 +1,8 @@
 """Computes the columns of a regression or a Cox model from the terms of an analysis.
 
-A number is one column, or k - 1 columns with k declared knots (splines.py). A concept of k codes has k - 1 columns, 1
-for a code and 0 for all others; the reference has none. A product of concepts has the products of their columns. The
-rules:
+A number is one column, or k - 1 columns with k declared knots (`spline_column`). A concept of k codes has k - 1
+columns, 1 for a code and 0 for all others; the reference has none. A product of concepts has the products of their
+columns. The rules:
 
 * a column is scaled from its possible range to 0..1, and then by rough sums of all sites, so every entry of a Hessian
   has a bound. Coefficients are printed in the units of the concepts;
@@ -17,7 +17,7 @@ rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, compress, islice, pairwise, permutations, product
 from math import prod
@@ -38,7 +38,6 @@ from protos.plan.analyses import (
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from protos.statistics.binned_values import Kinds, beside_commonest, is_of_one_patient
-from protos.statistics.splines import spline_column
 
 _SHOWN = 8  # names of columns in a sentence
 _NARROWEST = 1e-4  # the standard deviation of a column, as a part of its possible range
@@ -296,3 +295,21 @@ def rough_moments(values: Float64) -> tuple[float, float]:
     deviation = 2.0 ** float(np.round(np.log2(max(float(values.std()), _NARROWEST / 4))))
     mean = min(float(np.round(values.mean() / deviation * 4)) * deviation / 4, 1.0 - deviation**2)
     return len(values) * mean, len(values) * (mean**2 + deviation**2)
+
+
+def spline_column(values: Float64, knots: Sequence[float], place: int) -> Float64:
+    """Return a column for values of any shape: x itself at place 0, then the curved columns 1 to k - 2 of k knots.
+
+    The spline is cubic between knots and straight beyond the outer ones, in the basis of Harrell 2015, equation 2.25,
+    divided by the squared distance of the outer knots, as `rcs` of R's rms does. Curved columns are 0 up to their own
+    knot, and never fall.
+    """
+    if place == 0:
+        return values
+    own, late, last = knots[place - 1], knots[-2], knots[-1]
+    bent = (
+        np.maximum(values - own, 0.0) ** 3
+        - np.maximum(values - late, 0.0) ** 3 * ((last - own) / (last - late))
+        + np.maximum(values - last, 0.0) ** 3 * ((late - own) / (last - late))
+    )
+    return np.asarray(bent / (last - knots[0]) ** 2)

@@ -1,9 +1,10 @@
 """The arithmetic of survival curves by group, in one round: counts of each interval, and the log-rank test.
 
-The rules:
+The log-rank test is stratified by site: each site adds up over its exact times the observed minus the expected events
+of each group, and their covariance. Sources: Mantel 1966; Klein, Moeschberger 2003, section 7.5. The rules:
 
 * fewer than `smallest_part` patients of a group at one site make this group and the test void for all, and further
-  groups until no count follows from a total (void_groups.py);
+  groups until no count follows from a total (`void_groups`);
 * a group is printed if enough sites have it, and if it has no event or at least `smallest_cell` of them;
 * a curve ends where fewer than `smallest_cell` patients are at risk.
 """
@@ -15,6 +16,7 @@ from math import ceil
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from protos.plan.analyses import (
     SUM_SCALE,
@@ -31,10 +33,10 @@ from protos.plan.analyses import (
 from protos.plan.concepts import Concept
 from protos.statistics.cox import ROUNDING, followed, require_survival
 from protos.statistics.design import event_of, groups_of
-from protos.statistics.distributions import TWO_SIDED
-from protos.statistics.log_rank import log_rank_numbers, log_rank_test
+from protos.statistics.distributions import TWO_SIDED, Test, chi_squared_test
+from protos.statistics.newton_walk import symmetric
 from protos.statistics.survival_curve import SurvivalCurve
-from protos.statistics.void_groups import void_groups
+from protos.statistics.table_one import void_groups
 
 MONTH: Final = 365.25 / 12  # days
 MOST_INTERVALS: Final = 4_000
@@ -173,3 +175,35 @@ class CurveArithmetic(Arithmetic):
             "interval_events": [round(one) for one in curve.events.tolist()],
             "interval_censored": [round(one) for one in curve.censored.tolist()],
         }  # fmt: skip
+
+
+def log_rank_numbers(times: Float64, events: npt.NDArray[np.bool_], groups: Float64, number: int) -> Float64:
+    """Return one site's numbers for groups 0 to number - 1: the differences, then the covariance's upper triangle.
+
+    The last group has no numbers of its own, because all differences add up to 0. Arguments have the shape (rows,).
+    """
+    upper = np.triu_indices(number - 1)
+    if not events.any():
+        return np.zeros(number - 1 + len(upper[0]))
+    moments = np.unique(times[events])
+    members = groups[:, None] == np.arange(number)
+    followed = np.zeros((len(moments) + 1, number))
+    np.add.at(followed, np.searchsorted(moments, times, side="right"), members)
+    at_risk = followed[::-1].cumsum(axis=0)[::-1][1:]
+    dying = np.zeros((len(moments), number))
+    np.add.at(dying, np.searchsorted(moments, times[events]), members[events])
+    risk, deaths = at_risk.sum(axis=1), dying.sum(axis=1)
+    shares = at_risk / risk[:, None]
+    factors = deaths * np.divide(risk - deaths, risk - 1.0, out=np.zeros(len(risk)), where=risk > 1.0)
+    difference = (dying - deaths[:, None] * shares).sum(axis=0)
+    variance = np.diag(factors @ shares) - (shares * factors[:, None]).T @ shares
+    return np.concatenate([difference[:-1], variance[:-1, :-1][upper]])
+
+
+def log_rank_test(sums: Float64, number: int) -> Test | None:
+    """Return the test. None if the groups never meet at a site."""
+    difference, variance = sums[: number - 1], symmetric(sums[number - 1 :], number - 1)
+    spread = np.sqrt(np.maximum(np.diagonal(variance), 0.0))
+    if spread.min() < 1e-4 or np.linalg.cond(variance / np.outer(spread, spread)) > 1e10:
+        return None
+    return chi_squared_test(float(difference @ np.linalg.solve(variance, difference)), number - 1)

@@ -41,10 +41,9 @@ from protos.statistics.between_sites import (
     between_sites,
 )
 from protos.statistics.binned_values import beside_commonest
-from protos.statistics.design import Design, Standardised, in_words
+from protos.statistics.design import Design, Standardised, in_words, spline_column
 from protos.statistics.distributions import TWO_SIDED, chi_squared_test, limit_of_t, p_of_chi_squared, p_of_f, ratio_of
 from protos.statistics.newton_walk import LikelihoodSums, Position, Walk, own_walk, require_estimate
-from protos.statistics.splines import spline_column
 
 _DISTINCT_ROUNDS: Final = 6  # later rounds are so close to the estimates that their sums tell nothing new
 _NOT_ANSWERED: Final = "Few rows of a hospital or for an unknown: remove terms, join codes or lower rows_per_unknown."

@@ -4,7 +4,7 @@ The rules:
 
 * a cell is the rows of one code, or the rows with a number, of one group. A site with a cell that is not empty and has
   fewer patients than `smallest_cell` makes this column void for all sites in this group, with all its cells, and in
-  further groups until no cell follows from a total (void_groups.py);
+  further groups until no cell follows from a total (`void_groups`);
 * missing values are no cell: their number shows no value of a patient. But the rows of a group are one;
 * the rows of all groups together are a sum of the groups, so a void group makes the column of all void;
 * quartiles need the rows of each bin. A site first moves its extreme values, at most a quarter on each side, inward to
@@ -16,7 +16,7 @@ The rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
@@ -49,7 +49,6 @@ from protos.statistics.binned_values import (
     without_extremes,
 )
 from protos.statistics.design import groups_of
-from protos.statistics.void_groups import void_groups
 
 
 class TableOneArithmetic(Arithmetic):
@@ -233,3 +232,18 @@ class TableOneArithmetic(Arithmetic):
             quartiles = [concept.low + width * at for _, at, _ in ends]
             record |= {"quartiles": quartiles, "resolution": width * error}
         return record
+
+
+def void_groups(rows: Sequence[int], is_small: Callable[[Sequence[int]], bool]) -> frozenset[int]:
+    """Return the places of the groups to leave out, at least two if another group has rows.
+
+    A reader who knows a total, from another analysis or plan, subtracts the groups that are shown. So groups are left
+    out together until no cell of their sum is small, as if they were one group.
+
+    `rows` are those of each group, and `is_small` says whether some groups together have a small cell.
+    """
+    found = [place for place, number in enumerate(rows) if number and is_small([place])]
+    others = sorted((place for place, number in enumerate(rows) if number and place not in found), key=rows.__getitem__)
+    while found and others and (len(found) == 1 or is_small(found)):
+        found.append(others.pop(0))
+    return frozenset(found)

@@ -33,8 +33,7 @@ def status(path: Path, as_json: bool, as_metrics: bool) -> None:
     """
     hospital = read_hospital(path)
 
-    from site_agent.service.site_metrics import site_metrics
-    from site_agent.service.status_socket import read_status
+    from site_agent.service.status_socket import read_status, site_metrics
 
     facts = asyncio.run(read_status(hospital.state_path))
     if as_metrics:

@@ -14,6 +14,7 @@ The rules:
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -39,10 +40,9 @@ from host.printed_page import STYLE
 from protos.errors import OperatorError
 from protos.plan.plan import Plan, plan_from_wire
 from site_agent.approvals import announced_plans, find_approval, why_not
-from site_agent.console.console_curves import curve_files, drawn_curve
 from site_agent.console.console_session import COOKIE, Done, Session
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.state_folders import is_run_name, saved_runs
+from site_agent.state_folders import is_run_name, live_curves_path, saved_runs
 
 LARGEST_HEAD_BYTES: Final = 8192
 LONGEST_FORM_BYTES: Final = 8192
@@ -368,3 +368,27 @@ async def run_command(words: list[str], folder: Path) -> Done:
         text="\n".join(line for line in lines if str(folder) not in line),
         document=page.read_text(encoding="utf-8") if page.exists() else None,
     )
+
+
+def curve_files(state: Path) -> list[Path]:
+    """Return the files with curves of runs, the latest first. Only a user who may read the trainer's files has any."""
+    try:
+        files = list(live_curves_path(state, "x").parent.glob("*.json"))
+        return sorted(files, key=lambda file: (-file.stat().st_mtime, file.name))
+    except OSError:
+        return []
+
+
+def drawn_curve(state: Path, run: str) -> str:
+    """Draw the curve of a run as an image in HTML. Return an empty text without a file, or with a damaged file."""
+    from host.plots import Series, axis_over, plot
+
+    try:
+        found = json.loads(live_curves_path(state, run).read_bytes())
+        points = {int(number): float(loss) for number, loss in found}
+    except (OSError, ValueError, TypeError):
+        return ""  # there is no such file yet
+    if not points:
+        return ""
+    series = Series(label="validation rows", xs=list(points), ys=list(points.values()))
+    return plot("Loss by round", axis_over("after round", series.xs), axis_over("loss", series.ys), [series])

@@ -5,16 +5,23 @@ Libraries are loaded inside the functions, so an idle trainer uses no memory for
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import math
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from protos.errors import UnavailableError
 from protos.plan.plan import Plan
 from site_agent.hospital import Hospital
 from site_agent.state_folders import live_curves_path
 
 if TYPE_CHECKING:
+    from site_agent.trainer.choice import Choice
     from site_agent.trainer.data.preprocessing import Preprocessing
     from site_agent.trainer.prior.prior_study import PriorStudy
     from site_agent.trainer.statistics.statistics_study import StatisticsStudy
@@ -23,8 +30,6 @@ if TYPE_CHECKING:
 
 def watch(hospital: Hospital, study: Study) -> Watch:
     """Return the function that writes the curve of a run after each round."""
-    from site_agent.desk.results.live_curves import LiveCurves
-
     return LiveCurves(live_curves_path(hospital.state_path, study.plan.run_name)).take
 
 
@@ -55,3 +60,28 @@ def make_report(
     else:
         assert isinstance(study, Study)
         run_report.make_report(hospital, study, preprocessing, run)
+
+
+_PAUSE_SECONDS: Final = 1.0
+
+
+class LiveCurves:
+    """Writes the validation loss of each round to a file, for people at this site, at most once a second.
+
+    The file has mode 0600 in a folder of the trainer's own user, so the agent, which has the network, cannot read it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._next = path, -math.inf
+
+    def take(self, choice: Choice, is_last: bool) -> None:
+        """Write the losses that were measured so far, as pairs of round and loss. `is_last`: no later model follows."""
+        from site_agent.trainer.disk import write_whole
+
+        if time.monotonic() < self._next and not is_last:
+            return
+        self._next = time.monotonic() + _PAUSE_SECONDS
+        losses = [[measured.round, measured.loss] for measured in choice.curve if math.isfinite(measured.loss)]
+        # It is only a drawing for people. If the disk is full, the error is reported when the study is saved.
+        with suppress(UnavailableError):
+            write_whole(self._path, json.dumps(losses).encode())

@@ -28,8 +28,7 @@ from protos.masking.key_session import (
     make_advert,
     transcript,
 )
-from protos.masking.mask_context import encoding_name, round_context
-from protos.masking.mask_stream import Masker
+from protos.masking.mask_stream import Masker, encoding_name, round_context
 from protos.masking.masking_refusals import MaskingRefused, Reason, require
 from protos.numbers.chunk_layout import Layout
 from protos.plan.manifest import Manifest

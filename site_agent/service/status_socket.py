@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from importlib.metadata import version
@@ -18,6 +19,7 @@ import sdnotify
 
 from host.audit_log import AuditLog
 from host.durable import full_disk, short_path
+from host.metrics_text import metrics_text
 from host.secret_files import not_answering
 from protos.errors import ConfigurationError, OperatorError
 from site_agent.gate.site_certificates import SiteCertificates
@@ -114,3 +116,20 @@ async def read_status(state: Path) -> dict[str, Any]:
         return facts
     except (OSError, ValueError) as cause:  # includes no answer in time, and the answer of a program that ends
         raise not_answering("site agent", "`site-agent join`") from cause
+
+
+def site_metrics(facts: Mapping[str, Any], state: Path) -> str:  # Any: every type that JSON has
+    """Return the metrics as text. Free space is measured on the disk with the folder `state`."""
+    disk, at = os.statvfs(state), facts["contributed_at"]
+    figures = {
+        "connected": facts["connected_since"] is not None,
+        "certificate_days": facts["certificate_days_left"],
+        "round": facts["round"],
+        "rounds_planned": facts["rounds"],
+        "last_contribution_timestamp_seconds": datetime.fromisoformat(at).timestamp() if at else None,
+        "audit_records": facts["audit"]["records"],
+        "disk_free_bytes": disk.f_bavail * disk.f_frsize,
+        "left_bytes_total": facts["left"]["bytes"],
+        "contributions_total": facts["left"]["contributions"],
+    }
+    return metrics_text("global_layers_site", {name: facts[name] for name in ("site", "version", "phase")}, figures)

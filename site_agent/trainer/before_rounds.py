@@ -19,8 +19,7 @@ from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
-from site_agent.trainer.disk import site_secret
-from site_agent.trainer.released_numbers import VALIDATION, released_count
+from site_agent.trainer.disk import recording, site_secret
 
 if TYPE_CHECKING:
     from protos.plan.analyses import Frame
@@ -109,7 +108,7 @@ def _remember_network(hospital: Hospital, plan: NetworkPlan, table: Table, rows:
 def _count_rows(study: Study, folder: Path, gap: int) -> None:
     """Set the row counts that determine this site's weights, so that they are consistent with earlier studies."""
     training = released_count(folder, len(study.own.training), gap) if study.rows else len(study.own.training)
-    validation = released_count(folder, len(study.dataset.validation), gap, VALIDATION)
+    validation = released_count(folder, len(study.dataset.validation), gap, "validation")
     study.count_rows_as(training, validation)
 
 
@@ -184,3 +183,27 @@ def _rows_of(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
     table, rows = table_for_run(hospital)
     assert rows is not None  # the gate refuses such a plan at a site that only counts
     return table, rows if plan.privacy is None else steady_split(table, hospital.data.split)
+
+
+def released_count(folder: Path, rows: int, gap: int, kind: str = "training") -> int:
+    """Return the row count that this site sends if it has `rows` rows. The count is stored on disk first.
+
+    The records in `folder` have the counts of training and of validation rows that this site used, the newest last.
+    `gap` is the least difference between two different counts, the rows of `smallest_cell` patients (docs/privacy.md,
+    "Integers"); it never falls. Raises StoreError.
+    """
+    from site_agent.trainer.answered_values import extend
+
+    with recording(folder) as store:
+        read = "SELECT rows FROM counts WHERE kind = ? ORDER BY place"
+        used = [count for (count,) in store.read(read, kind)]
+        gap = max([gap, *(used_gap for (used_gap,) in store.read(read, f"gap of {kind}"))])
+        near = [count for count in used if abs(count - rows) < gap]
+        # The newest count is preferred: if rows come and go around a limit, only the first change is visible.
+        chosen = rows if not near else used[-1] if used[-1] in near else min(near, key=lambda count: abs(count - rows))
+        if not used or used[-1] != chosen:
+            store.write("DELETE FROM counts WHERE kind = ? AND rows = ?", kind, chosen)
+            for name, count in ((kind, chosen), (f"gap of {kind}", gap)):
+                store.write("INSERT INTO counts (kind, rows) VALUES (?, ?)", name, count)
+            extend(store, site_secret(folder), "", {kind: str(chosen)})
+    return chosen

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coordinator.commands.coordinator_metrics import coordinator_metrics
-from site_agent.service.site_metrics import site_metrics
+from coordinator.commands.coordinator_cli import coordinator_metrics
+from site_agent.service.status_socket import site_metrics
 
 MONITORING = Path(__file__).parents[2] / "deploy/monitoring"
 SITE = {

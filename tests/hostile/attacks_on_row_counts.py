@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from protos.plan.weighting import RowWeights
-from site_agent.trainer import before_rounds, released_numbers
+from site_agent.trainer import before_rounds
 from tests.hostile.attack import Attack, in_copy, patched, scratch
 
 ROWS_OF = {"a": 131, "b": 97, "c": 240, "d": 172}
@@ -21,7 +21,7 @@ CELL = 10
 
 def with_any_count() -> AbstractContextManager[None]:
     """A site that always uses the count of its table."""
-    return patched(released_numbers, released_count=lambda folder, rows, cell: rows)
+    return patched(before_rounds, released_count=lambda folder, rows, cell: rows)
 
 
 def one_patient_between_two_studies(weakened: bool) -> bool:
@@ -29,7 +29,7 @@ def one_patient_between_two_studies(weakened: bool) -> bool:
     later = ROWS_OF | {"d": ROWS_OF["d"] + 1}
     with scratch() as folder, in_copy(weakened, with_any_count):
         sums = [
-            sum(released_numbers.released_count(folder / site, rows, CELL) for site, rows in counts.items())
+            sum(before_rounds.released_count(folder / site, rows, CELL) for site, rows in counts.items())
             for counts in (ROWS_OF, later)
         ]
     return sums[1] - sums[0] == 1
@@ -41,7 +41,7 @@ def with_a_memory_of_exact_counts_alone() -> AbstractContextManager[None]:
     def count(study: CountedStudy, folder: Path, cell: int) -> None:
         rows = len(study.own.training)
         if study.is_exact:
-            rows = released_numbers.released_count(folder, rows, cell)
+            rows = before_rounds.released_count(folder, rows, cell)
         study.count_rows_as(rows, len(study.dataset.validation))
 
     return patched(before_rounds, _count_rows=count)

@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from protos.masking.mask_context import encoding_name, round_context
-from protos.masking.mask_stream import Masker
+from protos.masking.mask_stream import Masker, encoding_name, round_context
 from protos.masking.masking_refusals import Reason
 from protos.numbers.chunk_layout import Layout
 from protos.plan.exchange import Exchange

@@ -16,7 +16,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 import protos.masking.key_session
-import protos.masking.mask_context
 import protos.masking.mask_stream
 import site_agent.gate.masked_steps
 import site_agent.gate.site_masking
@@ -36,7 +35,6 @@ from site_agent.gate.site_rounds import Rounds
 from tests.hostile.attack import patched
 
 _CHECKING = (
-    protos.masking.mask_context,
     protos.masking.key_session,
     protos.masking.mask_stream,
     site_agent.gate.masked_steps,
@@ -125,7 +123,7 @@ def without_a_memory() -> Iterator[None]:
 
 def without_the_position() -> AbstractContextManager[None]:
     """The received values are not bound into the masks."""
-    honest = protos.masking.mask_context.round_context
+    honest = protos.masking.mask_stream.round_context
 
     def context(transcript: bytes, position: bytes, *others: Any) -> bytes:
         return honest(transcript, bytes(32), *others)

@@ -12,7 +12,7 @@ import pytest
 
 from global_layers import simulate
 from host.statistics_page import statistics_page
-from protos.statistics.void_groups import void_groups
+from protos.statistics.table_one import void_groups
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.statistics.concept_frame import concept_frame

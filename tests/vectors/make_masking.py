@@ -20,8 +20,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from protos.fingerprints import fingerprint
 from protos.masking.key_session import KeySessionSecret, KeySessionTerms, acknowledge, make_advert, transcript
-from protos.masking.mask_context import encoding_name, round_context
-from protos.masking.mask_stream import Masker, counter_block, round_key
+from protos.masking.mask_stream import Masker, counter_block, encoding_name, round_context, round_key
 from protos.numbers.chunk_layout import Layout
 from protos.numbers.fixed_point import FixedPoint
 

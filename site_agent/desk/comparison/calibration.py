@@ -11,8 +11,11 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.calibration import calibration_curve as curve_of
 
 from site_agent.desk.comparison.evaluation import Scores
+from site_agent.desk.findings.thresholds import Happened
+from site_agent.trainer.disk import Json
 
 _TINIEST: Final = 1e-8
 
@@ -54,3 +57,17 @@ def calibration(happened: npt.NDArray[np.generic], scores: Scores) -> Calibratio
         slope = float(line.coef_[0, 0]) / spread
         intercept = float(line.intercept_[0]) - slope * centre
     return Calibration(predicted=float(scores.mean()), observed=float(outcome.mean()), intercept=intercept, slope=slope)
+
+
+_BINS: Final = 10
+
+
+def calibration_curve(happened: Happened, scores: Scores) -> dict[str, Json] | None:
+    """Return the share of the outcome against the mean predicted probability, in ten groups of about equal size.
+
+    None if all rows are of one class.
+    """
+    if len(np.unique(happened)) < 2:
+        return None
+    observed, predicted = curve_of(happened.astype(np.int64), scores.clip(0.0, 1.0), n_bins=_BINS, strategy="quantile")
+    return {"xs": predicted.tolist(), "ys": observed.tolist()}

@@ -16,6 +16,7 @@ import copy
 import json
 import logging
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,15 +28,16 @@ from torch import nn
 
 from protos.errors import ConfigurationError, OperatorError, UsageError, to_install
 from site_agent.desk.applied import AppliedModel
-from site_agent.desk.export.described_model import description_of
-from site_agent.desk.export.export_inputs import features_of, made_up_values
+from site_agent.desk.export.export_inputs import features_of, made_up_values, other_days
 from site_agent.desk.export.scoring_module import ScoringModule
 from site_agent.desk.result_files import write_result
 from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
+from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, Feature
 from site_agent.trainer.data.image_formats import in_window
 from site_agent.trainer.data.tables import Table
+from site_agent.trainer.disk import Json
 
 INPUT, OUTPUT = "values", "scores"
 # The scores of an exact copy differ by a few units in the last place of float32 at 1, 2^-24. A network's own rounding
@@ -217,3 +219,41 @@ def _check_folder(folder: Path) -> None:
             consequence="Nothing was written, and nothing was sent.",
             remedy="With --output, name a folder that does not exist yet or is empty.",
         )
+
+
+def description_of(model: SavedModel, run: str) -> dict[str, Json]:
+    """Return the content of the file model.json. Its inputs are in the order of model.onnx's columns."""
+    target = model.preprocessing.contract.target
+    return {
+        "run": run,
+        "plan_digest": model.plan.digest.hex(),
+        "task": target.task,
+        "classes": list(target.classes),
+        "outcome": {"unit": target.unit if target.task == "regression" else None},
+        "inputs": list(_inputs(model)),
+    }
+
+
+def _inputs(model: SavedModel) -> Iterator[dict[str, Json]]:
+    """Yield each input of the model. `limits` are those of the training rows, beyond which nobody tested the model."""
+    contract = model.preprocessing.contract
+    limits = {one.name: [one.low, one.high] for one in model.profile.columns}
+    for feature in contract.features:
+        yield {"name": feature.name, **_kind(feature), "limits": limits.get(feature.name)}
+    for day in other_days(contract):
+        yield {"name": day.name, "kind": "days since 1970-01-01"}
+    if (image := contract.image) is not None:
+        size = {"channels": image.image.channels, "height": image.image.height, "width": image.image.width}
+        yield {"name": image.name, "kind": "intensities: channel by channel, row by row", **size}
+
+
+def _kind(feature: Feature) -> dict[str, Json]:
+    is_refused = feature.missing == "refuse"
+    if isinstance(feature, CategoricalFeature):
+        missing = None if is_refused else -1
+        return {"kind": "position among the codes", "codes": list(feature.codes), "missing": missing}
+    missing_number = None if is_refused else "NaN"
+    if isinstance(feature, DateFeature):
+        since = {"since": feature.since, "until": feature.until, "unit": feature.unit}
+        return {"kind": "days since 1970-01-01", "missing": missing_number, "interval": since}
+    return {"kind": "number", "unit": feature.unit, "missing": missing_number}

@@ -24,7 +24,7 @@ from protos.plan.analyses import (
 )
 from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.statistics_plan import StatisticsPlan
-from protos.statistics.splines import spline_column
+from protos.statistics.design import spline_column
 from site_agent.trainer.answered_values import Values
 
 

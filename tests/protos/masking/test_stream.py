@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protos.masking.mask_context import round_context
-from protos.masking.mask_stream import BLOCK_PARAMETERS, Masker
+from protos.masking.mask_stream import BLOCK_PARAMETERS, Masker, round_context
 from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.numbers.chunk_layout import CHUNK_PARAMETERS, Layout
 from tests.protos.masking.whole_vectors import mask_whole

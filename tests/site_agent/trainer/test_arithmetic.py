@@ -14,7 +14,7 @@ PROGRAM = """
 import sys
 from site_agent.trainer.arithmetic import prepare_arithmetic
 prepare_arithmetic(1)
-import site_agent.desk.results.live_curves, site_agent.trainer.disk, site_agent.trainer.study, torch
+import site_agent.desk.after_rounds, site_agent.trainer.disk, site_agent.trainer.study, torch
 from protos.plan.optimisers import AdamW
 from site_agent.trainer.training.training_model import build_optimiser
 weights = torch.nn.Parameter(torch.linspace(-1, 1, 101))

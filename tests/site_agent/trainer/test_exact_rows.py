@@ -12,16 +12,16 @@ from protos.plan.weighting import RowWeights
 from protos.wire.messages import SiteReason
 from site_agent.desk import after_rounds
 from site_agent.hospital import read_hospital
+from site_agent.trainer.before_rounds import released_count
 from site_agent.trainer.choice import Measures
 from site_agent.trainer.disk import recording
-from site_agent.trainer.released_numbers import TRAINING, VALIDATION, released_count
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Failed, Prepare, Prepared
 from tests.site_agent.trainer.asked import ScriptedSocket
 from tests.site_agent.trainer.sites import approve_plan, make_plan, make_site, make_study
 
 
-def used(folder: Path, kind: str = TRAINING) -> list[int]:
+def used(folder: Path, kind: str = "training") -> list[int]:
     """The counts on disk, the newest last."""
     with recording(folder) as store:
         return [rows for (rows,) in store.read("SELECT rows FROM counts WHERE kind = ? ORDER BY place", kind)]
@@ -101,7 +101,7 @@ def test_a_small_count_of_an_earlier_study_stops_a_site_that_grew(tmp_path: Path
     for before in (rows, 95):
         with recording(tmp_path / "state" / "models") as store:
             store.write("DELETE FROM counts")
-            store.write("INSERT INTO counts (kind, rows) VALUES (?, ?)", TRAINING, before)
+            store.write("INSERT INTO counts (kind, rows) VALUES (?, ?)", "training", before)
         socket = ScriptedSocket(Prepare("law-1", plan.canonical))
         Worker(read_hospital(config), socket, after_rounds).serve()  # type: ignore[arg-type]
         answers += socket.answers
@@ -133,4 +133,4 @@ def test_a_study_weighs_by_the_count_that_its_site_used_before(tmp_path: Path) -
     assert len(later.own.training) < len(first.own.training)
     assert later.rows == first.rows
     assert used(memory) == [first.rows]
-    assert used(memory, VALIDATION) == [len(first.dataset.validation)]
+    assert used(memory, "validation") == [len(first.dataset.validation)]

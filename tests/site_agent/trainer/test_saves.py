@@ -12,9 +12,9 @@ import torch
 from host.record_store import StoreError
 from protos.errors import DataError
 from protos.plan.plan import Plan
+from site_agent.trainer.before_rounds import released_count
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.disk import RECORDS, AnsweredRounds, SavedStudy, Saves
-from site_agent.trainer.released_numbers import released_count
 from tests.for_each import for_each
 from tests.laws.catalogue import catalogue_plan, rows_at
 

@@ -6,7 +6,7 @@ import json
 import stat
 from pathlib import Path
 
-from site_agent.desk.results.live_curves import LiveCurves
+from site_agent.desk.after_rounds import LiveCurves
 from site_agent.state_folders import live_curves_path
 from site_agent.trainer.requests import Asked
 from tests.site_agent.trainer.sites import make_plan, make_site, numbers_of, prepare, run_rounds
