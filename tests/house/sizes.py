@@ -74,14 +74,14 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # Lines of a room, words of the pages, keys of a plan. A change that needs more space finds it in its own room, or
 # lowers another ceiling.
 CEILINGS: Final = {
-    "package_lines": 48_355, "audited_lines": 5_987, "beside_a_round_lines": 19_155, "test_lines": 54_635,
+    "package_lines": 48_018, "audited_lines": 5_965, "beside_a_round_lines": 19_077, "test_lines": 54_574,
     "benchmark_lines": 6_690, "doc_words": 28_850, "plan_keys": 20,
-    "protos.plan": 5_535, "protos.statistics": 3_095, "protos.wire": 1_005, "protos.masking": 557,
-    "protos.privacy": 236, "protos.numbers": 532, "protos": 156, "host": 2_380, "pki": 1_996,
-    "coordinator.rounds": 2_160, "coordinator.storage": 710, "coordinator.network": 1_130,
-    "coordinator.commands": 790, "coordinator": 10, "site_agent.agent": 620, "site_agent.gate": 3_300,
-    "site_agent.service": 650, "site_agent.trainer": 12_305, "site_agent.desk": 7_200, "site_agent.commands": 1_100,
-    "site_agent": 2_455, "global_layers": 462,
+    "protos.plan": 5_470, "protos.statistics": 3_042, "protos.wire": 1_002, "protos.masking": 548,
+    "protos.privacy": 236, "protos.numbers": 528, "protos": 156, "host": 2_376, "pki": 1_987,
+    "coordinator.rounds": 2_153, "coordinator.storage": 701, "coordinator.network": 1_121,
+    "coordinator.commands": 779, "coordinator": 10, "site_agent.agent": 611, "site_agent.gate": 3_295,
+    "site_agent.service": 638, "site_agent.trainer": 12_229, "site_agent.desk": 7_163, "site_agent.commands": 1_096,
+    "site_agent": 2_416, "global_layers": 461,
 }  # fmt: skip
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
