@@ -18,10 +18,10 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from protos.plan.documents import NAME, READABLE, Document
+from protos.plan.documents import COMPOSED, NAME, READABLE, Document
 
 ConceptName: TypeAlias = Annotated[str, StringConstraints(pattern=NAME)]
-Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=f"^{READABLE}+$")]
+Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=f"^{READABLE}+$"), COMPOSED]
 Definition: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=400, pattern=f"^{READABLE}+$")]
 # The micro sign and the Greek letter are one unit.
 Unit: TypeAlias = Annotated[Text, AfterValidator(lambda unit: unit.replace("\u00b5", "\u03bc"))]

@@ -12,8 +12,9 @@ import difflib
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypeAlias, TypeVar
 
@@ -56,6 +57,7 @@ def _with_a_real_port(address: str) -> str:
 # A character of a text that people read before they approve something. Control characters, line separators and the
 # characters that change the direction of writing are refused. They could hide a text, or show another one.
 READABLE: Final = r"[^\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+COMPOSED: Final = AfterValidator(partial(unicodedata.normalize, "NFC"))  # an accent and its letter are one sign
 
 # Addresses and paths in configurations. Nothing checks that they exist.
 PathText: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=4000)]

@@ -25,7 +25,7 @@ from protos.plan.architecture import (
 )
 from protos.plan.compatibility import agreed_sizes, missing_parts, why_impossible
 from protos.plan.concepts import Concept, columns_of
-from protos.plan.documents import Document
+from protos.plan.documents import COMPOSED, Document
 from protos.plan.ingredients import (
     Adaptive,
     FederatedOnly,
@@ -48,7 +48,7 @@ Seed: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 63)]
 _Layer = Annotated[str, Field(pattern=TENSOR_NAME)]  # no control character can reach a screen or a log
 
 
-ColumnName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+ColumnName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200), COMPOSED]
 Recorders: TypeAlias = Annotated[tuple[str, ...], Field(max_length=100)]
 
 

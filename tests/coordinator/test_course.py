@@ -91,11 +91,7 @@ def test_a_round_in_which_every_loss_was_infinite_is_never_the_best() -> None:
     assert len(course.curve) == 2
 
 
-COURSES = [
-    Course(),
-    probed([1.0, 3.0, 4.0, 5.0]),
-    told(measuring(), [5.0, 1 / 3, 4.0]),
-]
+COURSES = [Course(), probed([1.0, 3.0, 4.0, 5.0]), told(measuring(), [5.0, 1 / 3, 4.0])]
 
 
 @pytest.mark.parametrize("course", COURSES)

@@ -111,8 +111,7 @@ def test_a_global_checkpoint_measures_the_last_aggregate_in_a_round_of_its_own(t
 
 
 @pytest.mark.parametrize(
-    "scalars",
-    [{"validation weight": -1}, {"validation weight": 2}, {"validation loss": -(1 << 40)}],
+    "scalars", [{"validation weight": -1}, {"validation weight": 2}, {"validation loss": -(1 << 40)}]
 )
 async def test_scalars_out_of_bounds_void_the_attempt(tmp_path: Path, scalars: dict[str, int]) -> None:
     """Sums that no honest sites can give never reach the course, whatever the checks say."""

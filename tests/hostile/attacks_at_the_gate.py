@@ -251,9 +251,7 @@ ATTACKS = (
                 "numbers-beyond-their-bounds",
                 "a measured number far beyond its bound",
                 Contribution(
-                    plan=plan_with(NAMES, changes={"checkpoint": "global"}),
-                    bind=Bind(1, 0, ALL, 0),
-                    number=1 << 62,
+                    plan=plan_with(NAMES, changes={"checkpoint": "global"}), bind=Bind(1, 0, ALL, 0), number=1 << 62
                 ),
                 without_bounds_of_numbers,
                 "the bounds of numbers",

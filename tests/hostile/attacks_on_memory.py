@@ -41,11 +41,7 @@ from tests.hostile.masking_coordinator import (
     restart,
     total,
 )
-from tests.hostile.masking_weakened import (
-    with_any_run_name,
-    without,
-    without_a_memory,
-)
+from tests.hostile.masking_weakened import with_any_run_name, without, without_a_memory
 from tests.rehearsal.study import offer
 
 

@@ -253,10 +253,7 @@ def contributor_that_nobody_listed(weakened: bool) -> bool:
     def without_listing() -> Iterator[None]:
         from site_agent.gate.permission import Permission
 
-        with (
-            patched(Rounds, _are_the_plans=lambda self, sites: True),
-            patched(Permission, forbidden=lambda *facts: ()),
-        ):
+        with patched(Rounds, _are_the_plans=lambda self, sites: True), patched(Permission, forbidden=lambda *facts: ()):
             yield
 
     async def scene(folder: Path) -> bool:

@@ -20,17 +20,7 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.plan.plan_head import PlanHead
 from protos.wire.messages import Announcement, Bind, Chunk, Join, KeyAdvert, KeySessionOpen
-from tests.federation import (
-    DEAD,
-    MadeUpTrainer,
-    Site,
-    Vector,
-    masked_plan,
-    of_kind,
-    settle,
-    sites_of,
-    update_from,
-)
+from tests.federation import DEAD, MadeUpTrainer, Site, Vector, masked_plan, of_kind, settle, sites_of, update_from
 from tests.hostile.attack import Attack, as_attack, played
 from tests.hostile.masking_coordinator import (
     agree,

@@ -230,12 +230,7 @@ def _never_late(time: datetime) -> int:
 
 
 ATTACKS = tuple(
-    Attack(
-        name=name,
-        tries=tries,
-        without=missing,
-        run=partial(attacked, attack=attack, without=without),
-    )
+    Attack(name=name, tries=tries, without=missing, run=partial(attacked, attack=attack, without=without))
     for name, tries, attack, missing, without in (
         (
             "foreign-certificate",

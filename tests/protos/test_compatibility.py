@@ -108,10 +108,7 @@ def test_all_that_speaks_against_a_plan_is_told_at_once() -> None:
     (error,) = refusal.value.errors()
     reasons = error["ctx"]["error"].found
     assert len(reasons) == 2
-    for word in (
-        "sgd without momentum",
-        "all sites must have the same weight",
-    ):
+    for word in ("sgd without momentum", "all sites must have the same weight"):
         assert len([reason for reason in reasons if word in reason]) == 1
 
 

@@ -136,12 +136,7 @@ def test_a_person_reviews_approves_and_leaves_a_trace(site_agent: Terminal, fold
 
     assert site_agent("review", "--config", config, "--plan", folder / "plan.yaml") == 0
     tensors = ("first   3      32-bit integers", "second  7      32-bit integers")
-    for shown in (
-        plan.digest.hex(),
-        "This plan is not permitted here: nobody here",
-        *tensors,
-        "at most 144 bytes",
-    ):
+    for shown in (plan.digest.hex(), "This plan is not permitted here: nobody here", *tensors, "at most 144 bytes"):
         assert shown in site_agent.out
     assert site_agent("approve", "--config", config, "--plan", folder / "plan.yaml", "--by", "A. Jones", "--yes") == 0
     assert site_agent("review", "--config", config, "--plan", folder / "plan.yaml") == 0

@@ -39,12 +39,12 @@ from site_agent.trainer.data.cell_rules import (
     written_day,
 )
 from site_agent.trainer.data.column_profile import steps_around
-from site_agent.trainer.data.labelled_files import FileNote
+from site_agent.trainer.data.labelled_files import FileNote, unit_in
 
 _TEXT_MARKERS: Final = frozenset(
     {
         *("?", "n/a", "#n/a", "#null!", "nan", "null", "<na>", "nat", "\\n", ".", "-", "--"),
-        *("unknown", "missing", "not known", "unk", "k.a."),
+        *("unknown", "missing", "not known", "unk", "k.a.", "00.00.0000", "00/00/0000", "0000-00-00"),
     }
 )
 # These words can also be an answer, so they are markers only among numbers and dates.
@@ -397,13 +397,13 @@ def _coded(column: ColumnDraft, words: list[str]) -> Line:
 def _numeric(column: ColumnDraft, words: list[str]) -> Line:
     markers = unlikely_markers(column.numbers)
     values = column.numbers[~np.isin(column.numbers, markers)]
-    keys = [("type", "numeric")]
+    keys, unit = [("type", "numeric")], unit_in(column.name)
     shown = " and ".join(f"{marker:g}" for marker in markers)
     if len(values):
         is_far = far_values(values)
         low, high = rounded_range(float(values[~is_far].min()), float(values[~is_far].max()))
         keys.append(("range", f"[{low:.15g}, {high:.15g}]"))
-        words.append("range: widen it to the values that are possible in a patient; unit: add it")
+        words.append("range: widen it to the values that are possible in a patient" + "; unit: add it" * (not unit))
         if is_far.any():
             words.append("suspicious: some values lie too far from the others. The range leaves them out")
         if markers:
@@ -412,7 +412,7 @@ def _numeric(column: ColumnDraft, words: list[str]) -> Line:
         words.append(f"suspicious: every value is {shown}, as a marker for not known; if so, set `role: ignore`")
     if own := [*(f"{marker:g}" for marker in markers), *column.own_markers]:
         keys.append(("missing_markers", _list(own)))
-    keys += _limit(column, words)
+    keys += [*_limit(column, words), *([("unit", _quoted(unit))] if unit else [])]
     if column.other_texts and column.is_numeric:
         words.append(f"{column.other_texts} cells have text that is not a number, or an infinite one")
     return _line(column, "feature", [*keys, _missing(column, is_marked=bool(markers))], words)
@@ -471,7 +471,8 @@ def noted_line(column: ColumnDraft, line: Line, note: FileNote | None) -> Line:
         words = [word for word in words if "whole numbers" not in word and "all values are equal" not in word]
     elif note.labels:
         shown = ", ".join(f"{code} is {label}" for code, label in list(note.labels.items())[:5])
-        words.append(f"labels in the file: {shown}")
+        told = "; a number that its label makes no amount belongs to missing_markers" * (keys.get("type") == "numeric")
+        words.append(f"labels in the file: {shown}{told}")
     if keys.get("type") == "numeric":
         if note.written_unit:
             keys["unit"] = json.dumps(note.written_unit, ensure_ascii=False)

@@ -25,18 +25,12 @@ from site_agent.desk.drafting.column_draft import (
     scalar,
     target_line,
 )
-from site_agent.desk.drafting.format_guess import guess_format
+from site_agent.desk.drafting.format_guess import guess_format, has_header
 from site_agent.desk.drafting.redcap_dictionary import dictionary_notes, export_note
 from site_agent.desk.examination.examined_outcome import FOLLOW_UP
 from site_agent.trainer.data.cell_rules import GROUPED, MARKED, UNPROVED
 from site_agent.trainer.data.columns import written_name
-from site_agent.trainer.data.contract import (
-    ExcelFormat,
-    Format,
-    LabelledFormat,
-    SqlFormat,
-    TableFormat,
-)
+from site_agent.trainer.data.contract import ExcelFormat, Format, LabelledFormat, SqlFormat, TableFormat
 from site_agent.trainer.data.labelled_files import FileNote, labelled_notes
 from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.table_sources import Doubt, Wanted, blocks_of, first_row, first_rows, open_rows, texts_of
@@ -134,14 +128,14 @@ def _filled(cells: list[str]) -> int:
     return sum(bool(cell.strip()) for cell in cells)
 
 
-def _may_be_header(cells: list[str], rows: list[list[str]]) -> bool:
-    """Return whether a row has the columns' names: texts in more than half of the cells, or in more than a title has.
+def _may_be_header(rows: list[list[str]], widest: int) -> bool:
+    """Return whether the first row has the columns' names: texts in over half of the cells, or more than a title has.
 
-    A row with a number can be a patient's, and is never taken. Without such a row the first one is the header.
+    A row with a number can be a patient's, and is taken only if `has_header`. Else the first row is the header.
     """
-    filled = _filled(cells)
-    is_long = filled > _MOST_IN_A_TITLE or 2 * filled > max(map(_filled, rows))
-    return is_long and not any(_NUMBER.fullmatch(cell.strip()) for cell in cells)
+    filled = _filled(rows[0])
+    is_long = filled > _MOST_IN_A_TITLE or 2 * filled > widest
+    return is_long and (not any(_NUMBER.fullmatch(cell.strip()) for cell in rows[0]) or has_header(rows))
 
 
 def _is_second(cells: list[str], below: list[list[str]]) -> bool:
@@ -157,7 +151,8 @@ def _header_row(path: Path, form: Format, doubts: list[Doubt]) -> int:
         return 1
     top = first_rows(path, form)
     lines = [cells for _, cells in top]
-    place = next((place for place, cells in enumerate(lines) if _may_be_header(cells, lines)), 0)
+    widest = max(map(_filled, lines), default=0)
+    place = next((place for place in range(len(lines)) if _may_be_header(lines[place:], widest)), 0)
     if len(lines) > place + 1 and _is_second(lines[place + 1], lines[place + 2 :]):
         told = "has texts above numbers; if they are names or units, leave one row of names in the table"
         doubts.append(Doubt(f"row {top[place + 1][0]} {told}"))
@@ -270,5 +265,5 @@ def _format_lines(form: Format) -> list[str]:
         f"  {key}: {json.dumps(value) if isinstance(value, bool) else scalar(value)}" for key, value in keys.items()
     ]
     if not form.header:
-        lines[0] += "  # no first row of names was found: name the columns below, in their order"
+        lines[0] += "  # no first row of names was found: name the columns below. If it has some, as years, write true"
     return ["format:", *lines]

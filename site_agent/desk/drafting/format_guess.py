@@ -5,25 +5,21 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
+from math import inf
 from pathlib import Path
 from typing import Final
 
 from site_agent.trainer.data.cell_rules import GROUPED, MARKED
-from site_agent.trainer.data.contract import (
-    ExcelFormat,
-    Format,
-    LabelledFormat,
-    ParquetFormat,
-    SqlFormat,
-    TableFormat,
-)
+from site_agent.trainer.data.contract import ExcelFormat, Format, LabelledFormat, ParquetFormat, SqlFormat, TableFormat
 from site_agent.trainer.data.file_kinds import another_kind, kind_of
-from site_agent.trainer.data.mistakes import refuse, unusable
+from site_agent.trainer.data.mistakes import not_readable, refuse, unusable
 
 _LOOKED_AT: Final = 1 << 18
 _DELIMITERS: Final = ("\t", ";", "|", ",")
 _NUMBER: Final = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 
+_FEW: Final = 2  # columns
+_FEWEST_ROWS: Final = 10
 _DATE: Final = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?[./-]\d\d?[./-]\d{2,4}")
 
 
@@ -39,8 +35,7 @@ def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
         with path.open("rb") as file:
             start = file.read(_LOOKED_AT)
     except OSError as cause:
-        remedy = "Give the path of an existing file that your user account may read."
-        raise unusable(what=f"The table {path} cannot be read: {cause.strerror}.", remedy=remedy) from cause
+        raise not_readable(path, cause) from cause
     except ValueError as cause:
         remedy = "Write one query that begins with SELECT or WITH, without a semicolon inside."
         raise unusable(what="The file of --query has something else than one query.", remedy=remedy) from cause
@@ -74,12 +69,12 @@ def _guess_text(start: bytes) -> TableFormat:
     except csv.Error:
         refuse(["a cell near the beginning has more than 131,072 characters: remove the column, or a quotation mark"])
     is_short = {len(row) for row in rows[1:]} == {len(rows[0]) + 1} if len(rows) > 1 else False
-    has_header = _has_header(rows)
-    if is_short and has_header and any(row[-1].strip() for row in rows[1:]):
+    is_named = has_header(rows)
+    if is_short and is_named and any(row[-1].strip() for row in rows[1:]):
         told = "each row has one cell more than the first row has names; export without the names of rows, with"
         refuse([f"{told} row.names = FALSE in R or index=False in pandas, or name the first column too"])
     return TableFormat(
-        header=has_header,
+        header=is_named,
         delimiter=delimiter,  # type: ignore[arg-type]  # one of the four
         encoding=encoding,  # type: ignore[arg-type]  # one of the encodings that _encoding returns
         decimal="," if _has_commas(rows) else ".",
@@ -87,13 +82,15 @@ def _guess_text(start: bytes) -> TableFormat:
 
 
 def _lines(start: bytes, encoding: str) -> list[str]:
-    text = start.decode(encoding, errors="replace").removeprefix("\ufeff")
+    is_big = encoding == "utf-16" and not start[0]  # without a mark the library reads little ends
+    text = start.decode("utf-16-be" if is_big else encoding, errors="replace").removeprefix("\ufeff")
     lines = [line for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n") if line.strip()]
     return lines[:-1] if len(start) == _LOOKED_AT and len(lines) > 1 else lines  # the last one may be cut
 
 
 def _encoding(start: bytes) -> str:
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or (len(start) > 1 and not any(start[1:64:2])):
+    is_wide = len(start) > 1 and not (any(start[1:64:2]) and any(start[:64:2]))
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or is_wide:
         return "utf-16"
     try:
         # Cut off after the last line end, because the last character may be incomplete.
@@ -118,21 +115,36 @@ def _shape(cell: str) -> str:
     return re.sub(r"[^\W\d]", "a", re.sub(r"\d", "9", cell))
 
 
-def _has_header(rows: list[list[str]]) -> bool:
+def has_header(rows: list[list[str]]) -> bool:
     """Return whether the first row is a header: all its cells are words, and none is like a value below it.
 
     The first cell can be empty, because pandas and R write row numbers there. The last cells can be empty, because some
-    programs end each row with a separator.
+    programs end each row with a separator. Numbers, such as years, can be names if words beside them prove it.
     """
     if not rows:
         return True
     first = [cell.strip() for cell in rows[0]]
-    names = first[:1] if first[0] else []
-    names += first[1:]
-    while names and not names[-1]:
-        names.pop()
-    columns = [[row[place].strip() for row in rows[1:] if place < len(row)] for place in range(len(first))]
-    return bool(names) and all(cell and not _is_value(cell, below) for cell, below in zip(names, columns, strict=False))
+    while first and not first[-1]:
+        first.pop()
+    pairs = [(cell, [row[place].strip() for row in rows[1:] if place < len(row)]) for place, cell in enumerate(first)]
+    pairs = pairs[1:] if first and not first[0] else pairs
+    numbers = [int(cell) for cell, below in pairs if _names_a_column(cell, below)]
+    words = {cell for cell, below in pairs if not _NUMBER.fullmatch(cell) and _are_numbers(below)}
+    is_counted = len(numbers) == len(pairs) > _FEW and numbers == [*range(numbers[0], numbers[0] + len(numbers))]
+    others = [pair for pair in pairs if len(rows) <= _FEWEST_ROWS or not _names_a_column(*pair)]
+    is_proved = len(others) == len(pairs) or len(words) >= _FEW or is_counted
+    return bool(pairs) and is_proved and all(cell and not _is_value(cell, below) for cell, below in others)
+
+
+def _are_numbers(column: list[str]) -> bool:
+    return sum(map(bool, map(_NUMBER.fullmatch, column))) > 0.9 * sum(map(bool, column))
+
+
+def _names_a_column(cell: str, below: list[str]) -> bool:
+    """Return whether a whole number is the name of a column: no value is written with as many digits, or around it."""
+    values = [float(one.replace(",", ".")) for one in below if _NUMBER.fullmatch(one)]
+    is_beyond = cell.isdecimal() and not min(values, default=inf) <= float(cell) <= max(values, default=-inf)
+    return is_beyond and _shape(cell) not in map(_shape, below)
 
 
 def _is_value(cell: str, column: list[str]) -> bool:

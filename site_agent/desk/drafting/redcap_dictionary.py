@@ -32,10 +32,7 @@ _LARGEST_BYTES: Final = 1 << 26
 _MISSING: Final = frozenset(
     re.findall(r"\w+", "NI INV UNK NASK ASKU NAV MSK NA NAVU NP QS QI TRC UNC DER PINF NINF OTH")
 )
-_FIXED: Final = {
-    "yesno": {"1": "Yes", "0": "No"},
-    "truefalse": {"1": "True", "0": "False"},
-}
+_FIXED: Final = {"yesno": {"1": "Yes", "0": "No"}, "truefalse": {"1": "True", "0": "False"}}
 _UNUSED: Final = ("notes", "file", "signature", "sql")
 _FORM_STATE: Final = "the state of a form (0 incomplete, 1 unverified, 2 complete), which says nothing of the patient"
 _STATES: Final = frozenset("012")

@@ -134,9 +134,7 @@ def _differences(facts: Facts) -> list[str]:
         return []
     names = list(next(iter(found.values())))
     lines = [[title_of(name), *(_difference(key, one[key]) for key in names)] for name, one in found.items()]
-    return [
-        table("Differences", ["federated minus", *(METRIC_NAMES[key] for key in names)], lines),
-    ]
+    return [table("Differences", ["federated minus", *(METRIC_NAMES[key] for key in names)], lines)]
 
 
 def _difference(metric: str, found: Facts | None) -> str | None:

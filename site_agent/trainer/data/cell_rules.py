@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 
 LARGEST_MAGNITUDE: Final = 1e100
 LONGEST_NUMBER: Final = 400
+NO_LIMITS: Final = (-math.inf, math.inf)
 UNKNOWN_POSITION: Final = -1.0
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 # A number with a decimal mark, and one that could also be thousands. A mark is proved by a number that is no thousands.
@@ -84,21 +85,20 @@ class NumberRule:
     def __init__(
         self,
         markers: Iterable[str],
-        limits: tuple[float | None, float | None],
+        limits: tuple[float, float],
         *,
         refuses_missing: bool,
         detection_limit: str | None = None,
     ) -> None:
-        """Store the texts for a missing value, and the limits. A limit of None is no limit.
+        """Store the texts for a missing value, and the limits.
 
         `detection_limit` is what <5 and >90 become: at-limit, half (of <5) or missing. None refuses them.
         """
         self.detection_limit = detection_limit
-        self.markers, self.limits, self.refuses_missing = frozenset(markers), limits, refuses_missing
+        self.markers, self.refuses_missing = frozenset(markers), refuses_missing
         self.words = frozenset(marker for marker in self.markers if not _NUMBER.fullmatch(marker))
         self.numbers = frozenset(float(marker) for marker in self.markers - self.words)
-        self.low = -math.inf if limits[0] is None else limits[0]
-        self.high = math.inf if limits[1] is None else limits[1]
+        self.low, self.high = limits
         self.outside = Flaw(f"a number outside the declared range {self.low:g} to {self.high:g}")
         self.missing: float | Flaw = MISSING if refuses_missing else math.nan
 
@@ -205,13 +205,12 @@ class IntervalRule:
     """The rule for the time between two days: its unit and its limits. The days can be numbers or arrays."""
 
     def __init__(
-        self, limits: tuple[float | None, float | None], *, sign: int, divisor: float, unit: str, refuses_missing: bool
+        self, limits: tuple[float, float], *, sign: int, divisor: float, unit: str, refuses_missing: bool
     ) -> None:
         """Store the rule. The time in `unit` is `sign` times (own day minus the other day), divided by `divisor`."""
-        self.limits, self.sign, self.divisor, self.unit = limits, sign, divisor, unit
+        self.sign, self.divisor, self.unit = sign, divisor, unit
         self.refuses_missing = refuses_missing
-        self.low = -math.inf if limits[0] is None else limits[0]
-        self.high = math.inf if limits[1] is None else limits[1]
+        self.low, self.high = limits
         self.outside = Flaw(f"an interval outside the declared range {self.low:g} to {self.high:g} {unit}")
 
     def length(self, own: Any, other: Any) -> Any:

@@ -23,6 +23,7 @@ from site_agent.trainer.data.cell_rules import (
     LONGEST_NUMBER,
     MARKED,
     MISSING,
+    NO_LIMITS,
     PLAIN_DATE,
     UNDECLARED,
     UNKNOWN_POSITION,
@@ -77,7 +78,7 @@ def feature_rule(feature: NumericFeature | CategoricalFeature, contract: Contrac
     refuses = feature.missing == "refuse"
     match feature:
         case NumericFeature():
-            limits = feature.range or (None, None)
+            limits = feature.range or NO_LIMITS
             return NumberRule(markers, limits, refuses_missing=refuses, detection_limit=feature.detection_limit)
         case CategoricalFeature():
             return CodeRule(_positions(feature.codes), markers, missing=MISSING if refuses else UNKNOWN_POSITION)
@@ -108,10 +109,7 @@ def target_parser(target: Target, contract: Contract) -> BlockParser:
             rule = CodeRule(_positions(target.codes), markers, missing=MISSING)
         case RegressionTarget():
             rule = NumberRule(
-                markers,
-                target.range or (None, None),
-                refuses_missing=True,
-                detection_limit=target.detection_limit,
+                markers, target.range or NO_LIMITS, refuses_missing=True, detection_limit=target.detection_limit
             )
         case _:
             assert_never(target)
@@ -217,7 +215,7 @@ class _BlockParser(dict[str, float | Flaw]):
 def interval_rule(feature: DateFeature) -> IntervalRule:
     """Return the rule for the time between two days: its unit, and its limits."""
     return IntervalRule(
-        feature.range or (None, None),
+        feature.range or NO_LIMITS,
         sign=1 if feature.since is not None else -1,
         divisor=DAYS_PER_YEAR if feature.unit == "years" else 1.0,
         unit=feature.unit,

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictFloat, Strict
 
 from protos.plan.architecture import ImageSize
 from protos.plan.concepts import ConceptName, Unit
-from protos.plan.documents import Document
+from protos.plan.documents import COMPOSED, Document
 from site_agent.trainer.data.cell_rules import canonical_code
 
 UNKNOWN: Final = "unknown"
@@ -54,7 +54,7 @@ def _ordered(value: tuple[float, float]) -> tuple[float, float]:
 Range = Annotated[tuple[float, float], AfterValidator(_ordered)]
 Code = Annotated[str, BeforeValidator(_as_text), AfterValidator(canonical_code)]
 Name = Annotated[str, AfterValidator(_name)]
-Words = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+Words = Annotated[str, StringConstraints(min_length=1, max_length=1000), COMPOSED]
 
 
 class TableColumn(Document):

@@ -69,22 +69,10 @@ _REJECTIONS: Final = {
         ("1054 42703", "The query names a column that the database does not have.", _BY_HAND),
         ("1060", "The query gives two columns the same name.", _BY_HAND),
         ("1064 42601", "The query has a mistake in its syntax, or writes a file.", _BY_HAND),
-        (
-            "1142 1143 1370 42501",
-            "The database's user may not read what the query names.",
-            "Ask the database's administrator for the right to read it.",
-        ),
+        ("1142 1143 1370 42501", "The database's user may not read what the query names.", "Ask its administrator."),
         ("1792 25006", "The query writes, and it may only read.", "Let the contract's query only read."),
-        (
-            "57014",
-            "The database stopped the query, for example after a time limit.",
-            "Ask the database's administrator.",
-        ),
-        (
-            "22",
-            "The query computes with a value that its type cannot have.",
-            "Run the contract's query by hand and look for casts, divisions and dates.",
-        ),
+        ("57014", "The database stopped the query, for example after a time limit.", "Ask its administrator."),
+        ("22", "The query computes with a value that its type cannot have, as in casts or dates.", _BY_HAND),
         (
             "SQLITE_NOTADB SQLITE_CORRUPT",
             "The SQLite file is encrypted or damaged.",
@@ -96,11 +84,7 @@ _REJECTIONS: Final = {
             "Let the query only read. Open and close the file once with the program that writes it, or make a copy "
             "with: sqlite3 FILE '.backup COPY'",
         ),
-        (
-            "SQLITE_CANTOPEN",
-            "The SQLite file cannot be opened.",
-            "The user account of the trainer must be allowed to read the file and its folder.",
-        ),
+        ("SQLITE_CANTOPEN", "The SQLite file cannot be opened.", "Let the trainer's user read it and its folder."),
         ("SQLITE_ERROR", "The query names a table or column that the file does not have, or has a mistake.", _BY_HAND),
     )
     for code in codes.split()

@@ -39,6 +39,7 @@ _LABELLED: Final = {
 # The place of a mark, the mark, and what has it there.
 _MARKS: Final = (
     (0, b"PAR1", FileKind("a Parquet file", "parquet", "Declare `kind: parquet` in the contract's format.")),
+    (0, b"PARE", FileKind("an encrypted Parquet file", None, "Write it without encryption.")),
     (0, b"SQLite format 3\0", FileKind("an SQLite database", "sql", _QUERY)),
     (8, b"DUCK", FileKind("a DuckDB database", "sql", _QUERY)),
     (4, b"Standard Jet DB", FileKind("an Access database (mdb)", None, _EXPORT)),
@@ -59,6 +60,8 @@ _MARKS: Final = (
     (0, b"MSH|", FileKind("a file of HL7 messages", None, _EXPORT)),
 )  # fmt: skip
 _WORKBOOK: Final = FileKind("an Excel workbook", "excel", "Declare `kind: excel` in the contract's format.")
+_NUMBERS: Final = FileKind("an Apple Numbers document", None, "Export it as CSV or xlsx.")
+_NUMBERS_PARTS: Final = (b".iwa", b"Index.zip", b"preview.jpg", b"preview-micro.jpg", b"preview-web.jpg")
 _WORKBOOK_PARTS: Final = (b"xl/", b"[Content_Types].xml", b"_rels/", b"docProps/", b"sheet1.xml")
 _FHIR: Final = re.compile(rb'\s*\{[^\n]{0,4000}?"resourceType"\s*:')
 _MARKUP: Final = re.compile(rb"\s*<(\?xml|!doctype|html|table|workbook)\b", re.IGNORECASE)
@@ -78,7 +81,9 @@ def kind_of(start: bytes) -> FileKind | None:
         if start.startswith(mark, place):
             return kind
     if start.startswith(b"PK\3\4"):
-        return _WORKBOOK if any(part in start for part in _WORKBOOK_PARTS) else FileKind(_PACKED, None, _UNPACK)
+        if any(part in start for part in _WORKBOOK_PARTS):
+            return _WORKBOOK
+        return FileKind(_PACKED, None, _UNPACK) if not any(part in start for part in _NUMBERS_PARTS) else _NUMBERS
     text = start.removeprefix(b"\xef\xbb\xbf")
     if _FHIR.match(text):
         return FileKind("a file of FHIR resources", "sql", f"{_QUERY} The examples have contract-fhir.yaml.")

@@ -195,7 +195,8 @@ _SEVERAL_SCALES: Final = (
 _READ: Final = (
     "Modality", "BurnedInAnnotation", "RescaleSlope", "RescaleIntercept", "Rows", "Columns",
     "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "BitsAllocated",
-    "BitsStored", "HighBit", "PixelRepresentation", "PixelPaddingValue", "PixelData", *_SEVERAL_SCALES,
+    "BitsStored", "HighBit", "PixelRepresentation", "PixelPaddingValue", "PixelPaddingRangeLimit",
+    "PixelData", *_SEVERAL_SCALES,
 )  # fmt: skip
 _ROUNDED: Final = 1e-5  # by how much the square of a rotation's quaternion can differ from one
 _HEADER_BYTES: Final = {348: "nifti1", 540: "nifti2"}
@@ -293,8 +294,11 @@ def _dicom_pixels(tags: Dataset, column: ImageColumn, number: int) -> Intensitie
     low, high = column.limits
     if tags.PhotometricInterpretation == "MONOCHROME1":
         values = np.float32(low + high) - values  # the lowest value is white, so intensities are inverted
-    padding = [one & 0xFFFF for one in np.ravel(tags.get("PixelPaddingValue")) if one is not None]  # 63536 can be -2000
-    values[np.isin(stored & 0xFFFF, padding).reshape(values.shape)] = low  # no part of the image: black
+    end, half = tags.get("PixelPaddingRangeLimit"), 0x8000 * tags.PixelRepresentation
+    written = (*np.ravel(tags.get("PixelPaddingValue")), end)
+    padding = [((one & 0xFFFF) ^ half) - half for one in written if one is not None]  # 63536 can be -2000
+    is_padding = np.isin(stored, padding) if end is None else (min(padding) <= stored) & (stored <= max(padding))
+    values[is_padding.reshape(values.shape)] = low  # no part of the image: black
     return _finite(values)
 
 

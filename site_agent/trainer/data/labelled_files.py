@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as arrow
 import pyarrow.compute as compute
 
+from site_agent.trainer.data.cell_rules import canonical_code
 from site_agent.trainer.data.contract import LabelledFormat
 from site_agent.trainer.data.mistakes import not_installed, refuse, unusable
 from site_agent.trainer.data.table_sources import Block, Cells, Doubt, Row, Unreadable, cell_of, shortest
@@ -76,7 +77,14 @@ _NO_ENCODING: Final = Unreadable(
 )
 _MOST_LABELS: Final = 50
 _SPECIAL: Final = re.compile(r"\.[A-Z_a-z]")  # the special missing values of SAS and Stata
-_UNIT: Final = re.compile(r".*[(\[]([^()\[\]]{1,15})[)\]]\s*")
+# Units that are hardly anything else: in brackets at the end of a name or label, or at the end of a name: crea_mg_dl.
+_PER: Final = r"(?i:([kmunpµμ]?g|[munpµμ]?mol|meq|m?iu|[kmµμ]?u|(x ?)?10[\^*]?\d+)/([dmuµμ]?l|kg|m[2²]|min|h|d))"
+_SINGLE: Final = (
+    r"(?i:kg|mm ?hg|kpa|bpm|days?|weeks?|months?|years?|hours?|ml/min(/1[.,]73 ?m2)?)|[mµμ]?g|[cm]m|ms|ml|%|°C"
+)
+_UNIT: Final = re.compile(
+    rf".*[(\[] *({_PER}|{_SINGLE}) *[)\]] *|(?i:.*[a-z\d][_.]((([mun]?g|[mu]?mol)_d?l)|[mun]g_ml|kg|cm|mmhg|bpm|kg_m2))"
+)
 # A transport file has records of 80 bytes. Headers in them name the parts; behind the last one the rows follow each
 # other without a mark, and blanks fill the last record (SAS Institute, "The Record Layout of a Data Set in SAS
 # Transport Format"). The library loses special missing values, a second table, a missing end.
@@ -123,8 +131,15 @@ class FileNote:
     @property
     def written_unit(self) -> str:
         """The unit of the format, or in brackets at the end of the label."""
-        found = _UNIT.fullmatch(self.label)
-        return self.unit or (found[1].strip() if found else "")
+        return self.unit or unit_in(self.label)
+
+
+def unit_in(name: str) -> str:
+    """Return the unit in the name or label of a column, or an empty text."""
+    found = _UNIT.fullmatch(name)
+    return (
+        "" if found is None else found[1] or found[found.lastindex or 1].lower().replace("_", "/").replace("hg", "Hg")
+    )
 
 
 def labelled_kind(start: bytes) -> Kind | None:
@@ -313,6 +328,8 @@ def _note(name: str, kind: Kind, facts: Any, catalogue: Mapping[str, Mapping[Any
     elif not is_text and _conversion(kind, form) is None and not (labels or _ORDINARY.fullmatch(form.upper())):
         told.append(f"its format in the file is {form}, which is not used: what does the number mean?")
     found = {code if is_text else str(_spelt(code)): str(label) for code, label in labels.items()}
+    if all(canonical_code(label.replace(",", ".")) == canonical_code(code) for code, label in found.items()):
+        found = {}  # only a format of the numbers
     return FileNote(
         label=str(facts.column_names_to_labels.get(name) or "").strip(),
         labels=found if len(found) <= _MOST_LABELS else {},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, NoReturn
 
 from protos.errors import ConfigurationError, DataError, to_install
@@ -93,6 +94,13 @@ def as_sentences(words: str, rows: str = "") -> str:
 def unusable(*, what: str, remedy: str) -> DataError:
     """Return the error message for a table, or images of a table, that cannot be used."""
     return DataError(what=what, consequence="The table was not used and nothing was sent.", remedy=remedy)
+
+
+def not_readable(path: Path, cause: OSError) -> DataError:
+    """Return the error about a table that is a folder, or that this user account may not read."""
+    what = "is a folder" if isinstance(cause, IsADirectoryError) else f"cannot be read: {cause.strerror}"
+    remedy = "Give the path of a file that the user account may read. If a table has several files, join them first."
+    return unusable(what=f"The table {path} {what}.", remedy=remedy)
 
 
 def not_installed(package: str, extra: str) -> ConfigurationError:

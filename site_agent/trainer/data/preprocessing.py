@@ -20,11 +20,7 @@ from protos.errors import DataError
 from protos.plan.documents import Document
 from site_agent.trainer.data.cell_rules import UNKNOWN_POSITION
 from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.columns import (
-    CategoricalFeature,
-    Feature,
-    MeasuredFeature,
-)
+from site_agent.trainer.data.columns import CategoricalFeature, Feature, MeasuredFeature
 from site_agent.trainer.data.contract import BinaryTarget, Contract, MultiClassTarget, RegressionTarget
 from site_agent.trainer.data.image_folder import blocks, reserved
 from site_agent.trainer.data.mistakes import unusable

@@ -30,15 +30,8 @@ import pyarrow.compute as compute
 import pyarrow.csv as csv_reader
 
 from protos.errors import UnavailableError
-from site_agent.trainer.data.contract import (
-    ExcelFormat,
-    Format,
-    LabelledFormat,
-    ParquetFormat,
-    SqlFormat,
-    TableFormat,
-)
-from site_agent.trainer.data.mistakes import refuse, unusable
+from site_agent.trainer.data.contract import ExcelFormat, Format, LabelledFormat, ParquetFormat, SqlFormat, TableFormat
+from site_agent.trainer.data.mistakes import not_readable, refuse
 
 LONGEST_LINE: Final = 1 << 24
 _BLOCK_CELLS: Final = 1 << 20
@@ -52,8 +45,13 @@ _UNUSUAL: Final = tuple(map(str.encode, ("\0", "\ufeff", _END_OF_DOS, *_INNER_EN
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _WRONG_COLUMN: Final = re.compile(r"In CSV column #(\d+):")  # as pyarrow names the place of a text that is no number
 _TEXTS: Final = (arrow.string(), arrow.large_string(), arrow.date32(), arrow.binary(), arrow.large_binary())
-_COMPARED: Final = re.compile(  # a column as it is
-    r"\b((min|max)\s*\(\s*[\w.\"]+\s*\)|order\s+by\s+[\w.\"]+(\s+(asc|desc))?(\s+nulls\s+\w+)?\s*(\)|limit\b))", re.I
+_TYPED: Final = re.compile(r"(?:\bcast\s*\([^()]*\)|[\w.\"]+::\w+)(?:\s+as\s+([\w\"]+))?", re.I)
+# Where a query compares: the last argument, a list, or a column beside a number in marks.
+_COMPARED: Final = re.compile(
+    r"""\b(?:arg_)?(?:min|max)(?:_by)?\s*\((?:[^()]*,)?([^(),]*)\)|'[-+]?\d[\d.]*'\s*[<>]=?\s*([\w."]+)"""
+    r"""|(?<!\w)([\w."]+)\s*(?:[<>]=?|between)\s*'[-+]?\d[\d.]*'"""
+    r"""|\border\s+by\s+([^()]*?)\s*(?:\)|\b(?:limit|rows|range|fetch)\b)""",
+    re.I,
 )
 _PART_NAME: Final = re.compile(r"(?<![a-z])(part|chunk|split)(-\d{5}-|[-_. ]?\d{1,5}(?![-_.]?\d))", re.I)  # and no date
 _NO_DAY: Final = "a time beyond the years 1 to 9999, or in an unknown zone"
@@ -132,10 +130,7 @@ def open_rows(
         with path.open("rb") as file, closing(_rows(path, file, form, doubts, wanted or Wanted())) as rows:
             yield rows
     except (PermissionError, IsADirectoryError) as cause:
-        raise unusable(
-            what=f"The table {path} cannot be read: {cause.strerror}.",
-            remedy="Give the path of a file that the user account of the trainer may read.",
-        ) from cause
+        raise not_readable(path, cause) from cause
     except OSError as cause:  # a disk or a network drive may be there later
         raise UnavailableError(
             what=f"The table {path} cannot be read now: {cause.strerror or type(cause).__name__}.",
@@ -193,12 +188,20 @@ def _rows(
             if lacks_its_log(path):
                 words = "the SQLite file is in WAL mode, and a copy of it alone can lack the newest rows"
                 doubts.append(Doubt(f"{words}; was it copied with `sqlite3 FILE \"VACUUM INTO 'COPY'\"`?"))
-            if path.suffix.lower() == ".csv" and _COMPARED.search(form.query):
-                words = "the query orders cells of CSV files, or takes their min or max, as texts: 95 is above 140"
+            if path.suffix.lower() == ".csv" and _compares_texts(form.query):
+                words = "the query compares or orders cells of CSV files as texts: 95 is above 140"
                 doubts.append(Doubt(f"{words}; write CAST(... AS DOUBLE) for numbers, and AS DATE for days"))
             return query_records(path, form)
         case _:
             assert_never(form)
+
+
+def _compares_texts(query: str) -> bool:
+    """Return whether a query compares columns that it does not convert, as `min(x)` or `order by x limit 1` do."""
+    names = set(_TYPED.findall(query))
+    lists = ",".join(map("".join, _COMPARED.findall(_TYPED.sub("0", query)))).split(",")
+    compared = {one.split()[0].rpartition(".")[2] for one in lists if one.strip()}
+    return any(name.strip('"').isidentifier() for name in compared - names)
 
 
 def blocks_of(rows: Iterator[Row | Block], width: int, places: Sequence[int]) -> Iterator[Block]:
@@ -333,12 +336,12 @@ def _text_rows(
     file: BinaryIO, form: TableFormat, doubts: list[Doubt], wanted: Wanted
 ) -> Generator[Row | Block, None, None]:
     is_wide = form.encoding == "utf-16"
-    marks, _ = file.read(2), file.seek(0)
-    is_marked = marks in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    marks, _, encoding = file.read(2), file.seek(0), str(form.encoding)
+    if is_wide and marks not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        encoding = "utf-16-le" if marks[:1] != b"\0" else "utf-16-be"
 
     def decoded(content: BinaryIO) -> io.TextIOWrapper:
         # An undecodable byte becomes half a character, so that its line can be reported without its bytes.
-        encoding = "utf-16-le" if is_wide and not is_marked else form.encoding
         return io.TextIOWrapper(content, encoding, errors="strict" if is_wide else "surrogateescape", newline="")
 
     text, read = decoded(file), _Text(form, wanted)
@@ -525,8 +528,10 @@ def _parquet_rows(file: BinaryIO) -> Generator[Row | Block, None, None]:
             yield Block(rows=rows, columns=dict(enumerate(batch.columns)))
             row += batch.num_rows
     except (arrow.ArrowException, OSError, ValueError, OverflowError) as cause:  # such as a time before the year 1
+        is_encrypted = "crypt" in str(cause)
         if getattr(cause, "errno", None) is not None:  # the disk's error, and not the library's about the content
             raise
     else:
         return
-    refuse(["the file is not a Parquet file, or it is damaged"])
+    told = "has encrypted columns; write it without encryption" if is_encrypted else "is not Parquet, or it is damaged"
+    refuse([f"the file {told}"])

@@ -31,13 +31,7 @@ import numpy.typing as npt
 import pyarrow as arrow
 import pyarrow.compute as compute
 
-from site_agent.trainer.data.cell_rules import (
-    ERROR_CODES,
-    MISSING,
-    UNKNOWN_POSITION,
-    UNPROVED,
-    canonical_code,
-)
+from site_agent.trainer.data.cell_rules import ERROR_CODES, MISSING, UNKNOWN_POSITION, UNPROVED, canonical_code
 from site_agent.trainer.data.cells import (
     BlockParser,
     Numbers,
@@ -511,21 +505,13 @@ class _Reading:
 
     def _find_anonymous(self, rows: npt.NDArray[np.int64]) -> None:
         assert self.contract.patient is not None
-        if self.no_identifiers.isdisjoint(self.patients):
-            return
-        anonymous = [int(rows[place]) for place, who in enumerate(self.patients) if who in self.no_identifiers]
-        if anonymous:
+        if anonymous := [int(rows[place]) for place, who in enumerate(self.patients) if who in self.no_identifiers]:
             self.mistakes.add("no patient identifier", anonymous, column=self.contract.patient.name)
 
     def _check_patients(self, rows: npt.NDArray[np.int64]) -> None:
         patient = self.contract.patient
-        if patient is None or not patient.one_row_per_patient or len(set(self.patients)) == len(self.patients):
+        if patient is None or not patient.one_row_per_patient:
             return
-        counts = Counter(self.patients)
-        again = [
-            int(rows[place])
-            for place, who in enumerate(self.patients)
-            if counts[who] > 1 and who not in self.no_identifiers
-        ]
-        if again:
+        twice = {who for who, count in Counter(self.patients).items() if count > 1} - self.no_identifiers
+        if again := [int(rows[place]) for place, who in enumerate(self.patients) if who in twice]:
             self.mistakes.add("a patient identifier that occurs more than once", again, column=patient.name)

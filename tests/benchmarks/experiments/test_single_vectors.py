@@ -12,11 +12,7 @@ from benchmarks.experiments.data.sources import Sites
 from benchmarks.experiments.data.views import only_columns
 from benchmarks.experiments.federations import federate
 from benchmarks.experiments.plans import experiment_plan
-from benchmarks.experiments.single_vectors import (
-    LayerMixtures,
-    PlainMean,
-    federate_vectors,
-)
+from benchmarks.experiments.single_vectors import LayerMixtures, PlainMean, federate_vectors
 from protos.plan.architecture import Constant, Part, TensorSpec
 from protos.plan.manifest import Manifest
 

@@ -95,10 +95,7 @@ def test_a_plan_is_read_approved_and_withdrawn(tmp_path: Path) -> None:
         running.act("withdraw", plan=digest, by="B. Lee")
         assert not may_train(tmp_path, plan)
 
-    assert events(tmp_path) == [
-        ("plan_approved", "A. Jones"),
-        ("plan_withdrawn", "B. Lee"),
-    ]
+    assert events(tmp_path) == [("plan_approved", "A. Jones"), ("plan_withdrawn", "B. Lee")]
 
 
 def test_what_is_approved_is_what_was_read(tmp_path: Path) -> None:

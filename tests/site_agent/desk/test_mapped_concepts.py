@@ -65,6 +65,10 @@ def test_the_mapping_is_shown_with_units_and_codes() -> None:
     assert "sex (0 is male, 1 is female)" in lines
     assert "The contract of this site names concepts that the plan does not have: body-weight" in lines
     assert "cannot take part now" not in lines
+    plan = _plan().model_dump_json().replace('"male"', '"ma\u0308le"')
+    contract = _contract().model_dump_json().replace('"male"', '"m\xe4le"')
+    sections = concept_sections(plan_from_json(plan), Contract.model_validate_json(contract), "ahus")
+    assert "sex (0 is m\xe4le, 1 is female)" in "\n".join(as_lines(sections))  # however the accent is written
 
 
 def test_a_unit_without_a_factor_is_told_before_anything_runs() -> None:

@@ -33,8 +33,7 @@ def answer(plan: Plan, **policy: Any) -> str | None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
-    [("moon", None), ("ditto", f"the policy does not allow the method ditto, it allows {METHODS}")],
+    ("name", "reason"), [("moon", None), ("ditto", f"the policy does not allow the method ditto, it allows {METHODS}")]
 )
 def test_a_method_has_to_be_allowed(name: str, reason: str | None) -> None:
     """A hospital allows methods one by one."""

@@ -70,10 +70,7 @@ def steps_in(path: Path) -> list[tuple[int, int]]:
         for _ in log.checked():
             pass
         records = log.records("contribution_released")
-        (
-            PrivacyLedger(log),
-            MaskedSteps(log.store, Answer("run", frozenset(), "rule")),
-        )  # there may be no tables yet
+        (PrivacyLedger(log), MaskedSteps(log.store, Answer("run", frozenset(), "rule")))  # there may be no tables yet
         masked = log.store.read("SELECT step, attempt, hex(position) FROM masked ORDER BY step, attempt")
         noise = log.store.read("SELECT DISTINCT hex(position) FROM noise")
         assert [(one["round"], one["attempt"], one["position"].upper()) for one in records] == masked

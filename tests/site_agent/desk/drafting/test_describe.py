@@ -174,8 +174,7 @@ def test_dates_that_cannot_be_told_apart_are_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["Patientennr", "Patientennummer", "PatNr", "Pat-ID", "NHS_number", "record_id", "pseudonym", "identifier"],
+    "name", ["Patientennr", "Patientennummer", "PatNr", "Pat-ID", "NHS_number", "record_id", "pseudonym", "identifier"]
 )
 def test_the_usual_names_of_an_identifier_are_recognised(tmp_path: Path, name: str) -> None:
     """German and English names get the role patient."""
@@ -207,6 +206,35 @@ def test_a_column_without_a_name_is_never_read(tmp_path: Path, place: str) -> No
     assert survey_new_rows(path, contract).mistakes == ()
 
 
+@pytest.mark.parametrize(
+    ("first", "is_named"),
+    [
+        *((one, True) for one in ("id,age,2019,1,outcome", "id,age,null,2020,outcome", "2018,2019,2020,2021,2022")),
+        *((one, False) for one in ("7,clotted,5.5,5.1,1", "7,51,clotted,refused,1", "7,clotted,refused,5.1,1")),
+        *((one, False) for one in ("1,2,3,4,5", "id,age,5,2020,outcome")),  # it could be a patient's
+    ],
+)
+def test_numbers_are_names_only_where_no_patient_has_them(tmp_path: Path, first: str, is_named: bool) -> None:
+    """Years above measurements are names; a patient with words in place of numbers is not."""
+    rows = [f"{row + 8},{50 + row % 40},{row % 7 + 2.5},{row % 9 + 3.5},{row % 2}" for row in range(60)]
+    assert f"header: {str(is_named).lower()}" in describe(_made(tmp_path, [first, *rows])).text
+    if is_named and "age" in first:
+        book = Workbook()
+        for row in [["Export"], *([one.split(",") for one in (first, *rows)])]:
+            book.active.append([int(cell) if cell.isdecimal() else cell for cell in row])  # type: ignore[union-attr]
+        book.save(tmp_path / "table.xlsx")
+        assert "in row 2, and" in describe(tmp_path / "table.xlsx").text
+
+
+def test_a_unit_in_a_name_is_drafted_if_it_is_hardly_anything_else() -> None:
+    """In brackets or at the end. Pack years are no years, and mg can be magnesium."""
+    units = {"crea_mg_dl": "mg/dl", "Hb (g/dL)": "g/dL", "sbp_mmHg": "mmHg", "PLT [10^9/l]": "10^9/l", "EF (%)": "%"}
+    others = ("pack_years", "serum_mg", "score (MS)", "height (m)", "bp_min", "tooth_u_l", "smoker (ever)", "kg")
+    for name, unit in {**units, **dict.fromkeys(others)}.items():
+        line = feature_line(ColumnDraft(name, ".", [f"{one}.5" for one in range(40)]))
+        assert (dict(line.keys).get("unit"), "unit: add" in str(line.words)) == (unit and f'"{unit}"', unit is None)
+
+
 def test_numbers_of_which_some_are_text_are_no_codes(tmp_path: Path) -> None:
     """As if every seventh has a decimal comma, or a dash; and numbers with units, and dates with names of months."""
     mark = {i: "," if i % 7 == 0 else "." for i in range(210)}
@@ -215,6 +243,7 @@ def test_numbers_of_which_some_are_text_are_no_codes(tmp_path: Path) -> None:
     rows = list(map("".join, zip(units, rows, strict=True)))
     _, text = _drafted(_made(tmp_path, ["hb;ef;pressure;day;few;many;dash;code;outcome", *rows]))
     assert text.count("it is never read\n  # suspicious: most cells begin with a digit") == 7
+    assert {*feature_line(ColumnDraft("x", ".", ["0000-00-00"] * 99 + ["2024-03-01"] * 2)).keys} >= {("type", "date")}
     kinds = (("sex_concept_id", ["0", "8507"] * 9), ("age", [f"1900-02-{one}" for one in range(10, 29)]))
     lines = [
         feature_line(ColumnDraft(name, ".", cells)) for name, cells in (*kinds, ("at", [*kinds[1][1], "infinity"]))

@@ -24,6 +24,8 @@ STARTS: Final = {
     "table.json": b'[{"patient": 1, "age": 50},\n {"patient": 2, "age": 51}]\n',
     "table.ndjson": b'{"resourceType": "Patient", "id": "1"}\n{"resourceType": "Patient", "id": "2"}\n',
     "table.gz": b"\x1f\x8b\x08\0",
+    "table.numbers": b"PK\3\4" + bytes(26) + b"Index/Document.iwa",
+    "locked.parquet": b"PARE" + bytes(20) + b"PARE",
     "table.zip": b"PK\3\4" + bytes(26) + b"table.csv",
     "table.hl7": b"MSH|^~\\&|LAB\rPID|1||2\r",
     "table.db": b"SQLite format 3\0" + bytes(84),
@@ -36,6 +38,7 @@ STARTS: Final = {
 def test_a_kind_that_is_not_read_is_named(tmp_path: Path, name: str) -> None:
     """Under its own name and as a text, by `describe` and by a contract."""
     text = contract_from(CONTRACT)
+    assert [kind_of(one) for one in STARTS.values()].count(kind_of(STARTS[name])) == 1
     for path in (tmp_path / name, tmp_path / "table.csv"):
         path.write_bytes(STARTS[name])
         with pytest.raises(DataError):

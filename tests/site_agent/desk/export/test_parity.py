@@ -12,14 +12,7 @@ import torch
 
 from protos.plan.architecture import network_tensors
 from site_agent.desk.applied import AppliedModel
-from site_agent.desk.export.export_folder import (
-    checked_onnx,
-    encoded,
-    onnx_bytes,
-    run_onnx,
-    scoring_module,
-    tolerance,
-)
+from site_agent.desk.export.export_folder import checked_onnx, encoded, onnx_bytes, run_onnx, scoring_module, tolerance
 from site_agent.desk.export.export_inputs import made_up_values
 from site_agent.desk.results.saved_model import SavedModel
 from site_agent.hospital import Training

@@ -13,6 +13,7 @@ import pyarrow as arrow
 import pytest
 
 from protos.errors import DataError
+from site_agent.desk.drafting.describe import describe
 from site_agent.trainer.data import table_sources
 from site_agent.trainer.data.cell_rules import IntervalRule
 from site_agent.trainer.data.cells import feature_parser
@@ -78,16 +79,16 @@ def test_a_date_that_cannot_be_is_told_by_its_row(write: Write, column: int, cel
 
 
 def test_utf_16_is_read_where_it_is_declared_and_told_where_not(tmp_path: Path, small_contract: Contract) -> None:
-    """As a spreadsheet saves "Unicode text"; undeclared, its NULs are the hint."""
+    """As a spreadsheet saves "Unicode text", or without its mark; undeclared, its NULs are the hint."""
     path = tmp_path / "utf16.csv"
-    path.write_bytes("\n".join(",".join(row) for row in [SMALL_HEADER, *SMALL_ROWS]).encode("utf-16"))
-    assert read_table(path, WIDE).rows == len(SMALL_ROWS)
+    for encoding in ("utf-16-be", "utf-16-le", "utf-16"):
+        path.write_bytes("\n".join(",".join(row) for row in [SMALL_HEADER, *SMALL_ROWS]).encode(encoding))
+        assert read_table(path, WIDE).rows == describe(path).rows == len(SMALL_ROWS)
     assert "line 1" in _refused(path, small_contract)
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"\xff\xfeA", "Zebra".encode("utf-16-le"), b"A\x00g\x00e", b"\xff\xfe" + b"\x00\xd8" * 9],
+    "content", [b"\xff\xfeA", "Zebra".encode("utf-16-le"), b"A\x00g\x00e", b"\xff\xfe" + b"\x00\xd8" * 9]
 )
 def test_damaged_utf_16_is_refused_without_its_bytes(tmp_path: Path, content: bytes) -> None:
     """Whatever the decoder reports, only a line's number is shown."""

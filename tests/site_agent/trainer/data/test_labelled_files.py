@@ -145,12 +145,14 @@ def test_numbers_that_spss_calls_missing_are_asked_about(tmp_path: Path) -> None
 
 
 def test_labels_at_the_ends_of_a_scale_make_no_codes(tmp_path: Path) -> None:
-    """Most values between them have no label."""
+    """Most values between them have no label; and labels that only format their numbers are none."""
     path, frame = tmp_path / "table.sav", pd.DataFrame({"VAS": np.arange(101.0), "OUTCOME": np.arange(101) % 2})
-    pyreadstat.write_sav(frame, path, variable_value_labels={"VAS": {0: "none", 100: "worst"}})
+    labels = {"VAS": {0: "none", 100: "worst"}, "OUTCOME": {0: ".00", 1: "1,00"}}
+    pyreadstat.write_sav(frame, path, variable_value_labels=labels)
 
     assert isinstance(_drafted(path).features[0], NumericFeature)
-    assert "0 is none, 100 is worst" in describe(path).text
+    assert "0 is none, 100 is worst; a number" in describe(path).text
+    assert "positive: [1], negative: [0]}" in describe(path).text
 
 
 def test_special_missing_values_are_not_numbers(tmp_path: Path) -> None:

@@ -107,10 +107,22 @@ def test_fhir_resources_become_one_row_of_each_patient(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("highest", "is_asked"),
-    [("max(crp)", True), ("first(crp ORDER BY crp)", True), ("max(CAST(crp AS DOUBLE))", False)],
+    [
+        *(
+            (one, True)
+            for one in ("max(crp)", "first(crp ORDER BY crp)", "row_number() OVER (ORDER BY crp DESC, died)")
+        ),
+        *((f"died FROM t WHERE {one} --", True) for one in ("crp > '5'", "'5' <= t.crp", "crp BETWEEN '5' AND '6'")),
+        *(
+            (one, False)
+            for one in ("max(CAST(crp AS DOUBLE))", "row_number() OVER (ORDER BY crp::INT)", "1 ORDER BY 1--")
+        ),
+        ("n FROM (SELECT row_number() OVER (ORDER BY v) AS n FROM (SELECT CAST(crp AS INT) AS v FROM t)) --", False),
+        *((f"died FROM t WHERE {one} --", False) for one in ("crp::INT > '5'", "crp > '2020-01-01'")),
+    ],
 )
 def test_texts_that_a_query_compares_are_asked_about(tmp_path: Path, highest: str, is_asked: bool) -> None:
-    """As texts, 95 is above 140."""
+    """As texts, 95 is above 140, and '95' above '140'."""
     (tmp_path / "t.csv").write_text("crp,died\n" + "95,0\n140,1\n" * 20)
     with open_rows(tmp_path / "t.csv", SqlFormat(kind="sql", query=f"SELECT {highest} FROM t"), doubts := []) as rows:
         list(rows)

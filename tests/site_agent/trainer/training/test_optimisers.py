@@ -9,11 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from protos.plan.optimisers import Adam, AdamW, Optimiser, StochasticGradientDescent
-from site_agent.trainer.training.training_model import (
-    build_optimiser,
-    load_optimiser_tensors,
-    optimiser_tensors,
-)
+from site_agent.trainer.training.training_model import build_optimiser, load_optimiser_tensors, optimiser_tensors
 
 # Each with settings that are not its defaults, and torch's plainest code with the same.
 CASES: list[tuple[Optimiser, type[torch.optim.Optimizer], dict[str, Any]]] = [
