@@ -64,15 +64,11 @@ PathText: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7
 NAME: Final = r"^[a-z][a-z0-9-]{0,39}$"  # of a site, a concept, a study
 _ADDRESS: Final = r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"
 Address: TypeAlias = Annotated[
-    str,
-    StringConstraints(pattern=_ADDRESS, max_length=260),
-    AfterValidator(_with_a_real_port),
+    str, StringConstraints(pattern=_ADDRESS, max_length=260), AfterValidator(_with_a_real_port)
 ]
 # An address for programs of this computer only.
 LocalAddress: TypeAlias = Annotated[
-    str,
-    StringConstraints(pattern=r"^(127\.0\.0\.1|\[::1\]|localhost):[0-9]{1,5}$"),
-    AfterValidator(_with_a_real_port),
+    str, StringConstraints(pattern=r"^(127\.0\.0\.1|\[::1\]|localhost):[0-9]{1,5}$"), AfterValidator(_with_a_real_port)
 ]
 
 

@@ -16,13 +16,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from protos.plan.architecture import (
-    TENSOR_NAME,
-    Architecture,
-    ColumnsNetwork,
-    DenseNetwork,
-    network_tensors,
-)
+from protos.plan.architecture import TENSOR_NAME, Architecture, ColumnsNetwork, DenseNetwork, network_tensors
 from protos.plan.compatibility import agreed_sizes, missing_parts, why_impossible
 from protos.plan.concepts import Concept, columns_of
 from protos.plan.documents import COMPOSED, Document

@@ -66,11 +66,7 @@ class Exported:
     tolerance: float
 
 
-def export_model(
-    hospital: Hospital,
-    folder: Path,
-    run: str | None,
-) -> Exported:
+def export_model(hospital: Hospital, folder: Path, run: str | None) -> Exported:
     """Export the model of a run into a new or empty folder.
 
     Args:
@@ -182,14 +178,7 @@ def encoded(model: SavedModel, values: npt.NDArray[np.float64]) -> npt.NDArray[n
     contract = model.preprocessing.contract
     images = None if contract.image is None else in_window(values.astype(np.float32), contract.image)
     features = {} if contract.image is not None else features_of(contract, values)
-    table = Table(
-        contract=contract,
-        rows=len(values),
-        features=features,
-        target=None,
-        patients=None,
-        images=images,
-    )
+    table = Table(contract=contract, rows=len(values), features=features, target=None, patients=None, images=images)
     return model.encode(table)
 
 
