@@ -20,11 +20,7 @@ from protos.statistics.group_curves import MONTH
 from protos.statistics.printed_results import RESULTS_JSON, named, spoken
 
 Facts = Mapping[str, Any]  # JSON, whose keys are checked by tests
-_PAPERS: Final = {
-    "binomial": "logistic regression",
-    "gaussian": "linear regression",
-    "poisson": "Poisson regression",
-}
+_PAPERS: Final = {"binomial": "logistic regression", "gaussian": "linear regression", "poisson": "Poisson regression"}
 _INDENT: Final = "\u2003"  # a space that HTML keeps
 
 

@@ -83,11 +83,7 @@ def _put_together(
         revoked=membership.revoked,
         starts=partial(starting_values, Path(configuration.starting_files)),
     )
-    upkeep = SiteUpkeep(
-        log,
-        renew=membership.renew,
-        confirm=membership.confirm,
-    )
+    upkeep = SiteUpkeep(log, renew=membership.renew, confirm=membership.confirm)
     service = FederationService(engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep)
     fetch, most = membership.credentials, max((len(plan.sites) for plan in plans), default=1)
     servers = [federation_server(service, fetch, configuration.listen, sites=most)]

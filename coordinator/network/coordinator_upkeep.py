@@ -32,11 +32,7 @@ class SiteUpkeep:
     """Keeps the heads of all sites' audit logs, and answers requests for certificates."""
 
     def __init__(
-        self,
-        log: AuditLog,
-        *,
-        renew: Callable[[RenewalAsked], RenewalAnswered],
-        confirm: Callable[[str, str], None],
+        self, log: AuditLog, *, renew: Callable[[RenewalAsked], RenewalAnswered], confirm: Callable[[str, str], None]
     ) -> None:
         """Start without a stream.
 

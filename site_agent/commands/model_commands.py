@@ -60,11 +60,7 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
 @config_option
 @click.option("--output", required=True, type=PATH, help="New folder to which the command writes the model.")
 @run_option
-def export(
-    path: Path,
-    output: Path,
-    run_name: str | None,
-) -> None:
+def export(path: Path, output: Path, run_name: str | None) -> None:
     """Write a model to a folder in the format ONNX, with a description of its inputs.
 
     First, the command checks that model.onnx predicts the same as the model. This needs the optional packages

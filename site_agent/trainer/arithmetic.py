@@ -88,10 +88,7 @@ def _require_card() -> None:
             "Check the driver with nvidia-smi. Open the card to the service with the drop-in site-trainer-gpu.conf. Or "
             "set device: cpu under training in hospital.yaml."
         )
-    raise unfit(
-        what=f"hospital.yaml sets device: cuda under training, but {found}.",
-        remedy=remedy,
-    )
+    raise unfit(what=f"hospital.yaml sets device: cuda under training, but {found}.", remedy=remedy)
 
 
 def card_memory_error(error: Exception) -> UnavailableError | None:

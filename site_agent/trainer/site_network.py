@@ -207,12 +207,7 @@ def begin_training(
     )
     networks.check_batch(flat, batches.rows_in_each)
     procedure = build_procedure(method, flat, recipe)
-    local = LocalTraining(
-        procedure,
-        rows=rows.training,
-        batches=batches,
-        dropout_seed=seeds.own("dropout"),
-    )
+    local = LocalTraining(procedure, rows=rows.training, batches=batches, dropout_seed=seeds.own("dropout"))
     return SiteTraining(flat=flat, local=local, recipe=recipe, rows=rows)
 
 

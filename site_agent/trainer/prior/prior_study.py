@@ -46,13 +46,7 @@ from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import SavedStudy
 from site_agent.trainer.failures import MayNotSend, unfit
 from site_agent.trainer.prior.compared_columns import suspicions
-from site_agent.trainer.prior.concept_columns import (
-    Float64,
-    Mapped,
-    mapped_columns,
-    values_of,
-    without_rare,
-)
+from site_agent.trainer.prior.concept_columns import Float64, Mapped, mapped_columns, values_of, without_rare
 from site_agent.trainer.prior.site_sums import (
     Concentrated,
     FinalSums,
@@ -213,13 +207,7 @@ class PriorStudy(PlannedStudy):
         joint, errors = noisy_fit(private, found.terms, ridge)
         others, _ = noisy_fit(private, found.terms - own, ridge)
         return KnownByOthers(
-            standard=found.standard,
-            mapped=self.mapped,
-            joint=joint,
-            errors=errors,
-            others=others,
-            guard=None,
-            rounds=0,
+            standard=found.standard, mapped=self.mapped, joint=joint, errors=errors, others=others, guard=None, rounds=0
         )
 
     def _check_own(self, found: AnnouncedSums, path: tuple[Float64, ...]) -> None:

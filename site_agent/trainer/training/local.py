@@ -38,14 +38,7 @@ _EVALUATION_NUMBERS: Final = 1 << 24  # for a network of images, 64 MiB
 class LocalTraining:
     """Trains one method's procedure at one site."""
 
-    def __init__(
-        self,
-        procedure: Procedure,
-        *,
-        rows: Rows,
-        batches: Batches,
-        dropout_seed: int,
-    ) -> None:
+    def __init__(self, procedure: Procedure, *, rows: Rows, batches: Batches, dropout_seed: int) -> None:
         self._procedure, self._rows, self._batches = procedure, rows, batches
         self._device = procedure.evaluated().device
         self._dropout = self._first_draw(dropout_seed)
