@@ -155,7 +155,10 @@ def _files_of(folder: Path) -> list[Path | None]:
 
 
 def _require_permitted(hospital: Hospital, plan: Plan, by: str, log: AuditLog) -> None:
-    """Raise RefusedError, and write this to the audit log, if this site may not take part in the plan."""
+    """Print the review of this site's rows. Raises OperatorError if this site may not take part in the plan.
+
+    The audit log records what the policy refuses.
+    """
     from site_agent.desk.mapped_concepts import require_fitting
     from site_agent.gate.mishaps import OTHER_PLAN
     from site_agent.gate.permission import decide_plan
@@ -172,6 +175,9 @@ def _require_permitted(hospital: Hospital, plan: Plan, by: str, log: AuditLog) -
             remedy=OTHER_PLAN,
         )
     require_fitting(plan, find_contract(Path(hospital.data.contract)), hospital.site)
+    _print(rows := [*row_sections(hospital, plan)])
+    for error in filter(None, (section.error for section in rows)):
+        raise error
 
 
 def _approve(
@@ -280,7 +286,8 @@ def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...], *, is_checke
         )
     said = _said(hospital, approval, is_refused=bool(refused))
     none = Section("Changes since the last approval", ("No other plan of this study was ever approved here.",))
-    compared = [_since(plan, earlier) if earlier else none, *_beside_others(hospital, plan)]
+    compared = [_since(plan, earlier) if earlier else none, *row_sections(hospital, plan)]
+    compared += _beside_others(hospital, plan)
     return [*compared, Section("This hospital's own policy", tuple(sentences)), Section("Who decided", tuple(said))]
 
 
@@ -314,7 +321,7 @@ def _beside_others(hospital: Hospital, plan: Plan, together: Sequence[Plan] = ()
     allowed = approvals.allowed_beside(hospital.state_path, plan, hospital.policy.approvers)
     others = [*_others(hospital, plan), *together]
     found = compared_with_others(plan, others, allowed)
-    return [*row_sections(hospital, plan), *([] if found is None else [found])]
+    return [] if found is None else [found]
 
 
 def _others(hospital: Hospital, plan: Plan) -> list[Plan]:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from host.record_store import Store
 from protos.errors import DataError, OperatorError, explained
@@ -22,6 +22,9 @@ from site_agent.desk.analyses_in_words import void_analyses
 from site_agent.desk.plan_review import OCCASIONS, Section, counted, largest
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract import find_contract
+
+if TYPE_CHECKING:
+    from site_agent.trainer.data.tables import Table
 
 _ARE_NAMES: Final = ("study", "version", "question", "timing", "sites", "what is sent")
 _ARE_LISTED: Final = ("concepts", "columns", "analyses")
@@ -61,7 +64,7 @@ def compared_with_others(plan: Plan, others: Iterable[Plan], allowed: Iterable[s
 
 
 def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
-    """Yield a section on this site's rows: cut values, analyses that will be void, differences from earlier studies.
+    """Yield a section on this site's rows: cut values, unknown codes, void analyses, differences from earlier studies.
 
     Nothing is yielded if this user cannot read the contract.
     """
@@ -74,11 +77,13 @@ def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
     memory, contract = hospital.state_path / "models", find_contract(Path(hospital.data.contract))
     if not isinstance(plan, StatisticsPlan) or contract is None:
         return
-    sentences, wrong = list[str](), None
+    sentences, wrong = list[str](), list[OperatorError]()
     try:
         table = read_table(Path(hospital.data.table), contract, scratch=hospital.scratch_path)
         frame, (used, cell, patients) = statistics_rows(hospital, plan, table)
         sentences += cut_in_words(plan, used)
+        wrong += _faults(hospital, plan, table)
+        sentences += [f"{one.what} {one.remedy}" for one in wrong]
         if plan.privacy is None:
             sentences += void_analyses(plan, frame, hospital.site)
         found = list[Compared]()
@@ -97,9 +102,21 @@ def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
             sentences.append(f"The rows of this plan {differ}")
     except (OperatorError, OSError) as error:
         sentences.append(f"The rows of this plan could not be read and compared. {explained(error).what}")
-        wrong = error if isinstance(error, DataError) and not isinstance(error.__cause__, OSError) else None
+        wrong += [error] if isinstance(error, DataError) and not isinstance(error.__cause__, OSError) else []
     if sentences:
-        yield Section("This hospital's rows", tuple(sentences), error=wrong)
+        yield Section("This hospital's rows", tuple(sentences), error=next(iter(wrong), None))
+
+
+def _faults(hospital: Hospital, plan: StatisticsPlan, table: Table) -> Iterator[OperatorError]:
+    """Yield why this site must not take part with a table: codes without a meaning, and that nobody checked it."""
+    from site_agent.trainer.data.run_table import unchecked
+    from site_agent.trainer.prior.concept_columns import wrong_mapping
+    from site_agent.trainer.statistics.concept_frame import unmapped_in_words
+
+    if unmapped := " ".join(unmapped_in_words(plan, table, hospital.site)):
+        yield wrong_mapping(unmapped)
+    if error := unchecked(hospital, table):
+        yield error
 
 
 def _computable(other: Plan, plan: Plan) -> Iterator[str]:

@@ -147,14 +147,14 @@ def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> S
     """
     from site_agent.trainer.answered_values import remember
     from site_agent.trainer.data.run_table import table_digest, table_for_run
-    from site_agent.trainer.statistics.concept_frame import cut_in_words
+    from site_agent.trainer.statistics.concept_frame import cut_in_words, unmapped_in_words
     from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
     table, _ = table_for_run(hospital)
     frame, remembered = statistics_rows(hospital, plan, table)
     secret = site_secret(state / "models")
     study = StatisticsStudy(plan, frame, site=hospital.site, secret=secret, digest=table_digest(table))
-    study.cut = tuple(cut_in_words(plan, remembered[0]))
+    study.cut = *cut_in_words(plan, remembered[0]), *unmapped_in_words(plan, table, hospital.site)
     if plan.privacy is None:
         study.remember = partial(remember, state / "models", plan.run_name, *remembered)
     return study

@@ -90,7 +90,7 @@ async def column_of_one_site(folder: Path) -> bool:
 
 def with_concepts_that_are_nowhere() -> AbstractContextManager[None]:
     """A site that lacks a concept answers as if it had no value of it, and is counted for it."""
-    return patched(concept_columns, recording_column=lambda concept, recorded, _: recorded.get(concept.name))
+    return patched(concept_columns, _recording_column=lambda concept, recorded, _: recorded.get(concept.name))
 
 
 def concept_of_one_site(weakened: bool) -> bool:

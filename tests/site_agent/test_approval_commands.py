@@ -21,8 +21,11 @@ from host.record_store import StoreDamaged
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from site_agent.approvals import find_approval, keep_plan, why_not
+from site_agent.desk.examination.examine import examined
 from site_agent.gate.privacy_ledger import PrivacyLedger
+from site_agent.hospital import read_hospital
 from site_agent.site_cli import main
+from site_agent.trainer.data.run_table import TableCheck, keep_check
 from tests.entry_points import Terminal
 from tests.logged import lines_of
 from tests.pki.whole_site import SiteKeys
@@ -49,6 +52,11 @@ class Site(Terminal):
         data = {"table": "t.csv", "contract": "c.yaml", "split": {"seed": 0}}
         content = {"site": "a", "state": "state", "policy": WITHOUT_MASKS | rules, "data": data}
         (self.folder / "hospital.yaml").write_text(yaml.safe_dump(content))
+
+    def check(self) -> None:
+        """Record that a person accepts the table as it is."""
+        digest = examined(read_hospital(self.folder / "hospital.yaml")).digest
+        keep_check(self.folder / "state", TableCheck(digest=digest, warnings=(), by="A. Jones", at="2026-11-30"))
 
     def plan(self, **keys: Any) -> Plan:
         """Write plan.yaml."""
@@ -142,10 +150,34 @@ def test_a_review_over_a_table_with_errors_ends_as_one_that_does_not_fit(site: S
     columns = [{"name": "age", "role": "feature", "type": "numeric", "concept": "age"}, target]
     (site.folder / "c.yaml").write_text(yaml.safe_dump({"format": {"header": True}, "columns": columns}))
     (site.folder / "t.csv").write_text(f"age,died\n{age},0\n" + "61,1\n" * 9)
+    site.check()
 
     assert site("review") == status
     assert [one.count("column age: text") for one in (site.out, site.err)] == [status > 0] * 2
     assert "This plan is not permitted here" in site.out
+
+
+def test_a_table_that_was_not_checked_or_has_codes_that_a_plan_lacks_is_not_approved(site: Site) -> None:
+    """The run would end for all, or would lose these rows without a word. The contract can say that they are lost."""
+    plan = site.plan(**table_one_of({"name": "sex", "codes": ["F", "M"]}), smallest_cell=10)
+    sex = {"name": "sex", "role": "feature", "type": "categorical", "codes": ["F", "M", "X", "Y"], "concept": "sex"}
+    (site.folder / "t.csv").write_text("sex,died\n" + "F,0\nM,1\nX,1\n" * 20)
+
+    for meanings, is_checked in ((None, False), (None, True), (["F", "M", None, None], False)):
+        target = {"name": "died", "role": "target", "task": "binary", "positive": ["1"]}
+        columns = [sex | {"concept_codes": meanings}, target]
+        (site.folder / "c.yaml").write_text(yaml.safe_dump({"format": {"header": True}, "columns": columns}))
+        if is_checked:
+            site.check()
+        assert site("review") == 78
+        lost = (meanings is None) * "20 of 60 rows have a code of sex that sex in the plan lacks (X)"
+        assert (lost in site.out, "No person has checked this table" in site.out) == (True, not is_checked)
+        assert site("approve", "--by", "A. Jones", "--yes") == 78
+        assert find_approval(site.folder / "state", plan) is None
+
+    site.check()
+    assert (site("review"), site("approve", "--by", "A. Jones", "--yes")) == (0, 0)
+    assert "lacks" not in site.out
 
 
 @pytest.mark.parametrize("allowed", [10, 3])

@@ -71,10 +71,9 @@ def column_findings(table: Table, unread: Container[str | None]) -> Iterator[Fin
     coded = (one for one in table.contract.features if isinstance(one, CategoricalFeature))
     if named := [one.name for one in coded if one.concept is not None and one.concept_codes is None]:
         words = (
-            f"column {', '.join(named)}: without concept_codes only a code that the plan has by this name has a "
-            "meaning, and others are missing values; if the plan has other names, add concept_codes, such as "
-            "[female, male], in the order of codes"
+            f"column {', '.join(named)}: codes that the plan lacks, or has by other names, need concept_codes, such as"
         )
+        words += " [female, male, null], in the order of codes"
         yield Finding(level="note", key="concept-codes", words=words)
     target = table.contract.target
     if isinstance(target, MultiClassTarget) and table.target is not None:

@@ -73,10 +73,11 @@ def check_codes(codes: Sequence[str], *, fewest: int) -> None:
     check_distinct(codes, "these codes are the same (numbers compare by value)")
 
 
-def check_labels(labels: Sequence[str] | None, codes: Sequence[str]) -> None:
-    """Raise ValueError if a column does not have exactly one label for each code."""
+def check_labels(labels: Sequence[str | None] | None, codes: Sequence[str]) -> None:
+    """Raise ValueError if a column does not have exactly one label, or code of a concept, for each code."""
     if labels is not None and len(labels) != len(codes):
-        raise ValueError(f"labels name each code once, in the order of codes: {len(codes)}, not {len(labels)}")
+        words = "labels and concept_codes have one entry for each code, in the order of codes"
+        raise ValueError(f"{words}: {len(codes)}, not {len(labels)}")
 
 
 def check_distinct(names: Sequence[str], words: str) -> None:

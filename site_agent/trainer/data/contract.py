@@ -190,11 +190,13 @@ class MultiClassTarget(_Target):
     task: Literal["multi-class"]
     codes: tuple[Code, ...]
     labels: tuple[Words, ...] | None = None
+    concept_codes: tuple[Words | None, ...] | None = None
 
     @model_validator(mode="after")
     def _usable(self) -> MultiClassTarget:
         check_codes(self.codes, fewest=2)
         check_labels(self.labels, self.codes)
+        check_labels(self.concept_codes, self.codes)
         return self
 
     @property

@@ -41,17 +41,25 @@ def table_for_run(hospital: Hospital) -> tuple[Table, SplitRows | None]:
     rows = None if hospital.policy.tier == "statistics" else split_rows(table, hospital.data.split)
     if mistakes := [mistake.line for mistake in unusable_columns(table, rows)]:
         refuse(mistakes)
-    check = find_check(hospital.state_path, check_digest(table, hospital.data.split))
-    if check is None or (check.by is None and table.put_aside):
-        if hospital.data.unaccepted_warnings == "stop" or table.put_aside:
-            raise DataError(
-                what="No person has checked this table, with its contract and its split, as they are now.",
-                consequence="Nothing was trained and nothing was sent.",
-                remedy="Run `site-agent data check` and read its findings. If it lists warnings, correct the table or "
-                "accept them with `site-agent data accept`.",
-            )
-        structlog.get_logger().info("table_not_checked")
+    if error := unchecked(hospital, table):
+        raise error
     return table, rows
+
+
+def unchecked(hospital: Hospital, table: Table) -> DataError | None:
+    """Return why a run must not use a table: no person has checked it as it is now. Return None if a run may use it."""
+    check = find_check(hospital.state_path, check_digest(table, hospital.data.split))
+    if check is not None and not (check.by is None and table.put_aside):
+        return None
+    if hospital.data.unaccepted_warnings == "stop" or table.put_aside:
+        return DataError(
+            what="No person has checked this table, with its contract and its split, as they are now.",
+            consequence="Nothing was trained and nothing was sent.",
+            remedy="Run `site-agent data check` and read its findings. If it lists warnings, correct the table or "
+            "accept them with `site-agent data accept`.",
+        )
+    structlog.get_logger().info("table_not_checked")
+    return None
 
 
 def is_missing(feature: Feature, values: Numbers) -> npt.NDArray[np.bool_]:

@@ -111,16 +111,10 @@ Mapped: TypeAlias = MappedNumber | MappedCode | None  # None if the site does no
 def mapped_columns(concepts: Sequence[Concept], contract: Contract, site: str | None) -> tuple[Mapped, ...]:
     """Return for each of the plan's common columns the column of this site, or None.
 
-    `site` is None for a site that only receives, which may lack any concept.
-
-    Raises:
-        ConfigurationError: a concept that this site records is not mapped, is mapped twice, has a unit without a
-            conversion, or a column of another kind.
+    `site` is None for a site that only receives, which may lack any concept. Raises as `recording_columns`.
     """
-    recorded, found = recorded_concepts(contract, features_only=True), list[Mapped]()
-    for concept in concepts:
-        found += _mapped(concept, recording_column(concept, recorded, site))
-    return tuple(found)
+    recorded = recorded_concepts(contract, features_only=True)
+    return tuple(one for pair in recording_columns(concepts, recorded, site) for one in _mapped(*pair))
 
 
 def recorded_concepts(contract: Contract, *, features_only: bool = False) -> dict[str, Recorded]:
@@ -133,12 +127,28 @@ def recorded_concepts(contract: Contract, *, features_only: bool = False) -> dic
     return found
 
 
-def recording_column(concept: Concept, recorded: Mapping[str, Recorded], site: str | None) -> Recorded | None:
-    """Return the column that records a concept at this site, or None. `site` is as in mapped_columns.
+def recording_columns(
+    concepts: Sequence[Concept], recorded: Mapping[str, Recorded], site: str | None
+) -> list[tuple[Concept, Recorded | None]]:
+    """Return each concept with the column that records it, or None. `site` is as in mapped_columns.
 
     Raises:
-        ConfigurationError: there is none, or it is of another kind.
+        ConfigurationError: concepts that this site records are not mapped, have a unit without a conversion, or a
+            column of another kind. It names all of them.
     """
+    found, wrong = list[tuple[Concept, Recorded | None]](), list[str]()
+    for concept in concepts:
+        try:
+            found.append((concept, one := _recording_column(concept, recorded, site)))
+            _mapped(concept, one)
+        except ConfigurationError as error:
+            wrong.append(error.what)
+    if wrong:
+        raise wrong_mapping(" ".join(wrong))
+    return found
+
+
+def _recording_column(concept: Concept, recorded: Mapping[str, Recorded], site: str | None) -> Recorded | None:
     is_left_out = site is not None and concept.recorded_by is not None and site not in concept.recorded_by
     one = recorded.get(concept.name)
     if is_left_out or (site is None and one is None):
@@ -198,12 +208,9 @@ def meanings_of(concept: CodedConcept, one: Recorded) -> tuple[str | None, ...]:
 def _columns(columns: Iterable[object]) -> Iterator[Recorded]:
     for one in columns:
         match one:
-            case CategoricalFeature(concept=str(concept), codes=codes, concept_codes=means):
-                yield Recorded(name=one.name, concept=concept, codes=codes, concept_codes=means)
-            case BinaryTarget(concept=str(concept), classes=codes, concept_codes=means):
-                yield Recorded(name=one.name, concept=concept, codes=codes, concept_codes=means)
-            case MultiClassTarget(concept=str(concept), codes=codes):
-                yield Recorded(name=one.name, concept=concept, codes=codes)
+            case CategoricalFeature(codes=codes) | BinaryTarget(classes=codes) | MultiClassTarget(codes=codes):
+                if one.concept is not None:
+                    yield Recorded(name=one.name, concept=one.concept, codes=codes, concept_codes=one.concept_codes)
             case NumericFeature() | DateFeature() | RegressionTarget() | FollowUpColumn() if one.concept is not None:
                 yield Recorded(name=one.name, concept=one.concept, unit=one.unit)
 
@@ -273,13 +280,8 @@ def _share_few(values: Float64, others: Sequence[Float64], fewest: int) -> bool:
 
 def wrong_mapping(what: str) -> ConfigurationError:
     """Return the error about a contract that does not fit the plan's concepts."""
-    return unfit(
-        what=what,
-        remedy=(
-            "Correct the keys `concept`, `unit` or `concept_codes` in the contract, or ask for a new version of the "
-            "plan."
-        ),
-    )
+    remedy = "Correct `concept`, `unit` or `concept_codes` in the contract, or ask for a new version of the plan."
+    return unfit(what=what, remedy=remedy)
 
 
 class ConceptEncoding(Document):

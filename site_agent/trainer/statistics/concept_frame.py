@@ -11,7 +11,7 @@ of a split it is in. The rules:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, compress
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from site_agent.trainer.prior.concept_columns import (
     mapped_number,
     meanings_of,
     recorded_concepts,
-    recording_column,
+    recording_columns,
 )
 from site_agent.trainer.statistics.summed_rows import cells_of
 
@@ -71,22 +71,9 @@ def times_of(plan: StatisticsPlan) -> set[str]:
 
 
 def mapped_concepts(concepts: Sequence[Concept], contract: Contract, site: str) -> list[tuple[Concept, Recorded]]:
-    """Return each concept that this site records, with its column.
-
-    Raises:
-        ConfigurationError: a concept that this site records is not mapped, is mapped twice, has a unit without a
-            conversion, or a column of another kind.
-    """
-    recorded, found = recorded_concepts(contract), []
-    for concept in concepts:
-        if (one := recording_column(concept, recorded, site)) is None:
-            continue
-        if isinstance(concept, NumberConcept):
-            mapped_number(concept, one)
-        else:
-            meanings_of(concept, one)
-        found.append((concept, one))
-    return found
+    """Return each concept that this site records, with its column. Raises as `recording_columns`."""
+    pairs = recording_columns(concepts, recorded_concepts(contract), site)
+    return [(concept, one) for concept, one in pairs if one is not None]
 
 
 def used_values(plan: StatisticsPlan, table: Table, frame: Frame) -> dict[str, Values]:
@@ -131,6 +118,21 @@ def cut_in_words(plan: StatisticsPlan, used: Mapping[str, Values]) -> Iterator[s
             if cut := np.count_nonzero(~inside):
                 words = f"{cut} of {len(inside)} values of {concept.name} ({cut / len(inside):.1%}) are beyond"
                 yield f"{words} {concept.low:g} to {concept.high:g}, the plan's range, and count as its ends."
+
+
+def unmapped_in_words(plan: StatisticsPlan, table: Table, site: str) -> Iterator[str]:
+    """Yield for each column how many rows have codes that the plan lacks and the contract does not map to null."""
+    for concept, one in mapped_concepts(plan.concepts, table.contract, site):
+        if isinstance(concept, NumberConcept) or one.concept_codes:
+            continue
+        own = one.own(table)
+        lost = {code: (own == k).sum() for k, code in enumerate(one.codes or ()) if code not in concept.codes}
+        if rows := sum(lost.values()):
+            codes = ", ".join(compress(lost, lost.values()))
+            words = (
+                f"{rows} of {len(own)} rows have a code of {one.name} that {concept.name} in the plan lacks ({codes})"
+            )
+            yield f"{words}, and count as missing. If this is right, map the code to null with `concept_codes`."
 
 
 def _values(concept: Concept, one: Recorded, own: Float64) -> Float64:

@@ -50,7 +50,10 @@ NUMBER = "{name: a, role: feature, type: numeric}"
         ((NUMBER, "{name: y, role: target, task: regression, positive: [1]}"), "unknown key"),
         (("{name: a, role: feature, type: binary, codes: [1]}", TARGET), "exactly two codes"),
         (("{name: a, role: feature, type: ordinal, codes: [1, 2], encoding: one-hot}", TARGET), "keeps its order"),
-        (("{name: a, role: feature, type: categorical, codes: [1, 2], labels: [x]}", TARGET), "labels name each code"),
+        (
+            ("{name: a, role: feature, type: categorical, codes: [1, 2], labels: [x]}", TARGET),
+            "labels and concept_codes have one entry",
+        ),
         (("{name: a, role: feature, type: date}", TARGET), "either since or until"),
         (("{name: a, role: feature, type: date, since: a}", TARGET), "name another date column"),
         (("{name: a, role: feature, type: date, pattern: '%Y', since: '2020-01-01'}", TARGET), "a pattern has"),
