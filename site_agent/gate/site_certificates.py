@@ -197,8 +197,11 @@ def _failed(answer: Answer) -> OperatorError:
 
 
 def _unreached(address: str, status: str) -> UnavailableError:
+    told = f"cannot be reached ({status})"
+    if status == "resource_exhausted":
+        told = "answers one network address only so often, and many programs here asked at once"
     return UnavailableError(
-        what=f"The enrolment port {address} cannot be reached ({status}).",
+        what=f"The enrolment port {address} {told}.",
         consequence="This site only tried to connect, and sent no data. The site's invitation or certificate is still "
         "valid.",
         remedy=remedy_of(status),

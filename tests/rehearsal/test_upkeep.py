@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from coordinator.network.enrolment_calls import Membership
+from coordinator.network.pace import RateLimit
 from coordinator.network.service import enrolment_server
 from coordinator.storage.history import store_path
 from deploy.quickstart.ports import free_port
@@ -27,6 +29,7 @@ from protos.wire.messages import PROTOCOL_VERSION, CoordinatorMessage, Farewell,
 from protos.wire.upkeep_messages import LogHeads, RenewalAnswered, RenewalAsked, Upkeep
 from site_agent.gate.site_certificates import SiteCertificates, install_renewed, renewal_of
 from site_agent.gate.site_upkeep import SiteUpkeep
+from site_agent.service.enrolling import POLL_SECONDS
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, as_channel, calling, serving, utc_now
 from tests.rehearsal.gates import nothing
@@ -286,3 +289,10 @@ def test_the_enrolment_port_answers_a_stranger_only_so_often(tmp_path: Path) -> 
     assert set(answered[:30]) == {grpc.StatusCode.OK}
     assert grpc.StatusCode.RESOURCE_EXHAUSTED in answered
     assert set(answered) == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+
+
+def test_six_hospitals_of_one_computer_that_wait_for_approval_are_always_answered() -> None:
+    """A small study on one computer does not reach the limit, however long its office takes to approve."""
+    limit, waits = RateLimit(), itertools.chain([0.0], POLL_SECONDS, itertools.repeat(POLL_SECONDS[-1], 999))
+
+    assert all(limit.allows("localhost", time) for time in itertools.accumulate(waits) for _ in range(6))
