@@ -22,6 +22,7 @@ PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#806600", "#7a3e9
 DASHES: Final = ("-", "--", ":", "-.", (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
 GREY: Final = "#57606a"
 INCHES: Final = 1 / 96
+WIDTH: Final = 432  # pixels; letters have 13, and 11 on a telephone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class Axis:
 
 def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
     """Return a plot with lines and points as an HTML image. `about` describes it. The last series is on top."""
-    figure = Figure(figsize=(460 * INCHES, 380 * INCHES), layout="constrained")
+    figure = Figure(figsize=(WIDTH * INCHES, 400 * INCHES), layout="constrained")
     axes = figure.add_subplot(xlabel=x.label, ylabel=y.label)
     for one in series:
         colour = GREY if one.kind == "reference" else PALETTE[0]
@@ -55,7 +56,7 @@ def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
     axes.set_ylim(y.low, y.high)
     axes.grid(color="#d0d7de", linewidth=0.5)
     if any(one.label for one in series):
-        figure.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=8)
+        figure.legend(loc="outside lower left", frameon=False)
     return image(about, figure)
 
 

@@ -12,10 +12,9 @@ from typing import Any, Final
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from host.plots import DASHES, GREY, INCHES, PALETTE, image
+from host.plots import DASHES, GREY, INCHES, PALETTE, WIDTH, image
 
 Records = Sequence[Mapping[str, Any]]
-_WIDTH: Final = 432  # pixels; letters have 13
 _OWN: Final = PALETTE[1]
 _WIDEST: Final = 100.0  # a ratio beyond it is at the edge of the plot
 _LINE: Final = 18  # pixels
@@ -34,7 +33,7 @@ def forest(about: str, label: str, pooled: Records, own: Mapping[str, Mapping[st
     names = ["\n".join(wrap(one["label"], 30)) for one in pooled]
     above = _LINE * max(name.count("\n") + 1 for name in names) + 8  # pixels, as all heights here
     pitch = above + 20
-    figure = Figure(figsize=(_WIDTH * INCHES, (80 + pitch * len(pooled)) * INCHES), layout="constrained")
+    figure = Figure(figsize=(WIDTH * INCHES, (80 + pitch * len(pooled)) * INCHES), layout="constrained")
     axes = figure.add_subplot(xlabel=label)
     for place, (one, name) in enumerate(zip(pooled, names, strict=True)):
         at, mine = place * pitch, own.get(one["term"])
@@ -86,7 +85,7 @@ def survival(about: str, label: str, groups: Records, *, is_monthly: bool) -> st
     """
     names = [wrap(one["group"], 36) for one in groups]
     deep = sum(len(name) + 1.25 for name in names)
-    figure = Figure(figsize=(_WIDTH * INCHES, (320 + _LINE * (deep + 1)) * INCHES), layout="constrained")
+    figure = Figure(figsize=(WIDTH * INCHES, (320 + _LINE * (deep + 1)) * INCHES), layout="constrained")
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[290, _LINE * (deep + 1)])
     grid = max((one["times"] for one in groups), key=len) or [0.0, 1.0]
     end, at = grid[-1], 0.0

@@ -55,6 +55,9 @@ def statistics_page(results: Facts, own: Mapping[str, Facts] | None = None, told
     sections.append(Section(heading="Versions and digests", parts=[_versions(results)]))
     words = f"{len(results['sites'])} hospitals together. Each sent masked sums, and nobody saw those of one hospital."
     opening = [paragraph(f"These numbers are of {words}")]
+    lacking = "a value in a column of the models, curves or groups, an exposure above 0, or an outcome"
+    counts = sorted({one.get("rows that take no part", 0) for one in results["analyses"]} - {0})  # usually one
+    opening += [paragraph(f"{count:,} further rows take no part: they lack {lacking}.", "soft") for count in counts]
     if mine:
         words = "This page also has estimates of this hospital alone. No other hospital and no coordinator has them."
         opening.append(paragraph(words, "lead"))
@@ -83,9 +86,6 @@ def _analysis(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[s
             yield from _curve(one, own, drawings)
         case _:
             yield from _model(one, own, drawings)
-    if missing := one.get("rows that take no part"):
-        lacking = "a value in a column of the models, curves or groups, an exposure above 0, or an outcome"
-        yield paragraph(f"{missing:,} further rows take no part in any analysis: they lack {lacking}.", "soft")
 
 
 def _table_one(one: Facts, own: Facts) -> Iterator[str]:
@@ -123,6 +123,7 @@ def _rows_of(one: Facts, name: str) -> Iterator[list[Any]]:
         yield [name, f"{what}: mean (SD)", *map(_mean, records)]
         if widths := [record["resolution"] for record in records if record.get("quartiles")]:
             label = f"{_INDENT}median [quartiles] ± {_short(min(widths) / 2)}"
+            label += ", or exact for whole numbers" * any(record.get("exact if whole") for record in records)
             yield [name, label, *(_quartiles(record, min(widths)) for record in records)]
     else:
         yield [name, f"{name}: n (%)", *("" for _ in records)]

@@ -74,7 +74,10 @@ def check(path: Path) -> None:
     from coordinator.commands.status_lines import line_of_a_round
 
     configuration = read_configuration(path)
-    for plan in read_plans(configuration):
+    plans = read_plans(configuration)
+    if not plans:
+        click.echo(f"The keys of {path.name} are right. It names no plan under `plans`, so no plan was checked.")
+    for plan in plans:
         manifest = manifest_of(plan)
         click.echo(f"{plan.study} version {plan.version}: {plan.method_name}, {plan.rounds} rounds")
         click.echo(f"  plan      {plan.digest.hex()}")

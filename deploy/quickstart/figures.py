@@ -10,6 +10,7 @@ from typing import Any, Final
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
+from protos.statistics.printed_results import named
 from quickstart.federation import Rehearsal
 
 BEST_LOCAL: Final = "best-local"
@@ -117,11 +118,11 @@ def odds_ratios(rehearsal: Rehearsal, site: str) -> dict[str, dict[str, list[flo
     (result,) = json.loads((folder / "results.json").read_text())["analyses"]
     alone = json.loads((folder / "own.json").read_text())["estimates"][result["name"]]
     return {
-        term["term"]: {
+        term["label"]: {
             kind: [math.exp(one[end]) for end in ("estimate", "low", "high")]
             for kind, one in (("all", term), (site, alone[term["term"]]))
         }
-        for term in result["terms"]
+        for term in named(result["terms"])
     }
 
 
@@ -138,7 +139,7 @@ def odds_table(found: dict[str, dict[str, list[float]]], site: str) -> Table:
     for term, one in found.items():
         widths = [math.log(high / low) for _, low, high in (one["all"], one[site])]
         cells = ["{:.2f} [{:.2f}, {:.2f}]".format(*one[kind]) for kind in ("all", site)]
-        table.add_row(term, *cells, f"{widths[1] / widths[0]:.1f} times")
+        table.add_row(term, *cells, f"{widths[1] / widths[0]:.1f}×")
     return table
 
 

@@ -34,12 +34,7 @@ from protos.plan.analyses import (
     Unanswerable,
 )
 from protos.plan.concepts import Concept
-from protos.statistics.between_sites import (
-    FEWEST_ESTIMATES,
-    FIRST_SUMS,
-    OwnEstimate,
-    between_sites,
-)
+from protos.statistics.between_sites import FEWEST_ESTIMATES, FIRST_SUMS, OwnEstimate, between_sites
 from protos.statistics.binned_values import beside_commonest
 from protos.statistics.design import Design, Standardised, in_words, spline_column
 from protos.statistics.distributions import TWO_SIDED, chi_squared_test, limit_of_t, p_of_chi_squared, p_of_f, ratio_of

@@ -70,11 +70,12 @@ def spoken(name: str, terms: Results = ()) -> str:
 
 
 def named(terms: Results) -> list[Row]:
-    """Return terms with a `label` of what each compares: "sex: male, against female". A reference is named once."""
-    main = [one for one in terms if one.get("scale") and spoken(one["term"], terms) == spoken(one["term"])]
-    told = {one["term"].partition("=")[0]: one for one in reversed(main)}.values()
-    scales = (f", {one['scale']}" if one in told else "" for one in terms)
-    return [{**one, "label": spoken(one["term"], terms) + more} for one, more in zip(terms, scales, strict=True)]
+    """Return terms with a `label` of what each compares: "sex: male, against female"."""
+    labels = [spoken(one["term"], terms) for one in terms]
+    return [
+        {**one, "label": f"{label}, {one['scale']}" if one.get("scale") and label == spoken(one["term"]) else label}
+        for one, label in zip(terms, labels, strict=True)
+    ]
 
 
 def _of_model(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

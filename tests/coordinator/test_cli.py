@@ -57,6 +57,9 @@ def test_check_shows_the_price_of_a_private_plan_and_what_privacy_changes(coordi
     assert coordinator("check", "--config", folder / "coordinator.yaml") == 0
     words = ("epsilon 1, delta 1e-05 for each patient over all 10 rounds", "stays at the site")
     assert all(word.lower() in coordinator.out.lower() for word in words)
+    write(folder, COORDINATOR | {"plans": []})
+    assert coordinator("check", "--config", folder / "coordinator.yaml") == 0
+    assert "no plan was checked" in coordinator.out
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 import statsmodels.api as statsmodels
 from rich.console import Console
 
+from protos.statistics.printed_results import named
 from quickstart.federation import Rehearsal
 from quickstart.figures import collect, odds_ratios, odds_table, sentences_of, table_of
 from quickstart.hospitals import UCI_HOSPITALS, HospitalData
@@ -66,15 +67,20 @@ def test_readme_shows_the_odds_ratios_of_the_pooled_table(tmp_path: Path) -> Non
     places = {0: "age", 1: "sex=male", 8: "exercise-angina=1", 9: "st-depression", 13: "ill"}
     files = {site: ROOT / f"deploy/data/uci-heart/{site}.data" for site in UCI_HOSPITALS}
     tables = {site: pd.read_csv(file, header=None, na_values="?").assign(site=site) for site, file in files.items()}
-    terms = ["age", "sex=male", "exercise-angina=1", "st-depression"]
+    scales = {"age": "per unit (years)", "sex=male": "against female", "exercise-angina=1": "against 0",
+              "st-depression": "per unit (mm)"}  # fmt: skip
+    terms, printed = [*scales], named([{"term": term, "scale": scale} for term, scale in scales.items()])
     fits = {}
     for kind, table in (("all", pd.concat(tables.values())), ("va", tables["va"])):
         rows = table.rename(columns=places)[[*terms, "ill", "site"]].dropna()
         design = pd.concat([rows[terms], pd.get_dummies(rows["site"], dtype=float)], axis=1)
         fits[kind] = statsmodels.Logit((rows["ill"] > 0).astype(float), design).fit(disp=0)
     found = {
-        term: {kind: [math.exp(fit.params[term]), *np.exp(fit.conf_int().loc[term])] for kind, fit in fits.items()}
-        for term in terms
+        one["label"]: {
+            kind: [math.exp(fit.params[one["term"]]), *np.exp(fit.conf_int().loc[one["term"]])]
+            for kind, fit in fits.items()
+        }
+        for one in printed
     }
     screen = StringIO()
     Console(width=80, file=screen).print(odds_table(found, "va"))
@@ -88,17 +94,17 @@ def test_readme_shows_the_odds_ratios_of_the_pooled_table(tmp_path: Path) -> Non
         term: {
             kind: dict(zip(("estimate", "low", "high"), map(math.log, one), strict=True)) for kind, one in of.items()
         }
-        for term, of in found.items()
+        for term, of in zip(terms, found.values(), strict=True)
     }
-    result = {"name": "odds-ratios", "terms": [{"term": term, **of["all"]} for term, of in logs.items()]}
+    result = {"name": "odds-ratios", "terms": [one | logs[one["term"]]["all"] for one in printed]}
     (folder / "results.json").write_text(json.dumps({"analyses": [result]}))
     (folder / "own.json").write_text(
         json.dumps({"estimates": {"odds-ratios": {term: of["va"] for term, of in logs.items()}}})
     )
     rehearsal = Rehearsal(folder=tmp_path, hospitals=[], methods=(), rounds=2, seed=0, is_masked=True)
     read = odds_ratios(rehearsal, "va")
-    assert [*read] == terms
-    np.testing.assert_allclose([read[term]["va"] for term in terms], [found[term]["va"] for term in terms], rtol=1e-12)
+    assert [*read] == [*found]
+    np.testing.assert_allclose([one["va"] for one in read.values()], [one["va"] for one in found.values()], rtol=1e-12)
 
 
 @pytest.mark.parametrize(

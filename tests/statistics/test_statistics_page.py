@@ -16,8 +16,9 @@ from matplotlib.text import Text
 from statsmodels.api import Logit, add_constant
 
 import host
-from host import statistics_drawings
+from host import plots, statistics_drawings
 from host import statistics_page as made
+from host.plots import Axis, Series
 from host.statistics_page import statistics_page
 from protos.plan.analyses import Cox, Curve, Regression, Unanswerable
 from protos.statistics.cox import CoxArithmetic
@@ -78,6 +79,8 @@ def test_every_estimate_is_on_the_page(table: SurvivalTable) -> None:
     assert page.count('<img class="plot"') == 2
     assert "61.2 (9.50)" in page
     assert "61.0 [55.0, 68.5]" in page
+    left_out = [{**one, "rows that take no part": 1234} for one in results["analyses"]]
+    assert statistics_page({**results, "analyses": left_out}).count("1,234 further rows") == 1
     assert "2 (66.7)" in page
     assert "age follows from the other columns." in page
     assert "ab" * 32 in page
@@ -132,13 +135,16 @@ def test_numbers_at_risk_stand_where_they_are_known(monkeypatch: pytest.MonkeyPa
 
 def test_a_telephone_shows_all_letters_of_a_plot(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 390 pixels each letter has 11, and the longest names are in the plot, between its edges."""
-    monkeypatch.setattr(statistics_drawings, "image", lambda _, figure: figure)
-    name = "stage: " + "Advanced III-B " * 5
+    for one in (plots, statistics_drawings):
+        monkeypatch.setattr(one, "image", lambda _, figure: figure)
+    name, axis = "stage: " + "Advanced III-B " * 5, Axis(label="share that had the outcome", low=0.0, high=1.0)
+    legend = [Series(label=words, xs=[0], ys=[0]) for words in ("perfect", "groups of about equal size")]
     groups = [one | {"group": name} for one in _results(LUNG)[0]["analyses"][1]["groups"]]
     terms = [{"term": "a", "label": name, "low": 1e-3, "value": 1.0, "high": 1e3, "text": "0.988 (0.954 to 1.024)"}]
     for drawn in (
         statistics_drawings.survival("", "days", groups, is_monthly=True),
         statistics_drawings.forest("", "odds ratio", terms * 3, {"a": terms[0]}, is_ratio=True),
+        plots.plot("", axis, axis, legend),
     ):
         drawn.draw_without_rendering()
         letters = min(one.get_fontsize() for one in drawn.findobj(Text) if one.get_text())
@@ -148,12 +154,12 @@ def test_a_telephone_shows_all_letters_of_a_plot(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_term_is_named_as_a_clinician_would() -> None:
-    """A reference is named once, beside the first code, whatever the sequence; a colon in a code divides no product."""
+    """Each code has its reference beside it; a colon in a code divides no product."""
     scales = {"age:sex=male": "per unit, against female", "age": "per unit", "sex=male": "against female",
               "stage=II": "against I", "stage=at: III": "against I", "her2=c:pos": "against c", "age'": ""}  # fmt: skip
     assert [one["label"] for one in named([{"term": name, "scale": scale} for name, scale in scales.items()])] == [
         "age × sex: male", "age, per unit", "sex: male, against female", "stage: II, against I",
-        "stage: at: III", "her2: c:pos, against c", "age'",
+        "stage: at: III, against I", "her2: c:pos, against c", "age'",
     ]  # fmt: skip
 
 
