@@ -155,10 +155,7 @@ def _files_of(folder: Path) -> list[Path | None]:
 
 
 def _require_permitted(hospital: Hospital, plan: Plan, by: str, log: AuditLog) -> None:
-    """Print the review of this site's rows. Raises OperatorError if this site may not take part in the plan.
-
-    The audit log records what the policy refuses.
-    """
+    """Print the review of this site's rows. Raises OperatorError, and logs a refusal, if this site must not join."""
     from site_agent.desk.mapped_concepts import require_fitting
     from site_agent.gate.mishaps import OTHER_PLAN
     from site_agent.gate.permission import decide_plan

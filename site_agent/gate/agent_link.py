@@ -14,22 +14,11 @@ from datetime import UTC, datetime
 from typing import Final
 
 from protos.errors import OperatorError, explained
-from protos.wire.codec import (
-    decode_coordinator_message,
-    encode_site_message,
-    site_chunk_header,
-    taken_apart,
-)
+from protos.wire.codec import decode_coordinator_message, encode_site_message, site_chunk_header, taken_apart
 from protos.wire.messages import Chunk, CoordinatorMessage, MalformedMessage, Refusal, SiteMessage
 from protos.wire.upkeep_messages import Upkeep
 from site_agent.framed_messages import FramedSocket
-from site_agent.gate.mishaps import (
-    agent_gone,
-    agent_misbehaved,
-    of_certificate,
-    reads_nothing,
-    stream_ended,
-)
+from site_agent.gate.mishaps import agent_gone, agent_misbehaved, of_certificate, reads_nothing, stream_ended
 from site_agent.gate_socket import (
     CREDITS_AT_ONCE,
     FRAMING,

@@ -197,13 +197,7 @@ class Builder:
         self._fixed_point = FixedPoint(plan.masking.clipping_range, len(plan.sites))
 
     def build(
-        self,
-        position: bytes,
-        exchange: Exchange,
-        payload: memoryview,
-        *,
-        rows: int,
-        noise: Noise | None = None,
+        self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int, noise: Noise | None = None
     ) -> Contribution:
         """Check the trainer's reply, and return it as a contribution in encoded form.
 

@@ -41,13 +41,7 @@ from site_agent.gate.permission import GateRefusal
 from site_agent.gate.run_admission import Admission, Turns
 from site_agent.gate.site_rounds import Built, Concluded, Outgoing, Rounds, Surroundings
 from site_agent.gate.site_upkeep import SiteUpkeep
-from site_agent.gate.waiting import (
-    APPROVAL_POLL_SECONDS,
-    CONSENT_POLL_SECONDS,
-    Repetitions,
-    await_approval,
-    watch,
-)
+from site_agent.gate.waiting import APPROVAL_POLL_SECONDS, CONSENT_POLL_SECONDS, Repetitions, await_approval, watch
 from site_agent.hospital import Hospital
 from site_agent.site_standing import Standing
 from site_agent.trainer_socket import Conclude, Failed, GateEnd, Prepare, Train

@@ -25,18 +25,7 @@ from protos.wire.messages import MalformedMessage
 from protos.wire.upkeep_messages import RenewalAnswered, RenewalAsked
 from site_agent.framed_messages import packed
 from site_agent.gate.mishaps import agent_misbehaved, of_certificate, remedy_of
-from site_agent.gate_socket import (
-    Answer,
-    Call,
-    Called,
-    Install,
-    Look,
-    Make,
-    Order,
-    Requested,
-    Shown,
-    Unable,
-)
+from site_agent.gate_socket import Answer, Call, Called, Install, Look, Make, Order, Requested, Shown, Unable
 
 _BELONGS: Final = "federation_joined"
 
@@ -121,14 +110,7 @@ class SiteCertificates:
         return bytes(answer.payload)
 
     async def install(
-        self,
-        key: str,
-        chain: bytes,
-        root: bytes,
-        *,
-        site: str,
-        federation: str,
-        addresses: tuple[str, str] = ("", ""),
+        self, key: str, chain: bytes, root: bytes, *, site: str, federation: str, addresses: tuple[str, str] = ("", "")
     ) -> None:
         """Let the agent start to use a new certificate, after the gate has verified and recorded it."""
         self._belong(federation, root)
