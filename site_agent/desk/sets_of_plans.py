@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from host.record_store import Store
 from protos.errors import DataError, OperatorError, explained
@@ -22,9 +22,6 @@ from site_agent.desk.analyses_in_words import void_analyses
 from site_agent.desk.plan_review import OCCASIONS, Section, counted, largest
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract import find_contract
-
-if TYPE_CHECKING:
-    from site_agent.trainer.data.tables import Table
 
 _ARE_NAMES: Final = ("study", "version", "question", "timing", "sites", "what is sent")
 _ARE_LISTED: Final = ("concepts", "columns", "analyses")
@@ -69,7 +66,7 @@ def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
     Nothing is yielded if this user cannot read the contract.
     """
     from site_agent.trainer.answered_values import Compared, compared, digests_of, in_words
-    from site_agent.trainer.before_rounds import statistics_rows
+    from site_agent.trainer.before_rounds import faults, statistics_rows
     from site_agent.trainer.data.tables import read_table
     from site_agent.trainer.disk import RECORDS
     from site_agent.trainer.statistics.concept_frame import cut_in_words
@@ -82,7 +79,7 @@ def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
         table = read_table(Path(hospital.data.table), contract, scratch=hospital.scratch_path)
         frame, (used, cell, patients) = statistics_rows(hospital, plan, table)
         sentences += cut_in_words(plan, used)
-        wrong += _faults(hospital, plan, table)
+        wrong += faults(hospital, plan, table)
         sentences += [f"{one.what} {one.remedy}" for one in wrong]
         if plan.privacy is None:
             sentences += void_analyses(plan, frame, hospital.site)
@@ -105,18 +102,6 @@ def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
         wrong += [error] if isinstance(error, DataError) and not isinstance(error.__cause__, OSError) else []
     if sentences:
         yield Section("This hospital's rows", tuple(sentences), error=next(iter(wrong), None))
-
-
-def _faults(hospital: Hospital, plan: StatisticsPlan, table: Table) -> Iterator[OperatorError]:
-    """Yield why this site must not take part with a table: codes without a meaning, and that nobody checked it."""
-    from site_agent.trainer.data.run_table import unchecked
-    from site_agent.trainer.prior.concept_columns import wrong_mapping
-    from site_agent.trainer.statistics.concept_frame import unmapped_in_words
-
-    if unmapped := " ".join(unmapped_in_words(plan, table, hospital.site)):
-        yield wrong_mapping(unmapped)
-    if error := unchecked(hospital, table):
-        yield error
 
 
 def _computable(other: Plan, plan: Plan) -> Iterator[str]:

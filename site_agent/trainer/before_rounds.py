@@ -6,11 +6,13 @@ Libraries are loaded inside the functions, so an idle trainer uses no memory for
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from host.starting_files import starting_values
+from protos.errors import OperatorError
 from protos.plan.concepts import columns_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
@@ -170,6 +172,18 @@ def statistics_rows(
     frame = concept_frame(plan, table, hospital.site, cell)
     patients = None if table.patients is None else [*table.patients, *(f"left {one}" for one in range(frame.left_out))]
     return frame, (used_values(plan, table, frame), cell, patients)
+
+
+def faults(hospital: Hospital, plan: StatisticsPlan, table: Table) -> Iterator[OperatorError]:
+    """Yield why a run should not use a table: codes that the plan lacks, and that nobody checked it."""
+    from site_agent.trainer.data.run_table import unchecked
+    from site_agent.trainer.prior.concept_columns import wrong_mapping
+    from site_agent.trainer.statistics.concept_frame import unmapped_in_words
+
+    if unmapped := " ".join(unmapped_in_words(plan, table, hospital.site)):
+        yield wrong_mapping(unmapped)
+    if error := unchecked(hospital, table):
+        yield error
 
 
 def _rows_of(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
