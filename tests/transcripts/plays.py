@@ -16,37 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, assert_never
 
-from coordinator.rounds.phases import (
-    Acknowledged,
-    Advertised,
-    Agreeing,
-    CloseRound,
-    Collecting,
-    Completed,
-    Declined,
-    Effect,
-    EndRun,
-    Event,
-    Finishing,
-    FoundWrong,
-    Gathering,
-    Interrupted,
-    Joined,
-    Left,
-    OfferRound,
-    OpenKeySession,
-    Over,
-    SealKeySession,
-    SendResult,
-    SendRoster,
-    State,
-    Terms,
-    TimePassed,
-    TookResult,
-    VoidRound,
-    WasStopped,
-    WentBack,
-)
+from coordinator.rounds import phases
 from coordinator.rounds.round import advance
 from protos.plan.schedules import Timing
 from protos.wire.messages import SiteReason
@@ -54,7 +24,7 @@ from protos.wire.messages import SiteReason
 CONTRIBUTE, GRACE = 50.0, 10.0
 
 
-def terms(**changes: object) -> Terms:
+def terms(**changes: object) -> phases.Terms:
     """Three sites and two rounds in the clear."""
     standard: dict[str, object] = {
         "sites": frozenset({"a", "b", "c"}),
@@ -64,28 +34,28 @@ def terms(**changes: object) -> Terms:
         "is_masked": False,
         "deadlines": Timing(contribute_seconds=CONTRIBUTE, grace_seconds=GRACE),
     }
-    return Terms(**standard | changes)  # type: ignore[arg-type]  # a table of fields, checked by the record
+    return phases.Terms(**standard | changes)  # type: ignore[arg-type]  # a table of fields, checked by the record
 
 
-def play(rules: Terms, script: str) -> None:
+def play(rules: phases.Terms, script: str) -> None:
     """Act out a script and compare every line that the machine answers."""
     expected = [line.strip() for line in script.strip().splitlines() if line.strip()]
     assert "\n".join(acted(rules, expected)) == "\n".join(expected)
 
 
-def acted(rules: Terms, script: list[str]) -> list[str]:
+def acted(rules: phases.Terms, script: list[str]) -> list[str]:
     """Return the script with what the machine answers to its events.
 
     A line of several events, `a, b, c join`, stands for one after the other, and shows the effects of all and the last
     state.
     """
-    state: State = Gathering()
+    state: phases.State = phases.Gathering()
     found: list[str] = []
     for line in script:
         if not line[0].isdigit():
             continue
         time, _, words = line.partition(">")
-        effects: list[Effect] = []
+        effects: list[phases.Effect] = []
         count, _, rest = words.strip().partition(" ")
         if count == "past":
             number, attempt = map(int, rest.split("."))
@@ -100,10 +70,10 @@ def acted(rules: Terms, script: list[str]) -> list[str]:
     return found
 
 
-_SIMPLE: Final[dict[str, Event]] = {
-    "somebody stops": WasStopped(),
-    "time passes": TimePassed(),
-    "sums do not add up": FoundWrong(),
+_SIMPLE: Final[dict[str, phases.Event]] = {
+    "somebody stops": phases.WasStopped(),
+    "time passes": phases.TimePassed(),
+    "sums do not add up": phases.FoundWrong(),
 }
 _DECLINES: Final = {
     "declines": SiteReason.NETWORK_DIFFERS,
@@ -112,76 +82,76 @@ _DECLINES: Final = {
 }
 
 
-def _events(words: str) -> list[Event]:
+def _events(words: str) -> list[phases.Event]:
     """`a, b joins`, `a joins 3`, `sums do not add up`, `time passes`."""
     if words in _SIMPLE:
         return [_SIMPLE[words]]
     if words.startswith("back to "):
-        return [WentBack(*map(int, words.removeprefix("back to ").split(".")))]
+        return [phases.WentBack(*map(int, words.removeprefix("back to ").split(".")))]
     *others, last = words.split(", ")
     name, verb, *arguments = last.split()
     return [_event(site, verb, arguments) for site in (*others, name)]
 
 
-def _event(site: str, verb: str, arguments: list[str]) -> Event:
+def _event(site: str, verb: str, arguments: list[str]) -> phases.Event:
     match verb:
         case "joins":
-            return Joined(site, int((arguments or ["0"])[0]), is_current="reset" not in arguments)
+            return phases.Joined(site, int((arguments or ["0"])[0]), is_current="reset" not in arguments)
         case "leaves":
-            return Left(site)
+            return phases.Left(site)
         case "advertises":
-            return Advertised(site, int(arguments[0]))
+            return phases.Advertised(site, int(arguments[0]))
         case "acknowledges":
-            return Acknowledged(site, int(arguments[0]))
+            return phases.Acknowledged(site, int(arguments[0]))
         case "completes":
-            return Completed(site)
+            return phases.Completed(site)
         case "finishes":
-            return TookResult(site)
+            return phases.TookResult(site)
         case _:
-            return Declined(site, _DECLINES[verb])
+            return phases.Declined(site, _DECLINES[verb])
 
 
-def tell(effect: Effect) -> str:
+def tell(effect: phases.Effect) -> str:
     """An effect in words."""
     match effect:
-        case OpenKeySession(key_session=key_session):
+        case phases.OpenKeySession(key_session=key_session):
             return f"open key session {key_session}"
-        case SendRoster(key_session=key_session):
+        case phases.SendRoster(key_session=key_session):
             return f"roster {key_session}"
-        case SealKeySession(key_session=key_session):
+        case phases.SealKeySession(key_session=key_session):
             return f"seal {key_session}"
-        case OfferRound(sites=sites, round=number, attempt=attempt, resumes=resumes):
+        case phases.OfferRound(sites=sites, round=number, attempt=attempt, resumes=resumes):
             return f"{'resume' if resumes else 'offer'} {number}.{attempt} to {names(sites)}"
-        case CloseRound(round=number):
+        case phases.CloseRound(round=number):
             return f"close {number}"
-        case VoidRound(round=number, attempt=attempt, missing=missing):
+        case phases.VoidRound(round=number, attempt=attempt, missing=missing):
             return f"void {number}.{attempt} missing {names(missing)}"
-        case SendResult(sites=sites):
+        case phases.SendResult(sites=sites):
             return f"result to {names(sites)}"
-        case EndRun(over=over):
+        case phases.EndRun(over=over):
             return f"end: {over.reason}, missing {names(over.missing)}"
         case _:
             assert_never(effect)
 
 
-def show(state: State) -> str:
+def show(state: phases.State) -> str:
     """A state in words."""
     match state:
-        case Gathering(joined=joined):
+        case phases.Gathering(joined=joined):
             return f"gathering {names(joined)}"
-        case Agreeing(attempt=attempt, advertised=advertised, acknowledged=acknowledged, deadline=deadline):
+        case phases.Agreeing(attempt=attempt, advertised=advertised, acknowledged=acknowledged, deadline=deadline):
             return (
                 f"agreeing on {attempt.key_session}: {names(advertised)} advertised,"
                 f" {names(acknowledged)} acknowledged until {deadline:g}"
             )
-        case Collecting(attempt=attempt, complete=complete, deadline=deadline):
+        case phases.Collecting(attempt=attempt, complete=complete, deadline=deadline):
             return f"collecting {attempt.round}.{attempt.number} complete {names(complete)} until {deadline:g}"
-        case Interrupted(attempt=attempt, returns=returns):
+        case phases.Interrupted(attempt=attempt, returns=returns):
             to_return = ", to go back" if returns else ""
             return f"interrupted {attempt.round}.{attempt.number} with {names(attempt.present)}{to_return}"
-        case Finishing(done=done, deadline=deadline):
+        case phases.Finishing(done=done, deadline=deadline):
             return f"finishing done {names(done)} until {deadline:g}"
-        case Over(is_complete=is_complete):
+        case phases.Over(is_complete=is_complete):
             return "over, complete" if is_complete else "over, incomplete"
         case _:
             assert_never(state)
