@@ -14,7 +14,6 @@ import pytest
 import statsmodels.api as statsmodels
 from rich.console import Console
 
-from protos.statistics.printed_results import named
 from quickstart.federation import Rehearsal
 from quickstart.figures import collect, odds_ratios, odds_table, sentences_of, table_of
 from quickstart.hospitals import UCI_HOSPITALS, HospitalData
@@ -64,23 +63,19 @@ def test_the_figures_name_the_best_local_model_and_what_the_others_brought(tmp_p
 
 def test_readme_shows_the_odds_ratios_of_the_pooled_table(tmp_path: Path) -> None:
     """The screen in README is what statsmodels gives: all rows with an intercept for each clinic, and VA alone."""
-    places = {0: "age", 1: "sex=male", 8: "exercise-angina=1", 9: "st-depression", 13: "ill"}
+    places = {0: "age, per unit (years)", 1: "sex: male, against female", 8: "exercise-angina: 1, against 0",
+              9: "st-depression, per unit (mm)", 13: "ill"}  # fmt: skip
     files = {site: ROOT / f"deploy/data/uci-heart/{site}.data" for site in UCI_HOSPITALS}
     tables = {site: pd.read_csv(file, header=None, na_values="?").assign(site=site) for site, file in files.items()}
-    scales = {"age": "per unit (years)", "sex=male": "against female", "exercise-angina=1": "against 0",
-              "st-depression": "per unit (mm)"}  # fmt: skip
-    terms, printed = [*scales], named([{"term": term, "scale": scale} for term, scale in scales.items()])
+    terms = [*places.values()][:-1]
     fits = {}
     for kind, table in (("all", pd.concat(tables.values())), ("va", tables["va"])):
         rows = table.rename(columns=places)[[*terms, "ill", "site"]].dropna()
         design = pd.concat([rows[terms], pd.get_dummies(rows["site"], dtype=float)], axis=1)
         fits[kind] = statsmodels.Logit((rows["ill"] > 0).astype(float), design).fit(disp=0)
     found = {
-        one["label"]: {
-            kind: [math.exp(fit.params[one["term"]]), *np.exp(fit.conf_int().loc[one["term"]])]
-            for kind, fit in fits.items()
-        }
-        for one in printed
+        term: {kind: [math.exp(fit.params[term]), *np.exp(fit.conf_int().loc[term])] for kind, fit in fits.items()}
+        for term in terms
     }
     screen = StringIO()
     Console(width=80, file=screen).print(odds_table(found, "va"))
@@ -94,17 +89,21 @@ def test_readme_shows_the_odds_ratios_of_the_pooled_table(tmp_path: Path) -> Non
         term: {
             kind: dict(zip(("estimate", "low", "high"), map(math.log, one), strict=True)) for kind, one in of.items()
         }
-        for term, of in zip(terms, found.values(), strict=True)
+        for term, of in found.items()
     }
-    result = {"name": "odds-ratios", "terms": [one | logs[one["term"]]["all"] for one in printed]}
+    parts = {label: label.replace(": ", "=").split(", ") for label in terms}
+    result = {
+        "name": "odds-ratios",
+        "terms": [{"term": parts[one][0], "scale": parts[one][1], **of["all"]} for one, of in logs.items()],
+    }
     (folder / "results.json").write_text(json.dumps({"analyses": [result]}))
     (folder / "own.json").write_text(
-        json.dumps({"estimates": {"odds-ratios": {term: of["va"] for term, of in logs.items()}}})
+        json.dumps({"estimates": {"odds-ratios": {parts[one][0]: of["va"] for one, of in logs.items()}}})
     )
     rehearsal = Rehearsal(folder=tmp_path, hospitals=[], methods=(), rounds=2, seed=0, is_masked=True)
     read = odds_ratios(rehearsal, "va")
-    assert [*read] == [*found]
-    np.testing.assert_allclose([one["va"] for one in read.values()], [one["va"] for one in found.values()], rtol=1e-12)
+    assert [*read] == terms
+    np.testing.assert_allclose([read[term]["va"] for term in terms], [found[term]["va"] for term in terms], rtol=1e-12)
 
 
 @pytest.mark.parametrize(
