@@ -19,10 +19,12 @@ from pydantic import TypeAdapter
 
 from coordinator.commands.coordinator_cli import cli as coordinator
 from pki.pki_cli import commands as pki
-from protos.plan.analyses import Analysis
 from protos.plan.architecture import Part
 from protos.plan.ingredients import Method, Parts
+from protos.plan.plan import plan_from_json
+from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.site_cli import cli as site_agent
+from tests.rehearsal.study import made_up_identity
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -162,10 +164,12 @@ def test_the_contributors_method_works_as_it_stands(tmp_path: Path) -> None:
     assert chosen.method() == Method(federated=Parts((Part.BODY,)), update_rate=0.5)
 
 
-def test_the_documented_analyses_are_analyses() -> None:
-    """The plan's part on the page for biostatisticians is read as it stands."""
+def test_the_documented_statistics_are_a_plan() -> None:
+    """The plan on the page for biostatisticians is whole once it has sites."""
     (text,) = fenced(ROOT / "docs" / "statistics.md", "yaml")
+    sites = [{"name": name, "identity": made_up_identity(name)} for name in ("ahus", "berlin", "cluj", "delft")]
 
-    found = TypeAdapter(tuple[Analysis, ...]).validate_json(json.dumps(yaml.safe_load(text)["analyses"]))
+    found = plan_from_json(json.dumps(yaml.safe_load(text) | {"sites": sites}))
 
-    assert len(found) == text.count("name:")
+    assert isinstance(found, StatisticsPlan)
+    assert len(found.analyses) + len(found.concepts) == text.count("name:")
