@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +12,7 @@ import pytest
 
 from protos.errors import DataError
 from protos.plan.documents import parse_document
+from site_agent.desk.drafting.column_draft import ColumnDraft
 from site_agent.desk.drafting.describe import describe
 from site_agent.trainer.data.cell_rules import written_day
 from site_agent.trainer.data.contract import Contract
@@ -51,6 +52,9 @@ def test_times_beyond_the_calendar_are_no_defect(tmp_path: Path) -> None:
 def test_a_date_without_separators_has_all_digits() -> None:
     """A month would be read as a day."""
     assert [written_day(text, "%Y%m%d") is None for text in ("20200115", "202011", "2020115")] == [False, True, True]
+    times = [f"202401{day}15{day}" for day in range(10, 32)]
+    assert ColumnDraft("at", ".", times).patterns == ("%Y%m%d%H%M",)
+    assert written_day(times[0], "%Y%m%d%H%M") == date(2024, 1, 10)
 
 
 def _drafted(folder: Path, text: str) -> str:
@@ -109,7 +113,7 @@ def test_a_draft_asks_about_codes_days_and_long_tables(tmp_path: Path) -> None:
         f"{44000 + i},{days[i % 2]}"
         for i in range(80)
     )
-    (tmp_path / "t.csv").write_text("\n".join(["test,value,land,code,sex,came,left", *rows]))
+    (tmp_path / "t.csv").write_text("\n".join(["Variable,value,land,code,sex,came,left", *rows]))
     text = describe(tmp_path / "t.csv").text
     asked = ("Namibia", '["none"]', '["01060", "01061"]', "9 is like a marker", "a spreadsheet counts", "omop")
     assert [words for words in asked if words not in text] == []

@@ -23,9 +23,11 @@ import numpy as np
 from site_agent.desk.examination.examined_columns import (
     DAYS,
     MARKERS,
+    UNITS,
     far_values,
     seem_days,
     seem_identifiers,
+    seem_units,
     unlikely_markers,
 )
 from site_agent.trainer.data.cell_rules import (
@@ -45,6 +47,7 @@ _TEXT_MARKERS: Final = frozenset(
     {
         *("?", "n/a", "#n/a", "#null!", "nan", "null", "<na>", "nat", "\\n", ".", "-", "--"),
         *("unknown", "missing", "not known", "unk", "k.a.", "00.00.0000", "00/00/0000", "0000-00-00"),
+        "0000-00-00 00:00:00",
     }
 )
 # These words can also be an answer, so they are markers only among numbers and dates.
@@ -53,8 +56,11 @@ _POSITIVE: Final = re.compile(r"\d?\+{1,4}|\(\+\)|pos(itive?)?|traces?", re.I)  
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _PADDED: Final = re.compile(r"0\d+", re.ASCII)  # a code, such as a postcode
 _is_number: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?").fullmatch
-_DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{6}", re.ASCII)
-_PATTERNS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%Y%m%d")
+_DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{6}(\d{4}(\d\d)?)?", re.ASCII)
+_MONTH: Final = r"(\d\d?[-./]|[^\W\d]{3,9}\.?[-. ]*)"  # also in words, or without a day: 1er mars 2024, 2024-05
+_DAY: Final = re.compile(rf"\d{{4}}-((0\d|1[0-2])|\d\d?-\d\d?([ T].*)?)|\d\d?(er)?[-./ ]*{_MONTH}(19|20)\d\d([ T:].*)?")
+_HL7: Final = ("%Y%m%d", "%Y%m%d%H%M", "%Y%m%d%H%M%S")
+_PATTERNS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", *_HL7)
 # A number of a patient with letters, such as P-10000: one word with a digit.
 _NUMBERED: Final = re.compile(r"(?=[^\d]*\d)[\w./-]{2,40}")
 _NUMBER_WORD: Final = (
@@ -74,13 +80,14 @@ _YAML_WORDS: Final = {"true", "false", "null", "yes", "no", "on", "off", "y", "n
 # First words of a code or of its label: the event happened, or it did not.
 _YES: Final = (
     *("1", "yes", "y", "true", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "positive", "present", "dead", "died"),
-    *("deceased", "tot", "verstorben", "event", "malignant", "case", "ill", "sick"),
+    *("deceased", "décédé", "tot", "verstorben", "event", "malignant", "case", "ill", "sick"),
 )
 _NO: Final = (
     *("0", "no", "n", "not", "non", "none", "nein", "nicht", "kein", "keine", "false", "falsch", "faux", "negative"),
-    *("absent", "alive", "living", "lebt", "lebend", "censored", "benign", "control", "healthy"),
+    *("absent", "alive", "vivant", "living", "lebt", "lebend", "censored", "benign", "control", "healthy"),
 )
 _WITH_UNIT: Final = re.compile(r"[-+<>]?\d+(?:[.,]\d+)?(\s?%|\s\S*[a-z]\S*|[a-z]([a-z]\S*|/\S+)|y)", re.I)
+_RANKED: Final = re.compile(r"\W*\d.*\D|\W+\d|strongly|very|rather|dis|sehr|eher|trifft|mild|moderate|leicht", re.I)
 _SPLIT: Final = re.compile(r"\d{2,3}/\d{2,3}|\d{1,2}[-. ]?[A-Za-z]{3,9}[-. ]?(\d\d){1,2}")  # 120/80, 13MAY2024
 _WITH_DIGIT: Final = re.compile(r"\W{0,3}\d[\d.,' ]*(\W.*)?", re.ASCII)  # but no code such as 1988F1
 _LONGEST_NOTE: Final = 200
@@ -141,12 +148,10 @@ class ColumnDraft:
 
     @property
     def is_complete(self) -> bool:
-        """Whether each row has a value."""
         return self.filled == self.rows
 
     @property
     def is_numeric(self) -> bool:
-        """Whether nearly all cells are numbers."""
         return len(self.numbers) > 0 and self.other_texts <= _FEW * self.filled
 
     @property
@@ -177,19 +182,19 @@ class ColumnDraft:
 
     @property
     def is_coded(self) -> bool:
-        """Whether the column seems to contain a few codes."""
         is_amount = len(self.numbers) > 0.5 * self.filled and self.count(MARKED) > 0
-        if not self.codes or self.patterns or (is_amount and not self.is_numeric) or self.has_unit:
+        if not self.codes or self.patterns or (is_amount and not self.is_numeric) or self.is_uncoded:
             return False
         if self.is_numeric:
             return 1 < len(self.codes) <= _MOST_WHOLE_CODES and bool((self.numbers == np.floor(self.numbers)).all())
         return 1 < len(self.shown_codes) <= _MOST_WORDS
 
     @property
-    def has_unit(self) -> bool:
-        """Whether the cells are several numbers with one unit, such as 12 g/dl."""
+    def is_uncoded(self) -> bool:
+        """Whether the cells are days or months, or several numbers with one unit, such as 12 g/dl."""
         units = Counter(found[1] for text in self.texts if (found := _WITH_UNIT.fullmatch(text)))
-        return any(count > max(2, 0.5 * len(self.texts)) for count in units.values())
+        is_day = self.count(_DAY) >= 0.5 * self.filled > 0
+        return is_day or any(count > max(2, 0.5 * len(self.texts)) for count in units.values())
 
     @property
     def shown_codes(self) -> list[str]:
@@ -216,7 +221,6 @@ class ColumnDraft:
 
     @property
     def has_identifiers(self) -> bool:
-        """Whether the cells seem to be numbers of patients."""
         if self.patterns or self.count(MARKED) > 0.5 * self.filled:
             return False
         if self.is_numeric:
@@ -225,7 +229,6 @@ class ColumnDraft:
         return numbered >= max(_FEWEST_TEXTS, _DIFFERENT * self.filled)
 
     def count(self, pattern: re.Pattern[str]) -> int:
-        """Return how many cells are written in a way."""
         return sum(count for text, count in self.texts.items() if pattern.fullmatch(text))
 
 
@@ -238,7 +241,6 @@ class Line:
 
     @property
     def text(self) -> str:
-        """The drafted settings of the column as one line of YAML."""
         return "{" + ", ".join(f"{key}: {value}" for key, value in self.keys) + "}"
 
 
@@ -275,11 +277,11 @@ def feature_line(column: ColumnDraft) -> Line:
 
 def _of_many_texts(column: ColumnDraft, words: list[str]) -> Line:
     begins = column.count(_SPLIT if column.has_identifiers else _WITH_DIGIT) > 0.5 * column.filled
-    if column.filled > (dates := column.count(_DATES)) > 0.5 * column.filled:
+    if column.filled > (dates := column.count(_DATES)) >= 0.5 * column.filled:
         told = "a mark such as infinity or 0000-00-00 belongs to missing_markers, and no other value to a date"
         words.insert(0, f"suspicious: {dates} of {column.filled} cells are dates; {told}")
-    elif begins or column.has_unit:
-        told = "numbers with units, thousands or marks, two numbers such as 120/80, times and names of months"
+    elif begins or column.is_uncoded:
+        told = "numbers with units, thousands, words or marks, two numbers such as 120/80, times, months"
         asked = "export plain numbers, each in a column of its own, and dates as 2020-01-31"
         words.insert(0, f"suspicious: most cells begin with a digit; {told} are not read: {asked}")
     return _ignored(
@@ -379,6 +381,10 @@ def _coded(column: ColumnDraft, words: list[str]) -> Line:
         words.append("whole numbers: codes (categorical), codes in order (ordinal), or an amount (numeric)?")
     if "0" in codes and column.name.lower().endswith("concept_id"):
         words.append("suspicious: 0 is OMOP's mark for a code that is not known: move it to missing_markers if so")
+    if seem_units(codes):
+        words.append(f"suspicious: {UNITS}")
+    if kind == "categorical" and len(list(filter(_RANKED.match, codes))) > len(codes) / 2:
+        words.append("if its codes have an order: type: ordinal, codes in this order, and no encoding")
     if "NA" in codes:
         words.append("suspicious: NA can be a code, such as Namibia's, or a marker for not known: declare it as one")
     if once := len(column.codes) - len(column.shown_codes):

@@ -42,7 +42,8 @@ _YEARS: Final = 1900  # numbers from here on are years of the calendar, and no t
 _MISSING: Final = frozenset(("NA", "NaN", "NULL", "?", "."))
 _MOST_CELLS: Final = 2_000_000
 _LONG_VALUES: Final = re.compile(r"value(_as_number|num)?|result|wert|ergebnis", re.I)
-_LONG_KINDS: Final = re.compile(r"(measurement|observation)_concept_id|test|analyte|parameter|item(id)?|loinc", re.I)
+_LONG_KINDS: Final = re.compile(r"(measurement|observation)_c.*|test|analyte?|variable|parameter|item(id)?|loinc", re.I)
+_LETTERS: Final = {"windows-1252": "  # of Western Europe: are the letters right? Else export as UTF-8"}
 _LONG: Final = "each row seems to be one measurement: make one row for each patient, as contract-omop.yaml does"
 _OUTCOME: Final = re.compile(
     r"target|outcome|label|class|y|event|.*death.*|.*died.*|.*status|dead|cens(or(ed)?)?|relapse|chd|num|diagnosis"
@@ -262,7 +263,8 @@ def _format_lines(form: Format) -> list[str]:
         return ["format:", "  kind: sql", "  query: |", *(f"    {line}" for line in form.query.splitlines())]
     keys = form.model_dump(exclude_none=True, exclude={"kind"} if isinstance(form, TableFormat) else {"decimal"})
     lines = [
-        f"  {key}: {json.dumps(value) if isinstance(value, bool) else scalar(value)}" for key, value in keys.items()
+        f"  {key}: {json.dumps(value) if isinstance(value, bool) else scalar(value)}{_LETTERS.get(value, '')}"
+        for key, value in keys.items()
     ]
     if not form.header:
         lines[0] += "  # no first row of names was found: name the columns below. If it has some, as years, write true"

@@ -61,9 +61,7 @@ def _guess_text(start: bytes) -> TableFormat:
     lines = _lines(start, encoding)
     delimiter = max(_DELIMITERS, key=lambda mark: _agreement(lines, mark))
     if len(lines) > 1 and not any(_agreement(lines, mark)[0] > len(lines[:200]) / 2 for mark in _DELIMITERS):
-        refuse(
-            ["no comma, semicolon, tab or | divides the lines into columns; export the table as CSV with one of them"]
-        )
+        refuse(["no comma, semicolon, tab or | divides the lines into columns; export the table as CSV with one"])
     try:
         rows = list(csv.reader(lines[:200], delimiter=delimiter))
     except csv.Error:

@@ -29,9 +29,7 @@ _HEADINGS: Final = {
 _NEEDED: Final = frozenset({"field_name", "form_name", "field_type", "field_label"})
 _LARGEST_BYTES: Final = 1 << 26
 # The missing data codes that REDCap proposes to projects. A project's own codes are not in its dictionary.
-_MISSING: Final = frozenset(
-    re.findall(r"\w+", "NI INV UNK NASK ASKU NAV MSK NA NAVU NP QS QI TRC UNC DER PINF NINF OTH")
-)
+_CODES: Final = frozenset(re.findall(r"\w+", "NI INV UNK NASK ASKU NAV MSK NA NAVU NP QS QI TRC UNC DER PINF NINF OTH"))
 _FIXED: Final = {"yesno": {"1": "Yes", "0": "No"}, "truefalse": {"1": "True", "0": "False"}}
 _UNUSED: Final = ("notes", "file", "signature", "sql")
 _FORM_STATE: Final = "the state of a form (0 incomplete, 1 unverified, 2 complete), which says nothing of the patient"
@@ -126,7 +124,7 @@ def _note(
     return FileNote(
         label=" ".join((_TAG.sub("", field["field_label"]) + choice).split()),
         labels=labels,
-        missing=frozenset(_MISSING - labels.keys()),
+        missing=frozenset(_CODES - labels.keys()),
         unit=note if 0 < len(note) <= 15 and limits is not None else "",
         limits=limits,
         told=(*shown, *told),

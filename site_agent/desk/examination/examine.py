@@ -94,13 +94,8 @@ def examine(survey: Survey, split: Split, *, trains: bool = True) -> Examination
         # A column with unreadable cells has an error of its own, so its cells do not count as missing.
         unread = {mistake.column for mistake in survey.mistakes}
         found += [_error(one) for one in unusable_columns(table, rows) if one.column not in unread]
-        found += column_findings(table, unread)
-        found += [
-            *identifier_findings(table),
-            *row_findings(table, unread),
-            *image_findings(table),
-            *follow_up_findings(table),
-        ]
+        found += [*column_findings(table, unread), *identifier_findings(table), *row_findings(table, unread)]
+        found += [*image_findings(table), *follow_up_findings(table)]
     features = table.contract.features if table.rows else ()
     if rows is not None:
         parts = parts_of(table, rows)

@@ -17,6 +17,7 @@ from site_agent.desk.examination.finding import Finding, row_warning
 from site_agent.trainer.data.cells import DAYS_PER_YEAR, Numbers
 from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, NumericFeature
 from site_agent.trainer.data.contract import MultiClassTarget
+from site_agent.trainer.data.labelled_files import unit_in
 from site_agent.trainer.data.run_table import is_missing
 from site_agent.trainer.data.tables import Table
 
@@ -42,6 +43,8 @@ _WIDEST_GAP: Final = 2.5
 _SMALLEST_GROUP: Final = 0.02
 _FEWEST_IDENTIFIERS: Final = 20
 DAYS: Final = "its numbers are like days that a spreadsheet counts; if so, export dates as 2020-01-31"
+UNITS: Final = "its codes are units, so numbers of another column seem to have several; export them in one unit"
+_SHORT: Final = {"yes": "y", "ja": "j", "oui": "o", "no": "n", "nein": "n", "non": "n"}
 _DATED: Final = re.compile(r"date|datum|born|birth|geb|dob|day", re.I)
 _DAY_1910, _DAY_2000, _DAY_2031 = 3654, 36526, 47849
 _DIFFERENT: Final = 0.7  # patients come again
@@ -62,6 +65,8 @@ def column_findings(table: Table, unread: Container[str | None]) -> Iterator[Fin
             yield Finding(level="warning", key=f"mostly-missing:{name}", words=words)
         if isinstance(feature, CategoricalFeature):
             yield from _spellings(table, name, feature.codes, values)
+            if seem_units(feature.codes):
+                yield Finding(level="warning", key=f"units:{name}", words=f"column {name}: {UNITS}")
         else:
             yield from _suspicious(table, name, values, is_number=isinstance(feature, NumericFeature))
         if isinstance(feature, DateFeature):
@@ -96,6 +101,7 @@ def two_spellings(codes: Sequence[str]) -> list[tuple[str, str]]:
         plain = "".join(letter for letter in code.casefold() if letter.isalnum()) or code
         if any(sign in code for sign in "+-<>=,/" + "." * (not code[:1].isalpha())) and any(map(str.isdigit, code)):
             plain = code.casefold()  # a sign has a meaning: -1 and 1, < 5 and > 5, 1.5 and 15, but not I21.9 and I219
+        plain = _SHORT.get(plain, plain)
         if plain in seen:
             found.append((seen[plain], code))
         seen.setdefault(plain, code)
@@ -198,6 +204,11 @@ def seem_days(name: str, values: Numbers) -> bool:
     there = values[~np.isnan(values) & ~np.isin(values, MARKERS)]
     first = _DAY_1910 if _DATED.search(name) else _DAY_2000
     return len(there) >= _FEWEST_IDENTIFIERS and bool(((there >= first) & (there < _DAY_2031)).all())
+
+
+def seem_units(codes: Sequence[str]) -> bool:
+    """Return whether several codes are all units."""
+    return len(codes) > 1 and all(unit_in(f"({code})") for code in codes)
 
 
 def seem_identifiers(values: Numbers) -> bool:

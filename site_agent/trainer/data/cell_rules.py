@@ -193,7 +193,7 @@ def written_day(text: str, pattern: str) -> date | None:
     is_plain = pattern == PLAIN_DATE
     if is_plain and not (len(text) == 10 or _TIME.fullmatch(text[10:])):
         return None
-    if _NO_SEPARATORS.fullmatch(pattern) and len(text) != (8 if "%Y" in pattern else 6):
+    if _NO_SEPARATORS.fullmatch(pattern) and len(text) != 2 * pattern.count("%") + 2 * ("%Y" in pattern):
         return None  # 202011 is a month, and would be read as a day
     try:
         return date.fromisoformat(text[:10]) if is_plain else datetime.strptime(text, pattern).date()

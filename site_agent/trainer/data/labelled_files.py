@@ -80,7 +80,7 @@ _SPECIAL: Final = re.compile(r"\.[A-Z_a-z]")  # the special missing values of SA
 # Units that are hardly anything else: in brackets at the end of a name or label, or at the end of a name: crea_mg_dl.
 _PER: Final = r"(?i:([kmunpµμ]?g|[munpµμ]?mol|meq|m?iu|[kmµμ]?u|(x ?)?10[\^*]?\d+)/([dmuµμ]?l|kg|m[2²]|min|h|d))"
 _SINGLE: Final = (
-    r"(?i:kg|mm ?hg|kpa|bpm|days?|weeks?|months?|years?|hours?|ml/min(/1[.,]73 ?m2)?)|[mµμ]?g|[cm]m|ms|ml|%|°C"
+    r"(?i:kg|lbs?|mm ?hg|kpa|bpm|days?|weeks?|months?|years?|hours?|ml/min(/1[.,]73 ?m2)?)|[mµμ]?g|[cm]m|ms|ml|%|°C"
 )
 _UNIT: Final = re.compile(
     rf".*[(\[] *({_PER}|{_SINGLE}) *[)\]] *|(?i:.*[a-z\d][_.]((([mun]?g|[mu]?mol)_d?l)|[mun]g_ml|kg|cm|mmhg|bpm|kg_m2))"

@@ -50,7 +50,7 @@ def test_a_german_export_is_described_as_it_is_written(tmp_path: Path) -> None:
     form = contract.format
     assert (form.kind, form.header, form.decimal) == ("text", True, ",")
     assert 'delimiter: ";"' in text
-    assert "encoding: windows-1252" in text
+    assert "encoding: windows-1252  # " in text
     assert contract.patient is not None
     size, born, sex = contract.features
     assert isinstance(size, NumericFeature)
@@ -245,13 +245,18 @@ def test_numbers_of_which_some_are_text_are_no_codes(tmp_path: Path) -> None:
     assert text.count("it is never read\n  # suspicious: most cells begin with a digit") == 7
     assert {*feature_line(ColumnDraft("x", ".", ["0000-00-00"] * 99 + ["2024-03-01"] * 2)).keys} >= {("type", "date")}
     kinds = (("sex_concept_id", ["0", "8507"] * 9), ("age", [f"1900-02-{one}" for one in range(10, 29)]))
+    coded = (("01-MAI-2024", "02-MAI-2024"), ("2024-01", "2024-02"), ("2024-02-03", "infinity"), ("kg", "lb", "mg/l"))
     lines = [
-        feature_line(ColumnDraft(name, ".", cells)) for name, cells in (*kinds, ("at", [*kinds[1][1], "infinity"]))
+        feature_line(ColumnDraft(name, ".", cells))
+        for name, cells in (*kinds, ("at", [*kinds[1][1], "infinity"]), *(("x", [*one] * 9) for one in coded))
     ]
     assert all(any("suspicious" in word for word in line.words) for line in lines)
     cells = ([*(f"{one} {i}" for i in range(99)), "2024-03-01"] for one in ("nurse", "0"))  # one date among notes
     noted, dosed = (str(feature_line(ColumnDraft("x", ".", one)).words) for one in cells)
     assert ("suspicious" in noted, "units" in dosed) == (False, True)
+    ranked = (["1:40", "1:80", "<1:10"], ["agree", "disagree", "strongly agree"], ["E10", "E11", "I21"])
+    told = ["ordinal" in str(feature_line(ColumnDraft("x", ".", one * 9)).words) for one in ranked]
+    assert told == [True, True, False]
     assert feature_line(ColumnDraft("größe", ".", ["ä", "ö"] * 9)).text.count("ö") == 2
     assert 'codes: ["0a", "1a", "2a"]' in text
 

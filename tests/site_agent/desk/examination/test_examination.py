@@ -93,6 +93,10 @@ def _marked(table: Table, count: int, value: float) -> Table:
     return _changed(table, chol=_first(table.features["chol"], count, value))
 
 
+def _coded(table: Table, codes: str) -> Table:
+    return replace(table, contract=_contract(CONTRACT.replace("[0, 1]", codes)))
+
+
 def _twice(table: Table) -> Table:
     """Rows 0 and 1 of one patient, equal in all that is read."""
     features = {name: np.concatenate([[values[0]], [values[0]], values[2:]]) for name, values in table.features.items()}
@@ -112,18 +116,12 @@ def _one_identifier_for_two(table: Table) -> Table:
 
 CHANGES: dict[str, tuple[Change, str, str]] = {
     "all missing": (lambda t: _changed(t, chol=np.full(ROWS, np.nan)), "error", "error:chol"),
-    "mostly missing": (
-        lambda t: _changed(t, chol=_first(t.features["chol"], 130, np.nan)),
-        "warning",
-        "mostly-missing:chol",
-    ),
+    "mostly missing": (lambda t: _marked(t, 130, np.nan), "warning", "mostly-missing:chol"),
     "constant": (lambda t: _changed(t, age=np.full(ROWS, 50.5)), "warning", "constant:age"),
     "zero for not known": (lambda t: _marked(t, 9, 0), "warning", "disguised:chol:0"),
-    "999 for not known": (
-        lambda t: _changed(t, chol=_first(t.features["chol"], 9, 999)),
-        "warning",
-        "disguised:chol:999",
-    ),
+    "999 for not known": (lambda t: _marked(t, 9, 999), "warning", "disguised:chol:999"),
+    "units": (lambda t: _coded(t, "[kg, lb]"), "warning", "units:sex"),
+    "y and yes": (lambda t: _coded(t, '["Y", "yes"]'), "warning", "two-spellings:sex"),
     "a lost decimal point": (lambda t: _marked(t, 2, 2200), "warning", "far:chol"),
     "a leak": (lambda t: _changed(t, chol=t.features["chol"] + 60 * t.target), "warning", "predicts-alone:chol"),
     "a leak by absence": (
@@ -145,11 +143,7 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
     ),
     "a row twice": (_twice, "warning", "duplicates"),
     "two people": (_one_identifier_for_two, "error", "error:sex"),
-    "few of a class": (
-        lambda t: replace(t, target=(np.arange(ROWS) % 24 == 0).astype(np.float64)),
-        "warning",
-        "few-of-class:ill",
-    ),
+    "few of a class": (lambda t: replace(t, target=1.0 * (np.arange(ROWS) % 24 == 0)), "warning", "few-of-class:ill"),
     "one class": (lambda t: replace(t, target=np.zeros(ROWS)), "error", "error:ill"),
 }
 
