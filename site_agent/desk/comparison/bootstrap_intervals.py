@@ -128,9 +128,7 @@ def compare(rows: HeldOutRows, models: Mapping[str, Scores], seed: int, resample
     for counts in resamples_of(rows, seed, resamples):
         for name, values in prepared.items():
             parts[name].append(values(counts))
-    joined = {
-        name: {key: np.concatenate([b[key] for b in blocks]) for key in blocks[0]} for name, blocks in parts.items()
-    }
+    joined = {name: {key: np.concatenate([b[key] for b in some]) for key in some[0]} for name, some in parts.items()}
     return Compared(metrics=metrics, resampled=joined, resamples=resamples)
 
 
