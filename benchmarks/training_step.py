@@ -34,7 +34,7 @@ from protos.plan.architecture import GlobalLayersNetwork, network_tensors
 from protos.plan.ingredients import Method
 from protos.plan.optimisers import AdamW
 from site_agent.trainer.arithmetic import prepare_arithmetic
-from site_agent.trainer.models.network_catalogue import build_network
+from site_agent.trainer.site_network import build_network
 from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.flat_network import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining

@@ -12,13 +12,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from protos.plan.architecture import NamedTensors, Part, TensorSpec, network_tensors
+from protos.plan.architecture import (
+    Architecture,
+    ColumnsNetwork,
+    ConvolutionalNetwork,
+    DenseNetwork,
+    GlobalLayersNetwork,
+    NamedTensors,
+    ParallelNetwork,
+    Part,
+    TensorSpec,
+    network_tensors,
+)
 from protos.plan.canonical import digest, pack
 from protos.plan.ingredients import Method
 from protos.plan.manifest import Starts, started
@@ -27,7 +39,9 @@ from protos.plan.schedules import StepSchedule
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.failures import unfit
-from site_agent.trainer.models.network_catalogue import build_network
+from site_agent.trainer.models.dense_models import Columns, Dense, Parallel
+from site_agent.trainer.models.global_layers_model import GlobalLayers
+from site_agent.trainer.models.image_models import Convolutional
 from site_agent.trainer.models.user_module import build_user_module, check_batch, freeze_tensors
 from site_agent.trainer.training.batches import Batches, Rows, check_batches
 from site_agent.trainer.training.flat_network import FlatNetwork
@@ -35,6 +49,36 @@ from site_agent.trainer.training.local import LocalTraining, predict
 from site_agent.trainer.training.procedures import build_procedure
 from site_agent.trainer.training.torch_losses import build_loss
 from site_agent.trainer.training.training_model import Recipe
+
+
+def build_network(architecture: Architecture, columns: int, outputs: int, common: int | None = None) -> nn.Module:
+    """Build the network of a plan, float32 on the CPU, from rows (B, columns) to logits (B, outputs).
+
+    Its parameters are exactly `network_tensors`, in that order, and NaN until the caller has filled them. Every network
+    has `represent` and `decide`, see `layers.Represents`. `common` is the number of first columns that the plan lists
+    for all sites; None means all.
+
+    Raises:
+        ConfigurationError: its sizes are out of range.
+    """
+    shared = columns if common is None else common
+    # Sizes are checked before memory is reserved.
+    network_tensors(architecture, columns=columns, outputs=outputs, common=shared)
+    match architecture:
+        case GlobalLayersNetwork():
+            return GlobalLayers(architecture, columns, outputs)
+        case DenseNetwork():
+            return Dense(architecture, columns, outputs)
+        case ParallelNetwork():
+            return Parallel(architecture, columns, outputs, shared)
+        case ColumnsNetwork():
+            return Columns(architecture, columns, outputs, shared)
+        case ConvolutionalNetwork():
+            return Convolutional(architecture, outputs)
+        case NamedTensors():
+            raise TypeError("a hospital builds this network itself")
+        case _:
+            assert_never(architecture)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from protos.plan.ingredients import SensitivePrefix
 from protos.plan.optimisers import TaskDefault
 from site_agent.trainer.data.contract import Task
-from site_agent.trainer.models.network_catalogue import build_network
-from site_agent.trainer.site_network import Seeds, SiteNetworks, begin_training, rows_of
+from site_agent.trainer.site_network import Seeds, SiteNetworks, begin_training, build_network, rows_of
 from site_agent.trainer.study import Study
 from site_agent.trainer.training.flat_network import FlatNetwork, part_of
 from site_agent.trainer.training.local import LocalTraining, sensitivities

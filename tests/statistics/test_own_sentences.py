@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from global_layers import simulate
 from global_layers.one_process import run_rounds
 from protos.statistics.printed_results import RESULTS_HTML
-from site_agent.commands.site_page_commands import results
+from site_agent.commands.model_commands import results
 from site_agent.desk.analyses_in_words import void_analyses
 from site_agent.desk.results.statistics_results import OWN_JSON, STATISTICS, write_results
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy

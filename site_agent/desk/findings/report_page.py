@@ -13,8 +13,15 @@ from typing import Any, Final
 from host.printed_page import Section, page, paragraph, table
 from site_agent.desk.comparison.evaluation import METRIC_NAMES, headline_metric
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED
-from site_agent.desk.findings.clinical_parts import at_threshold, calibration, compared, figure_with_interval, verdict
-from site_agent.desk.findings.drawings import Facts, title_of
+from site_agent.desk.findings.clinical_parts import (
+    Facts,
+    at_threshold,
+    calibration,
+    compared,
+    figure_with_interval,
+    title_of,
+    verdict,
+)
 from site_agent.desk.findings.facts import RECEIVING
 
 _READING: Final = (

@@ -47,7 +47,7 @@ from site_agent.trainer.disk import SavedStudy
 from site_agent.trainer.prior.compared_columns import compared_means
 from site_agent.trainer.prior.site_sums import FinalSums, summed_terms, voids
 from site_agent.trainer.requests import Answer, Asked, PlannedStudy, Vector
-from site_agent.trainer.statistics.summed_rows import nearly_equal
+from site_agent.trainer.statistics.concept_frame import nearly_equal
 
 
 class StatisticsStudy(PlannedStudy):

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from protos.plan.plan import Plan
-from site_agent.trainer.models.network_catalogue import build_network
+from site_agent.trainer.site_network import build_network
 from tests.site_agent.trainer.methods.tiny import RATE, Named, Table
 
 Values: TypeAlias = dict[str, Tensor]

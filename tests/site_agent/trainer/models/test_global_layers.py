@@ -10,7 +10,7 @@ from torch import nn
 
 from benchmarks.reference.global_layers import ReferenceNetwork, copy_parameters, reference_tensors
 from protos.plan.architecture import Architecture, GlobalLayersNetwork, network_tensors
-from site_agent.trainer.models.network_catalogue import build_network
+from site_agent.trainer.site_network import build_network
 from tests.site_agent.trainer.models.starting import start
 
 HEART = GlobalLayersNetwork(name="global-layers-network", latent=128, gate=False, input_normalisation=False)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from protos.plan.architecture import ColumnsNetwork, network_tensors
 from site_agent.trainer.models.dense_models import Columns
 from site_agent.trainer.models.layers import Represents
-from site_agent.trainer.models.network_catalogue import build_network
+from site_agent.trainer.site_network import build_network
 from tests.for_each import for_each
 from tests.protos.architectures import KINDS, Drawn, drawn
 from tests.site_agent.trainer.models.starting import start

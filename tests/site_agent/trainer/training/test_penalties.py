@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from protos.plan.architecture import DenseNetwork, ParallelNetwork, network_tensors
 from protos.plan.ingredients import Contrastive, ExtractorContrast, Penalty, Proximal
 from protos.plan.optimisers import StochasticGradientDescent, TaskDefault
-from site_agent.trainer.models.network_catalogue import build_network
+from site_agent.trainer.site_network import build_network
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.flat_network import FlatNetwork
 from site_agent.trainer.training.procedures import PenaltyTerm, contrast
