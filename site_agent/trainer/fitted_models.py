@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol, assert_never
 import numpy as np
 import numpy.typing as npt
 
+from protos.statistics.intercepts import probabilities as logistic
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.image_folder import blocks
 
@@ -37,10 +38,7 @@ def probabilities(task: Task, outputs: npt.NDArray[np.generic]) -> npt.NDArray[n
     values = outputs.astype(np.float64)
     match task:
         case "binary":
-            logits = values.reshape(len(values))
-            # The exponent is never positive, so nothing overflows.
-            small = np.exp(-np.abs(logits))
-            return np.asarray(np.where(logits >= 0, 1.0, small) / (1.0 + small))
+            return logistic(values.reshape(len(values)))
         case "multi-class":
             raised = np.exp(values - values.max(axis=1, keepdims=True))
             return np.asarray(raised / raised.sum(axis=1, keepdims=True))

@@ -43,7 +43,7 @@ from site_agent.trainer.models.dense_models import Columns, Dense, Parallel
 from site_agent.trainer.models.global_layers_model import GlobalLayers
 from site_agent.trainer.models.image_models import Convolutional
 from site_agent.trainer.models.user_module import build_user_module, check_batch, freeze_tensors
-from site_agent.trainer.training.batches import Batches, Rows, check_batches
+from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.flat_network import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining, predict
 from site_agent.trainer.training.procedures import build_procedure
@@ -242,7 +242,6 @@ def begin_training(
     flat = recipe.build()
     networks.start(flat, federated, seeds)
     schedule = plan.schedule
-    check_batches(schedule, len(rows.training))
     batches = Batches(
         len(rows.training),
         schedule.batches(len(rows.training)),
@@ -250,8 +249,8 @@ def begin_training(
         batch_rows=schedule.batch_rows if isinstance(schedule, StepSchedule) else None,
     )
     networks.check_batch(flat, batches.rows_in_each)
-    procedure = build_procedure(method, flat, recipe)
-    local = LocalTraining(procedure, rows=rows.training, batches=batches, dropout_seed=seeds.own("dropout"))
+    procedure, dropout = build_procedure(method, flat, recipe), seeds.own("dropout")
+    local = LocalTraining(procedure, rows=rows.training, batches=batches, dropout_seed=dropout)
     return SiteTraining(flat=flat, local=local, recipe=recipe, rows=rows)
 
 

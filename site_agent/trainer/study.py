@@ -109,9 +109,8 @@ class Study(PlannedStudy):
             device=device,
         )
         self._measures = Measures(plan, len(self.dataset.training), len(self.dataset.validation))
-        self._training = self._begin_training(self.manifest.tensors)
-        self._short = self._short_updates(self.manifest.tensors)
-        self.choice, self._layers, self._rounds_taken, self._is_closed = Choice(plan.checkpoint), b"", 0, False
+        self._begin_training(b"", self.manifest.tensors)
+        self.choice, self._rounds_taken, self._is_closed = Choice(plan.checkpoint), 0, False
         self._own_start = self._training.flat.private.data.clone() if plan.own_numbers else None
         self._trains = plan.tier_of(seeds.site) == "training"
         # Called after each measured round, with whether this round is the last one. It changes nothing.
@@ -184,8 +183,7 @@ class Study(PlannedStudy):
         facts: Any = saved.facts  # JSON that this class wrote, under a digest
         layers = bytes.fromhex(facts["layers"])
         if layers != self._layers:
-            self._layers, self._training = layers, self._begin_training(self._exchanges.result(layers))
-            self._short = self._short_updates(self._exchanges.result(layers))
+            self._begin_training(layers, self._exchanges.result(layers))
         if self._short is not None:
             self._short.residual[...] = saved.tensors["residual"].numpy()
         self._training.local.restore(part_of(saved.tensors, "training"))
@@ -221,12 +219,6 @@ class Study(PlannedStudy):
             return Answer(updates=self._short.encode(update, asked, weight), scalars=scalars)
         except NotFinite as cause:
             raise TrainingDiverged from cause
-
-    def _short_updates(self, tensors: tuple[TensorSpec, ...]) -> ShortUpdates | None:
-        if self.plan.bits == 32:
-            return None
-        key = digest("short updates", self.seeds.origin, self.site)
-        return ShortUpdates(self.plan, self.manifest, tensors, key)
 
     def _private_sums(self, training: PrivateTraining) -> tuple[int, ...]:
         values = self._training.flat.values()
@@ -266,9 +258,7 @@ class Study(PlannedStudy):
             return
         if self._rounds_taken:
             raise MalformedMessage("other layers than those that were chosen")
-        self._layers = asked.layers
-        self._training = self._begin_training(self._exchanges.result(asked.layers))
-        self._short = self._short_updates(self._exchanges.result(asked.layers))
+        self._begin_training(asked.layers, self._exchanges.result(asked.layers))
 
     def _take_in(self, asked: Asked, values: Tensor) -> None:
         if self.plan.start.name == "own" and asked.round == 0:
@@ -296,8 +286,13 @@ class Study(PlannedStudy):
             self.choice.consider(round_number, float(training.validation_losses()), training.local.evaluated())
             self.watch(self.choice, is_last)
 
-    def _begin_training(self, federated: tuple[TensorSpec, ...]) -> SiteTraining:
-        return begin_training(self.networks, self.plan.ingredients, federated, rows_of(self.dataset), self.seeds)
+    def _begin_training(self, layers: bytes, federated: tuple[TensorSpec, ...]) -> None:
+        method, rows = self.plan.ingredients, rows_of(self.dataset)
+        self._layers, self._short = layers, None
+        self._training = begin_training(self.networks, method, federated, rows, self.seeds)
+        if self.plan.bits != 32:
+            key = digest("short updates", self.seeds.origin, self.site)
+            self._short = ShortUpdates(self.plan, self.manifest, federated, key)
 
 
 def _read(plan: NetworkPlan, own: Dataset, inputs: ConceptInputs | None) -> tuple[Dataset, int | None]:

@@ -302,10 +302,10 @@ class Worker:
         if self._plan is not None and self._is_receiver():
             self._after.receive(self._hospital, self._plan, self._run, question.round, received)
             return Agreed()
-        study = self._study_at_end(question.round)
+        study = self._ready() if self._next is not None else self._restored(question.round)
         if asked.round != study.plan.rounds and not study.plan.may_end_early:
             raise MalformedMessage("a result before the last round")
-        self._conclude_alike(asked, received)
+        self._conclude_alike(study, asked, received)
         self._study = None
         return Agreed()
 
@@ -323,22 +323,16 @@ class Worker:
         if following is not None and number >= following - 1:
             saves.begin(number)
             return study
-        if number not in saves.held:
-            raise StateLost(number)
         study = self._restored(number)
         saves.forget_after(number)
         self._log.info("study_restored", run=self._run, round=number + 1)
         return study
 
-    def _study_at_end(self, number: int) -> AnyStudy:
-        assert self._saves is not None
-        if self._next is None and number not in self._saves.held:
-            raise StateLost(number)
-        return self._restored(number) if self._next is None else self._ready()
-
     def _restored(self, number: int) -> AnyStudy:
         assert self._saves is not None
         assert self._plan is not None
+        if number not in self._saves.held:
+            raise StateLost(number)
         found = self._saves.read(number)
         if found is None:
             self._study, self._preprocessing = self._begin(self._plan)
@@ -347,21 +341,17 @@ class Worker:
         self._is_reported, self._next = False, number
         return self._ready()
 
-    def _concluded(self, asked: Asked, received: npt.NDArray[np.float32]) -> None:
-        study = self._ready()
-        study.close(asked, received)
-        if not self._is_reported:
-            self._after.make_report(self._hospital, study, self._preprocessing, self._run)
-            self._is_reported = True
-
-    def _conclude_alike(self, asked: Asked, received: npt.NDArray[np.float32]) -> None:
+    def _conclude_alike(self, study: AnyStudy, asked: Asked, received: npt.NDArray[np.float32]) -> None:
         """Make the report. Print errors that depend on patients' data, but do not return these errors.
 
         Patients decide whether a report is possible. So only people at the hospital learn it. The coordinator learns
         the same as after any other run.
         """
         try:
-            self._concluded(asked, received)
+            study.close(asked, received)
+            if not self._is_reported:
+                self._after.make_report(self._hospital, study, self._preprocessing, self._run)
+                self._is_reported = True
         except Exception as error:
             failure = _of_own_rows(error)
             failure.consequence = "This site has no report. The coordinator sees the same as after any other run."

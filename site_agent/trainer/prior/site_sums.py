@@ -34,9 +34,8 @@ from protos.plan.announcing_plan import AnnouncingPlan
 from protos.plan.canonical import pack
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
-from protos.statistics.intercepts import binomial_intercept
+from protos.statistics.intercepts import binomial_intercept, probabilities
 from protos.wire.messages import MalformedMessage
-from site_agent.trainer.fitted_models import probabilities
 from site_agent.trainer.requests import Vector
 
 Float64: TypeAlias = npt.NDArray[np.float64]
@@ -150,7 +149,7 @@ def _fitted(line: Float64, targets: Float64, *, is_number: bool) -> tuple[Float6
     values = profiled_intercept(line, targets, is_number=is_number) + line
     if is_number:
         return values, np.ones_like(values)
-    fitted = probabilities("binary", values)
+    fitted = probabilities(values)
     return fitted, fitted * (1.0 - fitted)
 
 

@@ -24,7 +24,7 @@ from site_agent.trainer.models.image_models import Convolutional
 from site_agent.trainer.pulse import PULSE
 from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.flat_network import FlatNetwork, State, part_of, prefixed
-from site_agent.trainer.training.procedures import Phase, Procedure
+from site_agent.trainer.training.procedures import Procedure
 from site_agent.trainer.training.torch_losses import LossFunction
 from site_agent.trainer.training.training_model import Model, Recipe
 
@@ -51,7 +51,11 @@ class LocalTraining:
         """
         self._procedure.begin_round(received.to(self._device), None if controls is None else controls.to(self._device))
         for phase in self._procedure.phases(steps, self._batches.batches_per_epoch):
-            self._make(phase)
+            self._procedure.evaluated().network.train()
+            with self._own_dropout():
+                for _ in range(phase.steps):
+                    phase.step(self._batch())
+                    PULSE.beat()
         self._procedure.end_round(steps)
 
     def fine_tune(self, flat: FlatNetwork, epochs: int, recipe: Recipe) -> None:
@@ -90,13 +94,6 @@ class LocalTraining:
         self._procedure.restore(procedure)
         self._batches.restore(part_of(state, "batches"))
         self._dropout = state["dropout"]
-
-    def _make(self, phase: Phase) -> None:
-        self._procedure.evaluated().network.train()
-        with self._own_dropout():
-            for _ in range(phase.steps):
-                phase.step(self._batch())
-                PULSE.beat()
 
     def _batch(self) -> Rows:
         return self._rows.select(self._batches.draw()).to(self._device)

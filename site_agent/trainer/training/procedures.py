@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 import torch
 from torch import Tensor
@@ -140,8 +140,14 @@ class Phase:
     steps: int
 
 
-class Procedure(Protocol):
-    """Local training by one method at one site. Subclasses override only the functions that differ."""
+class Procedure:
+    """Local training by one method at one site. Subclasses override only the functions that differ.
+
+    The site would use the network `used` if training ended now. The next step depends on `parts`, batches and dropout.
+    """
+
+    def __init__(self, used: FlatNetwork, parts: Mapping[str, StatePart]) -> None:
+        self._used, self.parts = used, parts
 
     def begin_round(self, _received: Tensor, _controls: Tensor | None, /) -> None:
         """Start a round. The shared network has already loaded the received parameters.
@@ -152,6 +158,7 @@ class Procedure(Protocol):
 
     def step(self, batch: Rows, /) -> None:
         """Train on one batch."""
+        raise NotImplementedError
 
     def phases(self, steps: int, _batches_per_epoch: int, /) -> list[Phase]:
         """Return the training phases of a round with this many steps, in order."""
@@ -160,20 +167,17 @@ class Procedure(Protocol):
     def end_round(self, _steps: int, /) -> None:
         return
 
-    def evaluated(self) -> FlatNetwork: ...
-
-    def parts(self) -> Mapping[str, StatePart]:
-        """Return everything on which the next step depends, except for batches and dropout, by name."""
-        ...
+    def evaluated(self) -> FlatNetwork:
+        return self._used
 
     def state(self) -> State:
         found: State = {}
-        for name, part in self.parts().items():
+        for name, part in self.parts.items():
             found |= {name: part.clone()} if isinstance(part, Tensor) else prefixed(name, part.state())
         return found
 
     def restore(self, state: State, /) -> None:
-        for name, part in self.parts().items():
+        for name, part in self.parts.items():
             if isinstance(part, Tensor):
                 part.copy_(state[name])
             else:
@@ -215,10 +219,12 @@ class _ModelTraining(Procedure):
         self, flat: FlatNetwork, recipe: Recipe, penalty: Penalty | None, private_epochs: int | None = None
     ) -> None:
         is_apart = private_epochs is not None
-        self._flat, self._private_epochs = flat, private_epochs or 0
+        self._private_epochs = private_epochs or 0
         self._model = Model(flat, recipe, [flat.federated] if is_apart else None)
         self._private = Model(flat, recipe, [flat.private]) if is_apart else None
         self._penalty = PenaltyTerm(penalty, flat, recipe)
+        private = {} if self._private is None else {"private optimiser": self._private}
+        super().__init__(flat, {"network": flat, "optimiser": self._model, "penalty": self._penalty, **private})
 
     def begin_round(self, received: Tensor, _controls: Tensor | None) -> None:
         self._penalty.begin_round(received)
@@ -237,13 +243,6 @@ class _ModelTraining(Procedure):
     def end_round(self, _steps: int) -> None:
         self._penalty.end_round()
 
-    def evaluated(self) -> FlatNetwork:
-        return self._flat
-
-    def parts(self) -> dict[str, StatePart]:
-        private = {} if self._private is None else {"private optimiser": self._private}
-        return {"network": self._flat, "optimiser": self._model, "penalty": self._penalty, **private}
-
 
 def _step_private(private: Model, batch: Rows) -> None:
     private.gradient(batch)
@@ -260,6 +259,8 @@ class _CopyTraining(Procedure):
         self._shared, self._strength = shared, strength
         self._personal = Model(_twin(shared.evaluated(), recipe), recipe)
         self._received = torch.empty(0)
+        own: dict[str, StatePart] = {"personal": self._personal.flat, "personal optimiser": self._personal}
+        super().__init__(self._personal.flat, {**shared.parts, **own})
 
     def begin_round(self, received: Tensor, controls: Tensor | None) -> None:
         self._shared.begin_round(received, controls)
@@ -274,12 +275,6 @@ class _CopyTraining(Procedure):
 
     def end_round(self, steps: int) -> None:
         self._shared.end_round(steps)
-
-    def evaluated(self) -> FlatNetwork:
-        return self._personal.flat
-
-    def parts(self) -> dict[str, StatePart]:
-        return self._shared.parts() | {"personal": self._personal.flat, "personal optimiser": self._personal}
 
 
 class _MixtureTraining(Procedure):
@@ -296,6 +291,9 @@ class _MixtureTraining(Procedure):
         self._own = Model(_twin(flat, recipe), recipe)
         self._mixed = Model(recipe.build(), recipe, [])
         self._share = torch.full((), start, device=flat.device)
+        # The mixture's parameters follow from the two models, but the buffers of a hospital's own module do not.
+        own: dict[str, StatePart] = {"own": self._own.flat, "own optimiser": self._own, "mixed": self._mixed.flat}
+        super().__init__(self._mixed.flat, {**shared.parts, **own, "share": self._share})
         self._mix()
 
     def begin_round(self, received: Tensor, controls: Tensor | None) -> None:
@@ -321,17 +319,7 @@ class _MixtureTraining(Procedure):
 
     def evaluated(self) -> FlatNetwork:
         self._mix()
-        return self._mixed.flat
-
-    def parts(self) -> dict[str, StatePart]:
-        # The mixture's parameters follow from the two models, but the buffers of a hospital's own module do not.
-        own: dict[str, StatePart] = {
-            "own": self._own.flat,
-            "own optimiser": self._own,
-            "mixed": self._mixed.flat,
-            "share": self._share,
-        }
-        return self._shared.parts() | own
+        return self._used
 
     def _mix(self) -> None:
         for (own, shared), mixed in zip(self._pairs(), self._mixed.flat.stretches, strict=True):
@@ -352,6 +340,8 @@ class _MoreauTraining(Procedure):
     def __init__(self, flat: FlatNetwork, recipe: Recipe, problem: InnerProblem) -> None:
         self._shared, self._problem = flat, problem
         self._personal = Model(_twin(flat, recipe), recipe)
+        own = self._personal.flat
+        super().__init__(own, {"shared": flat, "personal": own, "personal optimiser": self._personal})
 
     def begin_round(self, _received: Tensor, _controls: Tensor | None) -> None:
         self._personal.flat.federated_values.copy_(self._shared.federated_values)
@@ -364,12 +354,6 @@ class _MoreauTraining(Procedure):
             self._personal.step()
         shared.add_(own.federated_values - shared, alpha=problem.rate * problem.strength)
         self._shared.private.data.copy_(own.private.data)
-
-    def evaluated(self) -> FlatNetwork:
-        return self._personal.flat
-
-    def parts(self) -> dict[str, StatePart]:
-        return {"shared": self._shared, "personal": self._personal.flat, "personal optimiser": self._personal}
 
 
 class _ControlledTraining(Procedure):
@@ -386,6 +370,7 @@ class _ControlledTraining(Procedure):
         self._own_control = torch.zeros_like(flat.federated_values)
         self._mean_control = torch.zeros_like(flat.federated_values)
         self._received = torch.empty(0)
+        super().__init__(flat, {"network": flat, "optimiser": self._model, "control": self._own_control})
 
     def begin_round(self, received: Tensor, controls: Tensor | None) -> None:
         assert controls is not None
@@ -399,12 +384,6 @@ class _ControlledTraining(Procedure):
     def end_round(self, steps: int) -> None:
         moved = self._received - self._flat.federated_values
         self._own_control.copy_(self._own_control - self._mean_control + moved / (steps * self._rate))
-
-    def evaluated(self) -> FlatNetwork:
-        return self._flat
-
-    def parts(self) -> dict[str, StatePart]:
-        return {"network": self._flat, "optimiser": self._model, "control": self._own_control}
 
 
 class _ColumnTraining(Procedure):
@@ -421,6 +400,7 @@ class _ColumnTraining(Procedure):
         self._flat, self._network, self._loss = flat, flat.network, recipe.loss
         self._common = Model(flat, recipe, [flat.federated])
         self._unique = Model(flat, recipe, [flat.private])
+        super().__init__(flat, {"network": flat, "optimiser": self._common, "unique optimiser": self._unique})
 
     def step(self, batch: Rows) -> None:
         self._flat.zero_gradients()
@@ -431,12 +411,6 @@ class _ColumnTraining(Procedure):
             outputs = self._network.common_outputs(batch.features)
         torch.autograd.backward(self._loss(self._network.joint(batch.features, outputs), batch.targets))
         self._unique.step()
-
-    def evaluated(self) -> FlatNetwork:
-        return self._flat
-
-    def parts(self) -> dict[str, StatePart]:
-        return {"network": self._flat, "optimiser": self._common, "unique optimiser": self._unique}
 
 
 def _twin(flat: FlatNetwork, recipe: Recipe) -> FlatNetwork:

@@ -285,7 +285,7 @@ def test_a_network_that_was_not_approved_is_refused(
 
     assert trainer_socket.answers == [Failed(SiteReason.NETWORK_DIFFERS, 78)]
     assert status == 78
-    assert "something else than was approved here" in capfd.readouterr().err
+    assert "other tensors or numbers than were approved here" in capfd.readouterr().err
 
 
 def test_a_killed_trainer_is_noticed(tmp_path: Path) -> None:
