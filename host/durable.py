@@ -215,10 +215,11 @@ def on_disk(*, what: str, consequence: str, kind: type[OperatorError] = Unavaila
         ) from cause
 
 
-def full_disk(cause: OSError, *, what: str, consequence: str) -> UnavailableError | None:
-    """Return the error that the disk of the state directory is full, or None if `cause` is another failure."""
+def unusable_state(cause: OSError, *, what: str, consequence: str, file: str) -> OperatorError:
+    """Return the error that the state directory named in a configuration file is full or cannot be written."""
     if cause.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return None
+        remedy = f"Set `state` in {file} to a directory in which this user has permission to write."
+        return ConfigurationError(what=what, consequence=consequence, remedy=remedy)
     return UnavailableError(
         what=what,
         consequence=consequence,

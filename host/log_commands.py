@@ -156,7 +156,6 @@ class LogProgram:
     source_of: Callable[[Path], LogSource]
 
     def group(self, purpose: str) -> click.Group:
-        """Return the command group `audit` with this help text."""
         return click.Group("audit", commands=[_verify(self), _show(self), _export(self), _heads(self)], help=purpose)
 
     def reading(self, command: Callable[..., None]) -> Callable[..., None]:

@@ -24,9 +24,8 @@ from site_agent.commands.approval_commands import approve, review, withdraw
 from site_agent.commands.data_commands import data
 from site_agent.commands.init_command import init
 from site_agent.commands.model_commands import export, predict, report, results
-from site_agent.commands.site_doctor_command import doctor
 from site_agent.commands.site_options import config_option
-from site_agent.commands.state_commands import audit, privacy, restored, status
+from site_agent.commands.state_commands import audit, doctor, privacy, restored, status
 from site_agent.hospital import read_hospital
 
 

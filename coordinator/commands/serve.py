@@ -29,7 +29,7 @@ from coordinator.rounds.engine import Engine
 from coordinator.storage.history import store_path
 from host.address_checks import taken_addresses
 from host.audit_log import AuditLog
-from host.durable import full_disk
+from host.durable import unusable_state
 from host.secret_files import hold_directory
 from host.starting_files import starting_values
 from pki.authority import Authority
@@ -227,9 +227,6 @@ def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
             raise PermissionError(13, "Permission denied")
     except OSError as cause:
         what = f"The state directory {state} cannot be used: {cause.strerror}."
-        raise full_disk(cause, what=what, consequence="The coordinator did not start.") or ConfigurationError(
-            what=what,
-            consequence="The coordinator did not start.",
-            remedy="Set `state` in coordinator.yaml to a directory in which this user has permission to write.",
-        ) from cause
+        stopped = "The coordinator did not start."
+        raise unusable_state(cause, what=what, consequence=stopped, file="coordinator.yaml") from cause
     return state

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from coordinator.rounds.engine import Engine
-from host.durable import full_disk, short_path
+from host.durable import short_path, unusable_state
 from host.secret_files import not_answering
-from protos.errors import ConfigurationError, UsageError
+from protos.errors import UsageError
 
 _LONGEST: Final = 64
 _PATIENCE_SECONDS: Final = 5.0
@@ -57,11 +57,8 @@ async def control_server(engine: Engine, status: Callable[[], dict[str, Any]], s
             return await asyncio.start_unix_server(answer, place)
     except OSError as cause:
         what = f"The socket {path} cannot be created: {cause.strerror or cause}."
-        raise full_disk(cause, what=what, consequence="The coordinator did not start.") or ConfigurationError(
-            what=what,
-            consequence="The coordinator did not start.",
-            remedy="Set `state` in coordinator.yaml to a directory in which this user has permission to write.",
-        ) from cause
+        stopped = "The coordinator did not start."
+        raise unusable_state(cause, what=what, consequence=stopped, file="coordinator.yaml") from cause
 
 
 async def stop_run(state: Path) -> str:

@@ -83,7 +83,6 @@ class Membership:
         return None
 
     def confirm(self, site: str, certificate_sha256: str) -> None:
-        """Record that a site connected with this certificate. Its earlier certificates are refused from then on."""
         self._register.confirm(site_name(site), certificate_sha256)
 
     def renew(self, asked: RenewalAsked) -> RenewalAnswered:

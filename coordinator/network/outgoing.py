@@ -130,11 +130,9 @@ class StreamPeer:
     def send_parameters(
         self, parameters: npt.NDArray[np.generic], round_number: int, attempt: int, first_chunk: int = 0
     ) -> None:
-        """Queue a vector as chunks. The vector is read when the chunks are sent."""
         self._put(_Rest(self._of_all.of(parameters, round_number, attempt), first_chunk))
 
     def end(self, reason: CoordinatorReason, detail: str) -> None:
-        """Send the site the reason why the coordinator ends the connection, then end the connection."""
         self._put(encode_coordinator_message(Farewell(reason, detail)))
         self._put(None)
         self.ending.set()

@@ -41,8 +41,7 @@ from coordinator.rounds.phases import (
     State,
     Terms,
 )
-from coordinator.rounds.round_times import RoundTimes
-from coordinator.rounds.transfers import unseen_seconds
+from coordinator.rounds.transfers import RoundTimes, unseen_seconds
 from coordinator.storage.snapshots import Snapshot
 from protos.numbers.fixed_point import FixedPoint
 from protos.numbers.round_sums import Sums

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.rounds.phases import Over
-from coordinator.rounds.round_times import RoundTimes
 from coordinator.rounds.run import Run
+from coordinator.rounds.transfers import RoundTimes
 from coordinator.storage.history import History
 from coordinator.storage.snapshots import (
     KEPT,

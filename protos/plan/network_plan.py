@@ -247,12 +247,10 @@ class NetworkPlan(PlanHead):
 
     @property
     def private_sums(self) -> int:
-        """Return the number of noisy sums over the same patients in the whole run; 0 without `privacy`."""
         return 0 if self.private_training is None else self.private_training.sums
 
     @property
     def private_releases(self) -> int:
-        """Return how many contributions of a site one record of privacy cost covers. 0 without `privacy`."""
         return 0 if self.privacy is None else self.schedule.rounds
 
     @property
@@ -265,7 +263,6 @@ class NetworkPlan(PlanHead):
 
     @property
     def noise_variance(self) -> int:
-        """Return the variance of the noise that a site adds to each integer of a sum or local step; 0 without noise."""
         return 0 if self.private_training is None else self.private_training.share_variance
 
     @cached_property

@@ -202,7 +202,6 @@ class PriorPlan(AnnouncingPlan):
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Return how many sums each kind of round has."""
         if self.private is not None:
             return len(self.statistics_names), 0, 0
         return len(self.statistics_names), len(self.newton_names), 1

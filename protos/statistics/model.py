@@ -173,7 +173,6 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         )
 
     def _require_counts(self, sums: AnnouncedPart) -> None:
-        """Raise Unanswerable if the sums of `counted` give no model."""
         sites, fewest, part = self._count(sums, "sites"), self._size.fewest_sites, max(1, self._size.smallest_part)
         if sites < fewest:
             raise Unanswerable(

@@ -1,19 +1,23 @@
-"""Contains `site-agent status`, `privacy`, `audit` and `restored`: this site's state and log."""
+"""Contains `site-agent status`, `doctor`, `privacy`, `audit` and `restored`: this site's state and log."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import click
 
-from host.command_line import account, by_option, json_option, metrics_option, person
+from host.command_line import account, by_option, json_option, metrics_option, person, report_findings
+from host.diagnosis import Finding, Severity, failure, fine
 from host.log_commands import LogProgram, LogSource
 from host.secret_files import hold_directory
+from protos.errors import OperatorError
 from site_agent.commands.site_options import config_option, opened_log
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import gate_folder, gate_store_path
@@ -157,3 +161,68 @@ def restored(path: Path, by: str, because: str) -> None:
     with closing(opened_log(hospital)) as log:
         log.declare_restored(by=by, because=because, account=account())
     click.echo("Recorded. Payments since that copy may be missing, so the privacy budget of one year counts as spent.")
+
+
+Side: TypeAlias = Literal["all", "agent", "gate", "trainer"]
+_TRAINER_SECONDS = 600.0
+
+
+@click.command()
+@config_option
+@json_option
+@click.option(
+    "--side",
+    type=click.Choice(("all", "agent", "gate", "trainer")),
+    default="all",
+    show_default=True,
+    help="Process to check. As services, the three processes run under three user accounts. Check each process under "
+    "its own account, or all three as root.",
+)
+def doctor(path: Path, as_json: bool, side: Side) -> None:
+    """Check whether this site has everything that it needs to take part.
+
+    You can run this command at any time. The command changes nothing. For a test of the
+    connection, it opens a stream and sends nothing on it.
+
+    The exit status is 0 if no problem was found, 3 if there are only warnings, and 1 if a check failed.
+
+    Example: site-agent doctor --config hospital.yaml
+    """
+    report_findings(_examine(path, side), as_json=as_json)
+
+
+def _examine(path: Path, side: Side) -> list[Finding]:
+    try:
+        hospital = read_hospital(path)
+    except OperatorError as wrong:
+        return [failure("D401", wrong.what, wrong.remedy)]
+    found = [fine("D401", f"{path.name} has no mistakes.")]
+    if side in ("all", "gate"):
+        from site_agent.service.site_doctor import examine_gate
+
+        found += asyncio.run(examine_gate(hospital))
+    if side in ("all", "agent"):
+        from site_agent.service.site_doctor import examine_agent
+
+        found += asyncio.run(examine_agent(hospital))
+    if side in ("all", "trainer"):
+        found += _trainer(path)
+    return found
+
+
+def _trainer(path: Path) -> list[Finding]:
+    """Run the trainer's checks in a separate process, because this process has used the network."""
+    words = [sys.executable, "-P", "-m", "site_agent.desk.trainer_doctor", "--config", str(path.resolve())]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=_TRAINER_SECONDS)
+    if done.returncode:
+        remedy = "Read its message above. If there is no message, check whether memory ran out."
+        return [failure("D412", "The process that reads this hospital's table ended too early.", remedy)]
+    return [
+        Finding(
+            identifier=facts["identifier"],
+            severity=Severity[facts["severity"].upper()],
+            says=facts["says"],
+            remedy=facts["remedy"],
+        )
+        for facts in json.loads(done.stdout)
+    ]

@@ -102,7 +102,6 @@ class Session:
         self._last_seconds = self.clock()
 
     def has(self, folder: str, cookies: Iterable[str]) -> bool:
-        """Return whether a request with this folder and these cookies belongs to the session."""
         is_known = self._is_open and not self.is_over and _is_same(folder, self.folder)
         return is_known and any(_is_same(cookie, self.cookie) for cookie in cookies)
 

@@ -127,7 +127,6 @@ class SiteMasking:
         self.key_session = message.key_session
 
     def forget(self) -> None:
-        """Delete this site's masking keys of the current key session."""
         if self._secret is not None:
             self._secret.forget()
         self._secret, self._terms, self._advert, self._roster, self.key_session = None, None, None, (), 0

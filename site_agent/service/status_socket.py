@@ -18,10 +18,10 @@ from typing import Any, Final
 import sdnotify
 
 from host.audit_log import AuditLog
-from host.durable import full_disk, short_path
+from host.durable import short_path, unusable_state
 from host.metrics_text import metrics_text
 from host.secret_files import not_answering
-from protos.errors import ConfigurationError, OperatorError
+from protos.errors import OperatorError
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.site_standing import Standing
 from site_agent.state_folders import gate_folder
@@ -82,11 +82,7 @@ async def _listen(folder: Path, facts: Callable[[], dict[str, Any]]) -> asyncio.
     except OSError as cause:
         what = f"The status socket in {folder} cannot be created: {cause.strerror}."
         stopped = "The site agent did not start. Nothing was sent."
-        raise full_disk(cause, what=what, consequence=stopped) or ConfigurationError(
-            what=what,
-            consequence=stopped,
-            remedy="Set `state` in hospital.yaml to a directory in which this user has permission to write.",
-        ) from cause
+        raise unusable_state(cause, what=what, consequence=stopped, file="hospital.yaml") from cause
 
 
 async def _pulse(standing: Standing) -> None:

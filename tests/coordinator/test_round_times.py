@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.rounds.round_times import RoundTimes
+from coordinator.rounds.transfers import RoundTimes
 
 
 def test_a_disturbed_attempt_is_no_measure() -> None:

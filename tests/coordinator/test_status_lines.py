@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from coordinator.commands.status_lines import line_of_a_round, print_status, span
-from coordinator.rounds.round_times import RoundTimes
 from coordinator.rounds.run_status import pace_facts
+from coordinator.rounds.transfers import RoundTimes
 from protos.plan.manifest import manifest_of
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play

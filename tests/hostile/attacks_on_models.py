@@ -17,10 +17,10 @@ import pandas as pd
 
 from protos.plan.analyses import AnnouncedPart, Arithmetic, Frame, Unanswerable
 from protos.statistics import arithmetics, design, group_curves, regression, table_one
+from protos.statistics.cox import WeightedRiskSets
 from protos.statistics.design import Design
 from protos.statistics.newton_walk import LikelihoodSums
 from protos.statistics.regression import RegressionArithmetic
-from protos.statistics.risk_sets import WeightedRiskSets
 from protos.wire.messages import Stage
 from site_agent.trainer.prior.site_sums import Concentrated, own_sums
 from site_agent.trainer.prior.site_sums import Rows as PriorRows

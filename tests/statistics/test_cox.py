@@ -12,9 +12,8 @@ from scipy.stats import chi2
 from statsmodels.duration.hazard_regression import PHReg, PHRegResults
 
 from protos.plan.analyses import AnnouncedPart, Cox, Unanswerable
-from protos.statistics.cox import CoxArithmetic
+from protos.statistics.cox import CoxArithmetic, RiskSets, WeightedRiskSets
 from protos.statistics.distributions import p_of_chi_squared
-from protos.statistics.risk_sets import RiskSets, WeightedRiskSets
 from tests.for_each import for_each
 from tests.statistics.one_process import codes, concepts_of, frames_of, number, run, size
 from tests.statistics.survival_tables import FROM_0, LARYNX, TABLES, SurvivalTable, pooled

@@ -11,8 +11,7 @@ from scipy.stats import norm
 from statsmodels.duration.survfunc import SurvfuncRight, survdiff
 
 from protos.plan.analyses import Curve, Unanswerable
-from protos.statistics.group_curves import MONTH, CurveArithmetic
-from protos.statistics.survival_curve import SurvivalCurve
+from protos.statistics.group_curves import MONTH, CurveArithmetic, SurvivalCurve
 from tests.for_each import for_each
 from tests.statistics.one_process import codes, concepts_of, frames_of, number, run, size
 from tests.statistics.survival_tables import FROM_0, LEUKEMIA, LUNG, TABLES, SurvivalTable

@@ -51,7 +51,6 @@ class Dense(Network):
         return (self.body(self.input(rows)),)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Apply the last layer after dropout: (B, last hidden width) to (B, C)."""
         (values,) = representations
         values = functional.dropout(values, self._dropout, self.training)
         for last in self.head.values():
@@ -78,7 +77,6 @@ class Parallel(Network):
         return self.common(rows[..., : self._common_columns]), self.unique(rows)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Join both extractors' results, and apply dropout and the head: to (B, C)."""
         values = functional.dropout(torch.cat(representations, dim=-1), self._dropout, self.training)
         *hidden, last = self.head.values()
         for layer in hidden:

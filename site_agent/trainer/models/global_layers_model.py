@@ -44,7 +44,6 @@ class GlobalLayers(Network):
         return (self.body(self.input(rows)),)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Return logits (B, C) from the result of `represent`."""
         logits: Tensor = self.head(representations[0])
         return logits
 

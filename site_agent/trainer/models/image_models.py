@@ -94,7 +94,6 @@ class Convolutional(Network):
         return (values,)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Apply the last layer after dropout: (B, last hidden width) to (B, C)."""
         (values,) = representations
         logits: Tensor = self.head["output"](functional.dropout(values, self._dropout, self.training))
         return logits
