@@ -171,8 +171,8 @@ def _require_permitted(hospital: Hospital, plan: Plan, by: str, log: AuditLog) -
             consequence=_NOTHING_APPROVED,
             remedy=OTHER_PLAN,
         )
-    require_fitting(plan, find_contract(Path(hospital.data.contract)), hospital.site)
     _print(rows := [*row_sections(hospital, plan)])
+    require_fitting(plan, find_contract(Path(hospital.data.contract)), hospital.site)
     for error in filter(None, (section.error for section in rows)):
         raise error
 

@@ -77,10 +77,10 @@ def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
     sentences, wrong = list[str](), list[OperatorError]()
     try:
         table = read_table(Path(hospital.data.table), contract, scratch=hospital.scratch_path)
-        frame, (used, cell, patients) = statistics_rows(hospital, plan, table)
-        sentences += cut_in_words(plan, used)
         wrong += faults(hospital, plan, table)
         sentences += [f"{one.what} {one.remedy}" for one in wrong]
+        frame, (used, cell, patients) = statistics_rows(hospital, plan, table)
+        sentences += cut_in_words(plan, used)
         if plan.privacy is None:
             sentences += void_analyses(plan, frame, hospital.site)
         found = list[Compared]()

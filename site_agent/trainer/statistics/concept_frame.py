@@ -126,8 +126,10 @@ def cut_in_words(plan: StatisticsPlan, used: Mapping[str, Values]) -> Iterator[s
 
 def unmapped_in_words(plan: StatisticsPlan, table: Table, site: str) -> Iterator[str]:
     """Yield for each column how many rows have codes that the plan lacks and the contract does not map to null."""
-    for concept, one in mapped_concepts(plan.concepts, table.contract, site):
-        if isinstance(concept, NumberConcept) or one.concept_codes:
+    recorded = recorded_concepts(table.contract)
+    for concept in (one for one in plan.concepts if site in (one.recorded_by or plan.site_names)):
+        one = recorded.get(concept.name)
+        if one is None or one.concept_codes or isinstance(concept, NumberConcept):
             continue
         own = one.own(table)
         lost = {code: (own == k).sum() for k, code in enumerate(one.codes or ()) if code not in concept.codes}
