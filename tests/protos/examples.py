@@ -12,28 +12,7 @@ from protos.fingerprints import fingerprint
 from protos.plan.architecture import Architecture, network_tensors
 from protos.plan.methods import NETWORK_METHODS, MethodChoice
 from protos.plan.plan import Plan, plan_from_json
-from protos.wire.messages import (
-    Announcement,
-    Bind,
-    Chunk,
-    CoordinatorMessage,
-    CoordinatorReason,
-    Done,
-    Farewell,
-    Finish,
-    Hello,
-    Join,
-    KeyAdvert,
-    KeySessionAcknowledgement,
-    KeySessionOpen,
-    KeySessionRoster,
-    KeySessionSeal,
-    Offer,
-    Refusal,
-    SiteMessage,
-    SiteReason,
-    Stage,
-)
+from protos.wire import messages
 from protos.wire.upkeep_messages import (
     EnrolmentReply,
     EnrolmentRequest,
@@ -131,44 +110,44 @@ def plan_of_method(method: dict[str, Any], **changes: Any) -> Plan:
 
 
 _ADVERTS: Final = tuple(
-    KeyAdvert(site, 3, bytes([number] * 32), b"n" * 32, b"i" * 32, b"s" * 64)
+    messages.KeyAdvert(site, 3, bytes([number] * 32), b"n" * 32, b"i" * 32, b"s" * 64)
     for number, site in enumerate(("berlin", "lyon"), start=1)
 )
 _ACKNOWLEDGEMENTS: Final = tuple(
-    KeySessionAcknowledgement(site, 3, b"t" * 32, b"s" * 64) for site in ("berlin", "lyon")
+    messages.KeySessionAcknowledgement(site, 3, b"t" * 32, b"s" * 64) for site in ("berlin", "lyon")
 )
 
-SITE_MESSAGES: Final[tuple[SiteMessage, ...]] = (
-    Hello(1, "0.1.0"),
-    Hello(1, "0.1.0", together=True),
-    Join("heart-v1-0123456789ab", b"p" * 32, b"m" * 32, 0),
-    Join("heart-v1-0123456789ab", b"p" * 32, b"m" * 32, 9),
-    Join("heart", b"p" * 32, b"m" * 32, 0, None, (0, 7, 1 << 31)),
-    Chunk(0, 0, 0, b""),
-    Chunk(1 << 31, (1 << 20) - 1, (1 << 20) - 1, bytes(range(256))),
-    Chunk(5, 2, 1, bytes(524_296)),
-    Done("heart"),
-    *(Refusal("heart", reason, "body.layer2.inner.weight") for reason in SiteReason),
-    Refusal("heart", SiteReason.DATA_UNFIT),
+SITE_MESSAGES: Final[tuple[messages.SiteMessage, ...]] = (
+    messages.Hello(1, "0.1.0"),
+    messages.Hello(1, "0.1.0", together=True),
+    messages.Join("heart-v1-0123456789ab", b"p" * 32, b"m" * 32, 0),
+    messages.Join("heart-v1-0123456789ab", b"p" * 32, b"m" * 32, 9),
+    messages.Join("heart", b"p" * 32, b"m" * 32, 0, None, (0, 7, 1 << 31)),
+    messages.Chunk(0, 0, 0, b""),
+    messages.Chunk(1 << 31, (1 << 20) - 1, (1 << 20) - 1, bytes(range(256))),
+    messages.Chunk(5, 2, 1, bytes(524_296)),
+    messages.Done("heart"),
+    *(messages.Refusal("heart", reason, "body.layer2.inner.weight") for reason in messages.SiteReason),
+    messages.Refusal("heart", messages.SiteReason.DATA_UNFIT),
     *_ADVERTS,
     *_ACKNOWLEDGEMENTS,
 )
-COORDINATOR_MESSAGES: Final[tuple[CoordinatorMessage, ...]] = (
-    Announcement("heart", b"{}"),
-    Offer(3, 1, b"d" * 32),
-    Offer(3, 1, b"d" * 32, saves=True, oldest=3),
-    *(Offer(1 << 31, 0, b"d" * 32, stage, b"\x05\x01", 0) for stage in Stage),
-    Offer(9, 0, b"d" * 32, Stage.TRAINING, bytes(range(256)) * 32, 8),
-    Bind(3, 1, ("berlin", "lyon"), 0),
-    Bind(3, 1, tuple(f"site-{index:03d}" for index in range(100)), 7),
-    Chunk(0, 0, 0, b""),
-    Chunk(3, 1, 2, bytes(range(256))),
-    Finish(4, b"d" * 32),
-    Finish(4, b"d" * 32, b"\x03", 3),
-    *(Farewell(reason, "one line for the site's operator") for reason in CoordinatorReason),
-    KeySessionOpen(3, ("berlin", "lyon")),
-    KeySessionRoster(3, _ADVERTS),
-    KeySessionSeal(3, _ACKNOWLEDGEMENTS),
+COORDINATOR_MESSAGES: Final[tuple[messages.CoordinatorMessage, ...]] = (
+    messages.Announcement("heart", b"{}"),
+    messages.Offer(3, 1, b"d" * 32),
+    messages.Offer(3, 1, b"d" * 32, saves=True, oldest=3),
+    *(messages.Offer(1 << 31, 0, b"d" * 32, stage, b"\x05\x01", 0) for stage in messages.Stage),
+    messages.Offer(9, 0, b"d" * 32, messages.Stage.TRAINING, bytes(range(256)) * 32, 8),
+    messages.Bind(3, 1, ("berlin", "lyon"), 0),
+    messages.Bind(3, 1, tuple(f"site-{index:03d}" for index in range(100)), 7),
+    messages.Chunk(0, 0, 0, b""),
+    messages.Chunk(3, 1, 2, bytes(range(256))),
+    messages.Finish(4, b"d" * 32),
+    messages.Finish(4, b"d" * 32, b"\x03", 3),
+    *(messages.Farewell(reason, "one line for the site's operator") for reason in messages.CoordinatorReason),
+    messages.KeySessionOpen(3, ("berlin", "lyon")),
+    messages.KeySessionRoster(3, _ADVERTS),
+    messages.KeySessionSeal(3, _ACKNOWLEDGEMENTS),
 )
 ENROLMENT_REQUEST: Final = EnrolmentRequest(b"t" * 24, b"request", b"k" * 32, b"s" * 64)
 ENROLMENT_REPLIES: Final = (

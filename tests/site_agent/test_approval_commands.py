@@ -159,7 +159,7 @@ def test_a_review_over_a_table_with_errors_ends_as_one_that_does_not_fit(site: S
 
 def test_a_table_that_was_not_checked_or_has_codes_that_a_plan_lacks_is_not_approved(site: Site) -> None:
     """The run would end for all, or would lose these rows without a word. The contract can say that they are lost."""
-    asked = {"name": "sex", "codes": ["F", "M"]}, {"name": "stay", "low": 0.0, "high": 9.0}
+    asked = {"name": "sex", "codes": ["F", "M"]}, {"name": "stay", "low": 0, "high": 9}
     plan = site.plan(**table_one_of(*asked), smallest_cell=10)
     sex = {"name": "sex", "role": "feature", "type": "categorical", "codes": ["F", "M", "X", "Y"], "concept": "sex"}
     (site.folder / "t.csv").write_text("sex,died,stay\n" + "F,0,1\nM,1,2\nX,1,3\n" * 20)

@@ -134,10 +134,8 @@ def unmapped_in_words(plan: StatisticsPlan, table: Table, site: str) -> Iterator
         own = one.own(table)
         lost = {code: (own == k).sum() for k, code in enumerate(one.codes or ()) if code not in concept.codes}
         if rows := sum(lost.values()):
-            codes = ", ".join(compress(lost, lost.values()))
-            words = (
-                f"{rows} of {len(own)} rows have a code of {one.name} that {concept.name} in the plan lacks ({codes})"
-            )
+            told = ", ".join(compress(lost, lost.values()))
+            words = f"{rows} of {len(own)} rows have a code of {one.name} that the plan's {concept.name} lacks ({told})"
             yield f"{words}, and count as missing. If this is right, map the code to null with `concept_codes`."
 
 
