@@ -59,7 +59,6 @@ def _isolation(*, has_network: bool) -> Finding:
 
 
 def _table(hospital: Hospital) -> Finding:
-    """Read the table and prepare the device as the trainer does before a run."""
     from site_agent.trainer.before_rounds import check_table
 
     try:

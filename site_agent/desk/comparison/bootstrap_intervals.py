@@ -64,7 +64,6 @@ class Difference:
 
     @property
     def value(self) -> float:
-        """The metric of the first model minus the metric of the second."""
         return self.first - self.second
 
     @property

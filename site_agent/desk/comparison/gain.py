@@ -87,7 +87,6 @@ class Gain:
 
     @property
     def interval(self) -> Interval | None:
-        """The 95% interval of the difference between the federated model and the best local model."""
         return self.difference.interval if self.difference else None
 
     def to_json(self) -> dict[str, Json]:

@@ -87,6 +87,7 @@ _NO: Final = (
     *("absent", "alive", "vivant", "living", "lebt", "lebend", "censored", "benign", "control", "healthy"),
 )
 _WITH_UNIT: Final = re.compile(r"[-+<>]?\d+(?:[.,]\d+)?(\s?%|\s\S*[a-z]\S*|[a-z]([a-z]\S*|/\S+)|y)", re.I)
+_DATED: Final = re.compile(r"(\d\d?[-. ]+)?(jan|feb|m[aä]r|apr|ma[iy]|ju[nl]|aug|sep|o[ck]t|nov|de[cz])(-\d\d)?", re.I)
 _RANKED: Final = re.compile(r"\W*\d.*\D|\W+\d|strongly|very|rather|dis|sehr|eher|trifft|mild|moderate|leicht", re.I)
 _SPLIT: Final = re.compile(r"\d{2,3}/\d{2,3}|\d{1,2}[-. ]?[A-Za-z]{3,9}[-. ]?(\d\d){1,2}")  # 120/80, 13MAY2024
 _WITH_DIGIT: Final = re.compile(r"\W{0,3}\d[\d.,' ]*(\W.*)?", re.ASCII)  # but no code such as 1988F1
@@ -216,8 +217,7 @@ class ColumnDraft:
 
     @property
     def is_named_as_identifier(self) -> bool:
-        """Whether name and number of different values are those of a patient's identifier."""
-        return bool(IDENTIFIER.fullmatch(self.name)) and (not self.codes or len(self.codes) > self.rows / 2)
+        return bool(IDENTIFIER.fullmatch(self.name)) and (not self.codes or len(self.codes) > self.filled / 2)
 
     @property
     def has_identifiers(self) -> bool:
@@ -318,6 +318,8 @@ def target_line(column: ColumnDraft, *, is_timed: bool) -> Line:
     codes, dropped = column.shown_codes, [] if column.is_complete else [("missing", "drop")]
     if column.unlikely_codes:
         words.append(f"suspicious: {' and '.join(column.unlikely_codes)} is like a marker for not known")
+    if column.patterns:
+        words.append("suspicious: these are days; if an empty cell means that nothing happened, make it yes and no")
     if not column.is_coded:
         return _line(column, "target", [("task", "regression"), *_limit(column, words), *dropped], words)
     if len(codes) > 2 and not is_timed:
@@ -381,6 +383,8 @@ def _coded(column: ColumnDraft, words: list[str]) -> Line:
         words.append("whole numbers: codes (categorical), codes in order (ordinal), or an amount (numeric)?")
     if "0" in codes and column.name.lower().endswith("concept_id"):
         words.append("suspicious: 0 is OMOP's mark for a code that is not known: move it to missing_markers if so")
+    if any(map(_DATED.fullmatch, codes)):
+        words.append("suspicious: some codes are days, as a spreadsheet makes of 1-2: import them as text")
     if seem_units(codes):
         words.append(f"suspicious: {UNITS}")
     if kind == "categorical" and len(list(filter(_RANKED.match, codes))) > len(codes) / 2:

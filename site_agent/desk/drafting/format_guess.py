@@ -117,7 +117,7 @@ def has_header(rows: list[list[str]]) -> bool:
     """Return whether the first row is a header: all its cells are words, and none is like a value below it.
 
     The first cell can be empty, because pandas and R write row numbers there. The last cells can be empty, because some
-    programs end each row with a separator. Numbers, such as years, can be names if words beside them prove it.
+    programs end each row with a separator. Numbers and days can be names if words beside them prove it.
     """
     if not rows:
         return True
@@ -126,10 +126,10 @@ def has_header(rows: list[list[str]]) -> bool:
         first.pop()
     pairs = [(cell, [row[place].strip() for row in rows[1:] if place < len(row)]) for place, cell in enumerate(first)]
     pairs = pairs[1:] if first and not first[0] else pairs
-    numbers = [int(cell) for cell, below in pairs if _names_a_column(cell, below)]
-    words = {cell for cell, below in pairs if not _NUMBER.fullmatch(cell) and _are_numbers(below)}
+    numbers = [int(cell) for cell, below in pairs if cell.isdecimal() and _names_a_column(cell, below)]
     is_counted = len(numbers) == len(pairs) > _FEW and numbers == [*range(numbers[0], numbers[0] + len(numbers))]
     others = [pair for pair in pairs if len(rows) <= _FEWEST_ROWS or not _names_a_column(*pair)]
+    words = {cell for cell, below in others if not _NUMBER.fullmatch(cell) and _are_numbers(below)}
     is_proved = len(others) == len(pairs) or len(words) >= _FEW or is_counted
     return bool(pairs) and is_proved and all(cell and not _is_value(cell, below) for cell, below in others)
 
@@ -139,10 +139,11 @@ def _are_numbers(column: list[str]) -> bool:
 
 
 def _names_a_column(cell: str, below: list[str]) -> bool:
-    """Return whether a whole number is the name of a column: no value is written with as many digits, or around it."""
+    """Return whether a number or day is a column's name: no value has as many digits, or is around it, or is a day."""
     values = [float(one.replace(",", ".")) for one in below if _NUMBER.fullmatch(one)]
     is_beyond = cell.isdecimal() and not min(values, default=inf) <= float(cell) <= max(values, default=-inf)
-    return is_beyond and _shape(cell) not in map(_shape, below)
+    is_day = bool(_DATE.fullmatch(cell)) and _are_numbers(below)
+    return is_day or (is_beyond and _shape(cell) not in map(_shape, below))
 
 
 def _is_value(cell: str, column: list[str]) -> bool:

@@ -111,9 +111,8 @@ def _choices(field: Mapping[str, str]) -> dict[str, str]:
 def _note(
     field: Mapping[str, str], labels: Mapping[str, str], choice: str = "", told: tuple[str, ...] = ()
 ) -> FileNote:
-    branching = field["branching_logic"]
-    rule = " ".join(branching.split())
-    shown = (f"asked only if {rule}: an empty cell can mean 'not asked' and not 'not known'",) if branching else ()
+    rule = " ".join(field["branching_logic"].split())
+    shown = (f"asked only if {rule}: an empty cell can mean 'not asked' and not 'not known'",) if rule else ()
     ignored = ""
     if field["identifier"].lower() == "y":
         ignored = "the dictionary marks it as an identifier"

@@ -62,12 +62,10 @@ class Examination:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that prevent training."""
         return tuple(finding for finding in self.findings if finding.level == "error")
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """The findings that a person must accept."""
         return tuple(finding for finding in self.findings if finding.level == "warning")
 
 
@@ -118,7 +116,6 @@ def _error(mistake: Mistake) -> Finding:
 
 
 def _reading_findings(survey: Survey) -> Iterator[Finding]:
-    """Yield the findings about rows and columns that are not used."""
     for doubt, column in survey.doubts:
         told = doubt if column is None else f"column {column}: {doubt}"
         yield Finding(level="warning", key=f"source:{told}", words=told)

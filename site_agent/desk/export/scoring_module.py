@@ -338,7 +338,6 @@ class _Joined(_Part):
         return outputs
 
     def _bounded(self, shares: Tensor) -> Tensor:
-        """`forest.on_bounded_scale`."""
         if self._task == "binary":
             return ((shares + self.distance) / (1.0 - shares + self.distance)).log()
         return ((shares + self.distance) / (1.0 + shares.shape[1] * self.distance)).log()

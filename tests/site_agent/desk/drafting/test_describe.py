@@ -209,7 +209,7 @@ def test_a_column_without_a_name_is_never_read(tmp_path: Path, place: str) -> No
 @pytest.mark.parametrize(
     ("first", "is_named"),
     [
-        *((one, True) for one in ("id,age,2019,1,outcome", "id,age,null,2020,outcome", "2018,2019,2020,2021,2022")),
+        *((one, True) for one in ("id,age,2019,1,outcome", "id,age,null,1/1/2020,y", "2018,2019,2020,2021,2022")),
         *((one, False) for one in ("7,clotted,5.5,5.1,1", "7,51,clotted,refused,1", "7,clotted,refused,5.1,1")),
         *((one, False) for one in ("1,2,3,4,5", "id,age,5,2020,outcome")),  # it could be a patient's
     ],
@@ -245,7 +245,7 @@ def test_numbers_of_which_some_are_text_are_no_codes(tmp_path: Path) -> None:
     assert text.count("it is never read\n  # suspicious: most cells begin with a digit") == 7
     assert {*feature_line(ColumnDraft("x", ".", ["0000-00-00"] * 99 + ["2024-03-01"] * 2)).keys} >= {("type", "date")}
     kinds = (("sex_concept_id", ["0", "8507"] * 9), ("age", [f"1900-02-{one}" for one in range(10, 29)]))
-    coded = (("01-MAI-2024", "02-MAI-2024"), ("2024-01", "2024-02"), ("2024-02-03", "infinity"), ("kg", "lb", "mg/l"))
+    coded = (("1-MAI-2024", "2-MAI-2024"), ("2024-01", "2024-02"), ("2024-02-03", "x"), ("kg", "lb"), ("1-2", "3-Mar"))
     lines = [
         feature_line(ColumnDraft(name, ".", cells))
         for name, cells in (*kinds, ("at", [*kinds[1][1], "infinity"]), *(("x", [*one] * 9) for one in coded))
