@@ -36,6 +36,7 @@ from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.table_sources import Doubt, Wanted, blocks_of, first_row, first_rows, open_rows, texts_of
 
 MOST_ROWS: Final = 20_000
+_MOST_LOOKED_AT: Final = 200
 _MOST_IN_A_TITLE: Final = 2  # cells
 _NUMBER: Final = re.compile(r"[-+<>]?\d[\d.,:/ -]*([eE][-+]?\d+)?")  # or a date
 _YEARS: Final = 1900  # numbers from here on are years of the calendar, and no time of follow-up
@@ -77,10 +78,11 @@ def describe(
     Raises:
         OperatorError: the table or the dictionary cannot be read, or the table has no rows or no usable names.
     """
-    form = guess_format(path, sheet=sheet, query=query)
+    doubts = list[Doubt]()
+    form, start = _with_header(path, guess_format(path, sheet=sheet, query=query), doubts)
     notes = labelled_notes(path, form) if isinstance(form, LabelledFormat) else {}
-    notes, doubts = notes if dictionary is None else dictionary_notes(dictionary, form.decimal), list[Doubt]()
-    columns, nameless, rows, has_more = _columns(path, form, notes, doubts)
+    notes = notes if dictionary is None else dictionary_notes(dictionary, form.decimal)
+    columns, nameless, rows, has_more = _columns(path, form, notes, doubts, start)
     if not rows or len(columns) < 2:
         what = "one column" if rows else "names of columns, but no rows"
         refuse([f"the table has {what}; export it with its rows and columns, or name another sheet with --sheet NAME"])
@@ -125,16 +127,12 @@ def _mapped(line: Line, concepts: Sequence[Concept]) -> Line:
     return Line(keys=(*line.keys, ("concept", concept.name)), words=(*line.words, told))
 
 
-def _filled(cells: list[str]) -> int:
-    return sum(bool(cell.strip()) for cell in cells)
-
-
 def _may_be_header(rows: list[list[str]], widest: int) -> bool:
     """Return whether the first row has the columns' names: texts in over half of the cells, or more than a title has.
 
     A row with a number can be a patient's, and is taken only if `has_header`. Else the first row is the header.
     """
-    filled = _filled(rows[0])
+    filled = sum(map(bool, map(str.strip, rows[0])))
     is_long = filled > _MOST_IN_A_TITLE or 2 * filled > widest
     return is_long and (not any(_NUMBER.fullmatch(cell.strip()) for cell in rows[0]) or has_header(rows))
 
@@ -147,26 +145,34 @@ def _is_second(cells: list[str], below: list[list[str]]) -> bool:
     return len(below) > 1 and any(above) and not any(_NUMBER.fullmatch(one) or one in _MISSING for one in above)
 
 
-def _header_row(path: Path, form: Format, doubts: list[Doubt]) -> int:
+def _with_header(path: Path, form: Format, doubts: list[Doubt]) -> tuple[Format, int]:
+    """Return a table's format, also with whether a sheet has names of columns, and the number of the row with them."""
     if not (isinstance(form, TableFormat | ExcelFormat) and form.header):
-        return 1
+        return form, 1
     top = first_rows(path, form)
     lines = [cells for _, cells in top]
-    widest = max(map(_filled, lines), default=0)
+    widest = max((sum(map(bool, map(str.strip, cells))) for cells in lines), default=0)
     place = next((place for place in range(len(lines)) if _may_be_header(lines[place:], widest)), 0)
+    if not place and isinstance(form, ExcelFormat) and lines and not _is_named(lines):
+        return form.model_copy(update={"header": False}), 1
     if len(lines) > place + 1 and _is_second(lines[place + 1], lines[place + 2 :]):
         told = "has texts above numbers; if they are names or units, leave one row of names in the table"
         doubts.append(Doubt(f"row {top[place + 1][0]} {told}"))
     if place:
         doubts.append(Doubt(f"the names of the columns are in row {top[place][0]}, and what is above it is not read"))
-    return top[place][0] if place else 1
+    return form, top[place][0] if place else 1
+
+
+def _is_named(rows: list[list[str]]) -> bool:
+    """Return whether the first row has names, of which some can be absent."""
+    return has_header([[cell.strip() or "\1" for cell in rows[0]], *rows[1:]])
 
 
 def _columns(
-    path: Path, form: Format, notes: Mapping[str, FileNote], doubts: list[Doubt]
+    path: Path, form: Format, notes: Mapping[str, FileNote], doubts: list[Doubt], start: int
 ) -> tuple[list[ColumnDraft], list[int], int, bool]:
     """Return the named columns, the numbers of those without a name, the rows read, and whether there are more."""
-    with open_rows(path, form, doubts, Wanted(_header_row(path, form, doubts))) as rest:
+    with open_rows(path, form, doubts, Wanted(start)) as rest:
         first = first_row(rest)
         width = len(first[1])
         numbered = [f"column_{place}" for place in range(1, width + 1)]
@@ -189,6 +195,9 @@ def _columns(
                 flaws[place][flaw.words] += 1
             if has_more := len(numbers) > len(taken):
                 break
+    looked_at = [list(row) for row in zip(*(column[:_MOST_LOOKED_AT] for column in cells.values()), strict=True)]
+    if isinstance(form, SqlFormat) and path.suffix.lower() == ".csv" and not _is_named([names, *looked_at]):
+        refuse(["the names in the query's result are like its values; write a row of names above a CSV file's rows"])
     drafts = _drafts({names[place]: column for place, column in cells.items()}, form.decimal, notes)
     for draft, place in zip(drafts, cells, strict=True):
         draft.unread = flaws[place]
@@ -261,11 +270,12 @@ def _outcome(columns: list[ColumnDraft]) -> ColumnDraft:
 def _format_lines(form: Format) -> list[str]:
     if isinstance(form, SqlFormat):
         return ["format:", "  kind: sql", "  query: |", *(f"    {line}" for line in form.query.splitlines())]
-    keys = form.model_dump(exclude_none=True, exclude={"kind"} if isinstance(form, TableFormat) else {"decimal"})
+    keys = form.model_dump(
+        exclude_none=True, exclude={"kind"} if form.kind == "text" else None, exclude_defaults=form.kind != "text"
+    )
     lines = [
         f"  {key}: {json.dumps(value) if isinstance(value, bool) else scalar(value)}{_LETTERS.get(value, '')}"
         for key, value in keys.items()
     ]
-    if not form.header:
-        lines[0] += "  # no first row of names was found: name the columns below. If it has some, as years, write true"
-    return ["format:", *lines]
+    told = "  # no first row of names was found: name the columns below. If it has some, as years, write header: true"
+    return ["format:", *([] if form.header else [told]), *lines]

@@ -87,7 +87,7 @@ class TableFormat(_Format):
 
 
 class ExcelFormat(_Format):
-    """A sheet of an Excel workbook (xlsx), with the names in its first row. Without `sheet` the first sheet is read.
+    """A sheet of an Excel workbook (xlsx). Without `sheet` the first sheet is read.
 
     `decimal` is for numbers that were typed as text. For a formula, the value that Excel saved is read.
     """
@@ -95,18 +95,23 @@ class ExcelFormat(_Format):
     kind: Literal["excel"]
     sheet: Annotated[str, StringConstraints(min_length=1, max_length=31)] | None = None
     decimal: Literal[".", ","] = "."
+    header: bool = True
+
+
+class _NamedFormat(_Format):
+    """A source that names its columns."""
+
     header: ClassVar[Literal[True]] = True
+    decimal: ClassVar[Literal["."]] = "."  # it has numbers
 
 
-class ParquetFormat(_Format):
-    """A Parquet file, which contains its column names."""
+class ParquetFormat(_NamedFormat):
+    """A Parquet file."""
 
     kind: Literal["parquet"]
-    header: ClassVar[Literal[True]] = True
-    decimal: ClassVar[Literal["."]] = "."  # the file does not store numbers as text
 
 
-class LabelledFormat(_Format):
+class LabelledFormat(_NamedFormat):
     """A file of SAS (sas7bdat, xpt), SPSS (sav, zsav, por) or Stata (dta).
 
     `encoding` is needed only if texts beyond ASCII are read and the file does not state its encoding (Stata before 14).
@@ -114,11 +119,9 @@ class LabelledFormat(_Format):
 
     kind: Literal["sas-spss-stata"]
     encoding: Literal["utf-8", "iso-8859-1", "iso-8859-15", "windows-1250", "windows-1252"] | None = None
-    header: ClassVar[Literal[True]] = True
-    decimal: ClassVar[Literal["."]] = "."  # the file does not store numbers as text
 
 
-class SqlFormat(_Format):
+class SqlFormat(_NamedFormat):
     """One query to a database. The query can only read.
 
     The table in hospital.yaml is an SQLite file, or a file with one line: the URL. The database itself refuses to write
@@ -127,8 +130,6 @@ class SqlFormat(_Format):
 
     kind: Literal["sql"]
     query: Annotated[str, StringConstraints(max_length=100_000), AfterValidator(_one_reading_query)]
-    header: ClassVar[Literal[True]] = True
-    decimal: ClassVar[Literal["."]] = "."  # a query does not return numbers as text
 
 
 def _kind(value: Any) -> str:  # pydantic's input before any check

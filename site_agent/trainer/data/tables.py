@@ -293,9 +293,10 @@ class _Reading:
 
     def _values_for_names(self, parsers: Mapping[str, BlockParser]) -> list[Doubt]:
         form = self.contract.format
-        names = [name for name, parse in parsers.items() if isinstance(form, TableFormat) and _is_value(parse, name)]
+        may_lack_names = form.header and isinstance(form, TableFormat | ExcelFormat | SqlFormat)
+        names = [name for name, parse in parsers.items() if may_lack_names and _is_value(parse, name)]
         told = f"the names of {len(names)} columns are like values of these columns; is the first row a patient?"
-        return [Doubt(f"{told} Then declare header: false")] if names and form.header else []
+        return [Doubt(f"{told} Then declare header: false, or write names above it")] if names else []
 
     def _answers(self, doubt: Doubt, name: str | None) -> bool:
         column = next((one for one in self.contract.columns if one.name == name), None)

@@ -65,6 +65,7 @@ class _Sheet:
     zeros: Counter[int] = field(default_factory=Counter)  # by column, formulas whose saved value is 0
     others: Counter[int] = field(default_factory=Counter)  # by column, other cells with a number
     shown: Counter[tuple[int, str]] = field(default_factory=Counter)  # by column, cells that are shown with a sign
+    width: int = 0  # of the rows, where none has names
 
 
 def sheet_rows(path: Path, form: ExcelFormat, doubts: list[Doubt], start: int) -> Generator[Row, None, None]:
@@ -119,7 +120,7 @@ def _rows_of(
     sheet: Any = sheets[form.sheet] if form.sheet is not None else visible[0]
     if sheet not in visible:
         doubts.append(Doubt("the declared sheet of the workbook is hidden"))
-    known = _looked_up(path, sheet._worksheet_path, _signs(workbook))
+    known = _looked_up(path, sheet._worksheet_path, _signs(workbook), is_header=form.header)
     if known.hidden:
         doubts.append(Doubt(f"{len(known.hidden)} hidden or filtered rows of the sheet are read like all others"))
     for column, count in known.zeros.items():
@@ -134,7 +135,7 @@ def _rows_of(
     if header is None:
         return
     yield header
-    for other in visible if form.sheet is None else ():
+    for other in visible if form.sheet is None and form.header else ():
         other.reset_dimensions()
         first = _next(other.iter_rows(values_only=True, max_row=1)) if other is not sheet else None
         if first is not None and {str(cell) for cell in first if cell} >= {cell for cell in header[1] if cell}:
@@ -150,8 +151,8 @@ def _signs(workbook: Any) -> dict[str, str]:
     return limits | {place: "%" for place, form in forms.items() if "%" in _LITERAL.sub("", form)}
 
 
-def _looked_up(path: Path, part: str, signs: Mapping[str, str]) -> _Sheet:
-    found, is_header, row = _Sheet(), True, 0
+def _looked_up(path: Path, part: str, signs: Mapping[str, str], *, is_header: bool) -> _Sheet:
+    found, has_names, row = _Sheet(), is_header, 0
     try:
         with zipfile.ZipFile(path) as archive, archive.open(part.removeprefix("/")) as xml:
             for _, element in iterparse(xml):
@@ -164,6 +165,7 @@ def _looked_up(path: Path, part: str, signs: Mapping[str, str]) -> _Sheet:
                             column = _number(name and coordinate_to_tuple(name)[1], after=column)
                             if not is_header:
                                 _look_at(cell, row, column, found)
+                                found.width = 0 if has_names else max(found.width, column * bool(len(cell)))
                                 if (sign := signs.get(cell.get("s") or "")) and len(cell):
                                     found.shown[column, sign] += 1
                         if element.get("hidden") in ("1", "true") and cells:
@@ -212,7 +214,7 @@ def _merge(place: tuple[int | None, ...], found: _Sheet) -> None:
 def _rows(
     rows: Iterator[tuple[object, ...]], known: _Sheet, doubts: list[Doubt], start: int
 ) -> Generator[Row, None, None]:
-    width, dates = 0, _Dates()
+    width, dates = known.width, _Dates()
     for row in itertools.count(1):
         values = _next(rows)
         if values is None:
