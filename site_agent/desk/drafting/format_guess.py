@@ -24,11 +24,7 @@ _DATE: Final = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?[./-]\d\d?[./-]\d{2,4}")
 
 
 def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
-    """Guess a table's format from its first 256 KiB.
-
-    Raises:
-        DataError: the file cannot be read, or is of another kind, such as an archive.
-    """
+    """Guess a table's format from its first 256 KiB. Raise DataError if it cannot be read, or is such as an archive."""
     try:
         if query is not None:
             return SqlFormat(kind="sql", query=query)

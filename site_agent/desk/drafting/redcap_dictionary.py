@@ -46,11 +46,7 @@ _TAG: Final = re.compile(r"<[^<>]*>")
 
 
 def dictionary_notes(path: Path, decimal: str) -> dict[str, FileNote]:
-    """Return what a data dictionary says about the columns of an export of raw data, by their names.
-
-    Raises:
-        DataError: the file cannot be read, or is no data dictionary.
-    """
+    """Return what a data dictionary says about columns of raw data, by name. Raise DataError if it is none."""
     fields = _fields(path)
     notes: dict[str, FileNote] = {}
     for place, field in enumerate(fields):

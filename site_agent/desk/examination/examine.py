@@ -70,11 +70,7 @@ class Examination:
 
 
 def examined(hospital: Hospital) -> Examination:
-    """Read the hospital's table under its contract, and return all findings about it.
-
-    Raises:
-        OperatorError: the contract is wrong, or the table cannot be read at all.
-    """
+    """Read the hospital's table, and return all findings. Raise OperatorError if it cannot be read at all."""
     contract = read_contract(Path(hospital.data.contract))
     survey = survey_table(Path(hospital.data.table), contract)
     return examine(survey, hospital.data.split, trains=hospital.policy.tier != "statistics")

@@ -132,11 +132,7 @@ def scoring_module(applied: AppliedModel) -> ScoringModule:
 
 
 def onnx_bytes(module: nn.Module, values: npt.NDArray[np.float64]) -> bytes:
-    """Return a module as an ONNX model whose input has any number of rows. `values` are some rows, at least two.
-
-    Raises:
-        ConfigurationError: torch cannot convert the module.
-    """
+    """Return a module as ONNX, for any number of rows such as `values`. Raise ConfigurationError if torch cannot."""
     import onnx
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)

@@ -49,11 +49,7 @@ def drawn_facts(
 
 
 def site_facts(state: Path, run: str | None) -> dict[str, Json]:
-    """Return all facts about a run at this site for the report. None is the run whose model was saved last.
-
-    Raises:
-        OperatorError: there is no such run or it ended without a report.
-    """
+    """Return all facts about a run, by default the last saved one. Raise OperatorError if it has no report."""
     facts = saved_facts(state, latest_run(state) if run is None else run)
     reports = [json.loads(path.read_bytes()) for path in (state / "reports").glob("*.json")]
     looks = sum(one.get("dataset") == facts.get("dataset") for one in reports)

@@ -44,11 +44,7 @@ class SplitRows:
 
 
 def split_rows(table: Table, split: Split) -> SplitRows:
-    """Return the training, validation and test rows. If patients are identified, no patient is in two of these parts.
-
-    Raises:
-        DataError: a part would be empty.
-    """
+    """Return training, validation and test rows, each patient in one of them. Raise DataError if one is empty."""
     outcomes = np.zeros(table.rows) if table.target is None else table.target
     if table.patients is None:
         return _deal(table.rows, split, "rows", outcomes)

@@ -219,11 +219,7 @@ class Preprocessing(Document):
 
 
 def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
-    """Fit the encoding of each column to the training rows of a table: int64 (training rows,), at least one.
-
-    Raises:
-        DataError: a column has no value at all in the training rows.
-    """
+    """Fit the encoding to training rows: int64 (rows,), one or more. Raise DataError if a column has no value."""
     if not len(training_rows):
         raise ValueError("at least one training row is needed")
     values = {feature.name: table.features[feature.name][training_rows] for feature in contract.features}

@@ -113,11 +113,7 @@ class TableCheck(Document):
 
 
 def keep_check(state: Path, check: TableCheck) -> None:
-    """Store that a table may be used. After a crash the file is complete or does not exist.
-
-    Raises:
-        UnavailableError: the disk cannot be written.
-    """
+    """Store, whole or not at all, that a table may be used. Raise UnavailableError if the disk cannot be written."""
     write_whole(_path(state, check.digest), check.model_dump_json(indent=2).encode())
 
 

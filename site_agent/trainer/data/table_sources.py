@@ -432,11 +432,7 @@ class _Text:
         return self._table(part, is_quoted, set()) if texts else table
 
     def _joined(self, part: bytes) -> tuple[bytes, set[int], int]:
-        """Return a part with a line for each row, the places of cells with line ends, and how many hold rows.
-
-        Raises:
-            csv.Error: a quotation mark is neither at an end of its cell nor written twice.
-        """
+        """Return a part with a line for each row, the places of cells with line ends, and how many hold rows."""
         rows, places, swallowed = list[str](), set[int](), 0
         content = np.frombuffer(part + b"\n", np.uint8)
         marks = np.searchsorted(np.flatnonzero(content == _QUOTE), np.flatnonzero(content == _LINE_END))

@@ -172,11 +172,7 @@ def read_table(path: Path, contract: Contract, *, today: date | None = None, scr
 
 
 def survey_table(path: Path, contract: Contract, *, today: date | None = None) -> Survey:
-    """Read a table like `read_table`, but return its mistakes instead of raising an error.
-
-    Raises:
-        DataError: the source cannot be read at all, or its columns are not those declared.
-    """
+    """Read a table, and return its mistakes. Raise DataError if it cannot be read at all, or has other columns."""
     reading = _Reading(contract, today=today)
     table = reading.run(path)
     return Survey(
