@@ -10,7 +10,6 @@ import pytest
 
 from host.plots import Axis, Series, plot
 from site_agent.desk.comparison.evaluation import HeldOutRows
-from site_agent.desk.findings.clinical_parts import calibration_plots, title_of
 from site_agent.desk.findings.subgroups import subgroups
 
 UNIT = Axis(label="<x>", low=0.0, high=1.0)
@@ -25,19 +24,6 @@ def test_equal_numbers_give_equal_bytes_that_load_nothing() -> None:
     assert 'alt="&lt;about&gt;"' in markup
     svg = base64.b64decode(markup.partition("base64,")[2].partition('"')[0]).decode()
     assert re.findall(r'href="(?!#)|@import|<script|<image|url\((?!#)', svg) == []
-
-
-def test_every_model_has_a_plot() -> None:
-    """Seven models and a guess: seven plots of calibration."""
-    names = ["federated", "siloed", "placebo", "expert", "logistic_regression", "random_forest", "gradient_boosting"]
-    line = {"xs": [0.0, 1.0], "ys": [0.0, 1.0]}
-    facts = {"task": "binary", "calibration_curves": dict.fromkeys([*names, "majority_guess"], line)}
-
-    (calibrated,) = calibration_plots(facts)
-
-    assert re.findall(r"<figcaption>(.*?)</figcaption><", calibrated) == [
-        f"Calibration, {title_of(name)}" for name in names
-    ]
 
 
 @pytest.mark.parametrize(("each", "is_small"), [(1, False), (5, True)])

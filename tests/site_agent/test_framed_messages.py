@@ -7,6 +7,9 @@ import itertools
 import random
 import socket
 import threading
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TypeVar
 
 import pytest
 
@@ -16,6 +19,7 @@ from site_agent.trainer_socket import FRAMING, Message, Prepare, TrainerEnd
 from tests.for_each import for_each
 
 LARGEST = 1 << 20
+T = TypeVar("T")
 
 
 def messages(generator: random.Random, count: int) -> list[Prepare]:
@@ -42,6 +46,13 @@ def write_in_pieces(connection: socket.socket, raw: bytes, generator: random.Ran
     thread = threading.Thread(target=write)
     thread.start()
     return thread
+
+
+def played(scene: Callable[[socket.socket, socket.socket], Coroutine[None, None, T]]) -> T:
+    """The result of a scene between both ends of a socket pair."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        return asyncio.run(scene(ours, theirs))
 
 
 def facts(message: Message | None) -> tuple[str, bytes]:
@@ -84,7 +95,7 @@ def test_a_listener_gets_the_error_once_and_then_nothing() -> None:
     (message,) = messages(random.Random(0), 1)
     raw = joined([message])
 
-    async def scene(ours: socket.socket, theirs: socket.socket, sent: bytes, *, refuses: bool) -> list[str]:
+    async def scene(ours: socket.socket, theirs: socket.socket, *, sent: bytes, refuses: bool) -> list[str]:
         end, told = FramedSocket(ours, FRAMING), list[str]()
 
         def take(_: Message) -> None:
@@ -105,9 +116,7 @@ def test_a_listener_gets_the_error_once_and_then_nothing() -> None:
         (b"x" * len(raw), False, ["MalformedMessage"]),
         (raw + raw[:-1], False, ["message", "ConnectionResetError"]),
     ):
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            assert asyncio.run(scene(ours, theirs, sent, refuses=refuses)) == wanted
+        assert played(partial(scene, sent=sent, refuses=refuses)) == wanted
 
 
 def test_a_listener_that_gets_many_messages_lets_other_tasks_continue() -> None:
@@ -126,9 +135,7 @@ def test_a_listener_that_gets_many_messages_lets_other_tasks_continue() -> None:
         end.close()
         return heard, turns
 
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        heard, turns = asyncio.run(scene(ours, theirs))
+    heard, turns = played(scene)
     assert heard == [message.run for message in sent]
     # An event of the socket and the rest of an earlier one can come in the same turn.
     assert max(after - before for before, after in itertools.pairwise(turns)) <= 2 * MOST_AT_ONCE
@@ -156,9 +163,7 @@ def test_a_listener_with_more_messages_in_memory_ends_at_once(ends: str) -> None
         end.close()
         return heard, told
 
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        heard, told = asyncio.run(scene(ours, theirs))
+    heard, told = played(scene)
     assert heard == MOST_AT_ONCE
     assert told == (["MalformedMessage"] if ends == "by an error" else [])
 
@@ -176,9 +181,7 @@ def test_a_listener_gets_what_was_read_before_it() -> None:
         end.close()
         return [facts(first)[0], facts(second)[0]]
 
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert asyncio.run(scene(ours, theirs)) == ["one", "two"]
+    assert played(scene) == ["one", "two"]
 
 
 def test_a_reader_that_is_cancelled_loses_nothing() -> None:
@@ -197,9 +200,7 @@ def test_a_reader_that_is_cancelled_loses_nothing() -> None:
         theirs.sendall(raw[HEADER.size - 1 :])
         return await end.receive(lambda _: LARGEST)
 
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert facts(asyncio.run(scene(ours, theirs))) == facts(message)
+    assert facts(played(scene)) == facts(message)
 
 
 def test_a_message_that_was_read_ahead_is_not_the_end() -> None:
@@ -215,9 +216,7 @@ def test_a_message_that_was_read_ahead_is_not_the_end() -> None:
             await end.receive(lambda _: 0)
         return [*found, end.has_ended()]
 
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert asyncio.run(scene(ours, theirs)) == [False, False, True]
+    assert played(scene) == [False, False, True]
 
 
 def test_bytes_that_nobody_reads_stay_in_the_kernel() -> None:
@@ -241,9 +240,7 @@ def test_bytes_that_nobody_reads_stay_in_the_kernel() -> None:
         end.close()
         return taken
 
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert asyncio.run(scene(ours, theirs)) < 10 << 20
+    assert played(scene) < 10 << 20
 
 
 def test_a_closed_socket_leaves_nothing_to_the_next_one() -> None:
@@ -288,6 +285,5 @@ def test_a_message_for_which_there_is_no_memory_is_an_error_for_its_reader(monke
         finally:
             end.close()
 
-    ours, theirs = socket.socketpair()
-    with theirs, pytest.raises(MemoryError):
-        asyncio.run(scene(ours, theirs))
+    with pytest.raises(MemoryError):
+        played(scene)

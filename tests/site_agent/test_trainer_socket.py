@@ -16,15 +16,13 @@ from dataclasses import fields
 import pytest
 
 from protos.plan.plan import LARGEST_PLAN_BYTES
-from protos.wire.messages import MalformedMessage, SiteReason
+from protos.wire.messages import MalformedMessage
 from site_agent.trainer_socket import (
     Agreed,
     Check,
-    Conclude,
     Failed,
     GateEnd,
     Message,
-    Prepare,
     Prepared,
     Train,
     Trained,
@@ -32,21 +30,11 @@ from site_agent.trainer_socket import (
     TrainerGone,
 )
 from tests.for_each import for_each
+from tests.fuzz.frames import TRAINER_MESSAGES
 
 HEADER = struct.Struct("<4sBIQ")
 MAGIC = b"GLH1"
-EVERY_MESSAGE: list[Message] = [
-    Check(),
-    Prepare("run", b"plan"),
-    Train(round=3, stage=0, layers="05", best_round=-1, payload=b"\x00\x00\x80\x3f"),
-    Conclude(4, "", 2, b"\x00\x00\x80\x3f"),
-    Conclude(4, "", 2, b"\x00\x00\x80\x3f"),
-    Agreed(),
-    Prepared("ab" * 32),
-    Trained(round=3, rows=12, payload=b"\x00\x00\x80\x3f"),
-    Failed(SiteReason.DATA_UNFIT, 78, "first"),
-]
-KIND = {type(message): number for number, message in enumerate(EVERY_MESSAGE)}
+KIND = {type(message): number for number, message in enumerate(TRAINER_MESSAGES)}
 
 
 @contextmanager
@@ -96,7 +84,7 @@ def asked(answer: bytes, largest_payload: int = 0) -> Message:
             thread.join()
 
 
-@pytest.mark.parametrize("message", EVERY_MESSAGE, ids=lambda message: type(message).__name__)
+@pytest.mark.parametrize("message", TRAINER_MESSAGES, ids=lambda message: type(message).__name__)
 def test_a_message_arrives_as_it_was_sent(message: Message) -> None:
     """Every message passes the trainer socket in both directions unchanged."""
     with ends() as (ours, trainer_socket):
@@ -164,15 +152,10 @@ WRONG_FRAMES = {
 
 
 @pytest.mark.parametrize("name", WRONG_FRAMES)
-def test_a_wrong_frame_is_refused_by_the_trainer(name: str) -> None:
+def test_a_wrong_frame_is_refused_at_both_ends(name: str) -> None:
     """Bytes that are not exactly a message of this trainer socket raise MalformedMessage and no other error."""
     with pytest.raises(MalformedMessage):
         received(WRONG_FRAMES[name])
-
-
-@pytest.mark.parametrize("name", WRONG_FRAMES)
-def test_a_wrong_frame_is_refused_by_the_agent(name: str) -> None:
-    """The agent trusts its trainer no more than the trainer trusts its agent."""
     with pytest.raises(MalformedMessage):
         asked(WRONG_FRAMES[name], largest_payload=LARGEST_PLAN_BYTES)
 
