@@ -63,16 +63,6 @@ def test_parts_depend_on_what_their_site_has_to_agree_on(kind: str, seed: int) -
     assert is_single_layer or part(Part.HEAD) == part(Part.HEAD, columns=sizes["columns"] + 3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@for_each("seed", range(20))
-def test_every_architecture_survives_its_plan(kind: str, seed: int) -> None:
-    """What is written to a plan reads back as the same record, chosen by its name."""
-    architecture = drawn(kind, seed).architecture
-
-    assert ADAPTER.validate_json(ADAPTER.dump_json(architecture)) == architecture
-    assert ADAPTER.dump_json(ADAPTER.validate_json(ADAPTER.dump_json(architecture))) == ADAPTER.dump_json(architecture)
-
-
 def test_a_unique_column_needs_a_column_of_its_own() -> None:
     """If all columns are common, the network `columns` is refused and another one is proposed."""
     network = ColumnsNetwork(name="columns", lateral=0.5)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ import pytest
 import yaml
 
 from protos.errors import ConfigurationError
-from protos.plan.manifest import manifest_of
-from protos.plan.methods import NETWORK_METHODS
 from protos.plan.plan import Plan
 from quickstart.dirichlet_shares import CONCENTRATION, FEWEST_OF_CLASS, deal
 from quickstart.hospitals import HospitalData, uci_hospitals
@@ -198,30 +195,6 @@ SETTINGS = {
     "fedprox": {"strength": 0.1}, "moon": {"strength": 1.0}, "ditto": {"strength": 0.1}, "apfl": {"share": 0.4},
     "pfedme": {"inner_steps": 2, "strength": 1.0, "rate": 0.5},
 }  # fmt: skip
-
-
-def fitting(architecture: dict[str, Any], *outputs: int | None) -> set[str]:
-    """The methods that a plan may have with a network."""
-    found, plain = set(), {"name": "sgd", "learning_rate": 0.1}
-    for name, count in product(NETWORK_METHODS, outputs or (10, None)):
-        method = {"name": name} | SETTINGS.get(name, {})
-        try:
-            manifest_of(make_plan(method=method, architecture=architecture, outputs=count, optimiser=plain))
-        except (ValueError, ConfigurationError):
-            continue
-        found.add(name)
-    return found
-
-
-@pytest.mark.parametrize("has_normalisation", [False, True])
-def test_a_network_of_images_has_the_methods_of_one_chain(has_normalisation: bool) -> None:
-    """Its layers have one order. Only fedbn needs a normalisation."""
-    normalised = {"normalisation": has_normalisation}
-    found = fitting(CONVOLUTIONAL | normalised)
-
-    assert {"global-layers", "fedavg", "fedprox", "fedper", "player-fl"} <= found
-    assert not {"chfl", "fenda-fl", "perfcl"} & found
-    assert ("fedbn" in found) == has_normalisation
 
 
 @pytest.mark.parametrize("count", [2, 5, 12])

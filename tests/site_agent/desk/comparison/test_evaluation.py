@@ -96,21 +96,6 @@ def drawn(seed: int, rows: int, tilt: float = 1.0, shift: float = 0.0) -> tuple[
     return happened.astype(np.int64), probabilities("binary", logit)
 
 
-@for_each("seed", range(20))
-def test_the_line_solves_the_equations_of_logistic_regression(seed: int) -> None:
-    """At the fit neither the residuals nor their product with the logit has a sum."""
-    happened, scores = drawn(seed, 80, 0.7, 0.4)
-    found = calibration(happened, scores)
-    assert found.intercept is not None
-    assert found.slope is not None
-    logit = np.log(scores / (1 - scores))
-
-    wrong = happened - probabilities("binary", found.intercept + found.slope * logit)
-
-    assert wrong.sum() == pytest.approx(0.0, abs=1e-6)
-    assert (wrong * logit).sum() == pytest.approx(0.0, abs=1e-6)
-
-
 def test_two_groups_by_hand() -> None:
     """One of four at 20% and three of four at 60%: the line goes through both groups exactly."""
     scores = np.repeat([0.2, 0.6], 4)
