@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final, assert_never, cast
 
 from protos.errors import ConfigurationError
-from site_agent.desk.comparison.calibration import calibration_curve
-from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, calibration_curve
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.findings.subgroups import subgroups
 from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds, prevalence_of

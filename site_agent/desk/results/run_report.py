@@ -16,8 +16,7 @@ import structlog
 
 from protos.plan.patient_privacy import Privacy
 from site_agent.desk.comparison.bootstrap_intervals import Compared, compare
-from site_agent.desk.comparison.calibration import calibration
-from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, held_out_rows, scores_of
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, calibration, held_out_rows, scores_of
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Baselines, gain_of
 from site_agent.desk.findings.facts import drawn_facts
 from site_agent.desk.results.network_baselines import train_alone, train_placebo

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pytest
 from sklearn import metrics
 
-from site_agent.desk.comparison.calibration import calibration
-from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, measure
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, calibration, measure
 from site_agent.trainer.fitted_models import probabilities
 from tests.for_each import for_each
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binomtest
 from sklearn.metrics import confusion_matrix
 
-from site_agent.desk.comparison.calibration import calibration_curve
+from site_agent.desk.comparison.evaluation import calibration_curve
 from site_agent.desk.findings.clinical_parts import verdict
 from site_agent.desk.findings.thresholds import at_thresholds
 from tests.for_each import for_each
