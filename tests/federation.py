@@ -50,7 +50,7 @@ from site_agent.gate.agent_link import Stream
 from site_agent.gate.loop import SiteGate
 from site_agent.hospital import Data, Hospital, Policy, Split
 from site_agent.trainer.requests import Asked
-from site_agent.trainer.short_updates import ShortUpdates
+from site_agent.trainer.study import ShortUpdates
 from site_agent.trainer_socket import Agreed, Check, Conclude, Failed, GateEnd, Prepare, Prepared, Train, Trained
 from site_agent.trainer_socket import Message as TrainerMessage
 from tests.coordinator.in_memory import coordinator_log

@@ -17,7 +17,7 @@ from protos.plan.manifest import manifest_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import LARGEST_PLAN_BYTES, Plan, plan_from_wire
 from site_agent.trainer.requests import Asked
-from site_agent.trainer.short_updates import ShortUpdates
+from site_agent.trainer.study import ShortUpdates
 from site_agent.trainer_socket import Agreed, Check, Conclude, Message, Prepare, Prepared, Train, Trained, TrainerEnd
 
 

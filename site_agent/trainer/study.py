@@ -28,15 +28,23 @@ import torch
 from torch import Tensor
 
 from protos.numbers.fixed_point import NotFinite
-from protos.numbers.short_integers import WIDTHS
+from protos.numbers.short_integers import (
+    WIDTHS,
+    Integers,
+    encode_short,
+    largest_integer,
+    rounding_stream,
+    unpack_exponents,
+)
 from protos.plan.architecture import TensorSpec
 from protos.plan.canonical import digest
 from protos.plan.exchange import Exchange, Exchanges, is_measured
 from protos.plan.ingredients import InnerProblem, Mixture, PersonalCopy, SensitivePrefix
-from protos.plan.manifest import Starts, largest_weight, manifest_of
+from protos.plan.manifest import Manifest, Starts, largest_weight, manifest_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.noisy_results import local_change
 from protos.plan.private_training import PrivateTraining
+from protos.plan.short_wire import layer_parts
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.trainer.choice import Choice, Measures
 from site_agent.trainer.data.dataset import Dataset, align, input_columns
@@ -44,10 +52,9 @@ from site_agent.trainer.disk import Json, SavedStudy
 from site_agent.trainer.failures import TrainingDiverged
 from site_agent.trainer.fitting import check_fit
 from site_agent.trainer.prior.concept_columns import ConceptInputs, shared_count
-from site_agent.trainer.requests import Answer, Asked, PlannedStudy
-from site_agent.trainer.short_updates import ShortUpdates
+from site_agent.trainer.requests import Answer, Asked, PlannedStudy, Vector
 from site_agent.trainer.site_network import Seeds, SiteNetworks, SiteTraining, begin_training, rows_of
-from site_agent.trainer.training.flat_network import Vector, part_of, prefixed
+from site_agent.trainer.training.flat_network import part_of, prefixed
 from site_agent.trainer.training.local import sensitivities
 from site_agent.trainer.training.private_gradient import PrivateRows, private_sums
 
@@ -323,3 +330,37 @@ def _check_received(values: npt.NDArray[np.float32], numbers: int) -> None:
     is_finite = not values.size or (math.isfinite(values.min()) and math.isfinite(values.max()))
     if values.shape != (numbers,) or not is_finite:
         raise MalformedMessage("shared values of another size, or not finite")
+
+
+class ShortUpdates:
+    """Encodes the updates of one site in one run.
+
+    `key` comes from the site's secret, and draws the rounding. `residual` is float32 of shape (numbers of an update,):
+    private state, which never leaves the site.
+    """
+
+    def __init__(self, plan: NetworkPlan, manifest: Manifest, tensors: tuple[TensorSpec, ...], key: bytes) -> None:
+        self._layers, self._key, self._kind = manifest.layers, key, WIDTHS[plan.bits]
+        self._limit = largest_integer(plan.bits, len(plan.sites))
+        self._parts = tuple(layer_parts(tensors))
+        self.residual = np.zeros(sum(tensor.number_count for tensor in tensors), np.float32)
+
+    def encode(self, update: Vector, asked: Asked, weight: float) -> Integers:
+        """Return an update as integers.
+
+        Args:
+            update: float32 of the shape of `residual`.
+            weight: of this site in the round's mean, above 0.
+
+        Raises:
+            MalformedMessage: the offer has scales for other layers.
+            NotFinite: a value is infinite or not a number.
+        """
+        if len(asked.scales) != len(self._layers):
+            raise MalformedMessage("scales of other layers than the manifest's")
+        exponents = dict(zip(self._layers, unpack_exponents(asked.scales), strict=True))
+        stream, out = rounding_stream(digest("rounding", self._key, asked.round)), np.empty(update.size, self._kind)
+        for layer, part in self._parts:
+            values, rest = update[part], self.residual[part]
+            encode_short(values, rest, exponents[layer], weight, self._limit, stream, out[part])
+        return out

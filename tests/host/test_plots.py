@@ -10,7 +10,7 @@ import pytest
 
 from host.plots import Axis, Series, plot
 from site_agent.desk.comparison.evaluation import HeldOutRows
-from site_agent.desk.findings.subgroups import subgroups
+from site_agent.desk.findings.facts import subgroups
 
 UNIT = Axis(label="<x>", low=0.0, high=1.0)
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from site_agent.desk.comparison.bootstrap_intervals import compare
-from site_agent.desk.findings import subgroups
+from site_agent.desk.findings import facts as findings
 from site_agent.desk.results import joining_models, run_report, simple_models
 
 TREES = 50  # the least with which each row is out of a tree's bag
@@ -32,6 +32,6 @@ def small_reports() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_report, "compare", partial(compare, resamples=RESAMPLES))
-        patch.setattr(subgroups, "_RESAMPLES", RESAMPLES)
+        patch.setattr(findings, "_RESAMPLES", RESAMPLES)
         patch.setattr(simple_models, "_CHOOSING_FOLDS", 2)
         yield

@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, assert_never, cast
 
+import numpy as np
+import numpy.typing as npt
+
 from protos.errors import ConfigurationError
-from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, calibration_curve
-from site_agent.desk.comparison.gain import FEDERATED
-from site_agent.desk.findings.subgroups import subgroups
+from site_agent.desk.comparison.bootstrap_intervals import compare
+from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, calibration_curve, headline_metric
+from site_agent.desk.comparison.gain import FEDERATED, FEWEST_NUMBERS, FEWEST_OF_A_CLASS
 from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds, prevalence_of
 from site_agent.desk.results.saved_model import latest_run
 from site_agent.state_folders import require_run_name
@@ -126,3 +129,53 @@ def _warnings(facts: Mapping[str, Json], test: HeldOutRows, found: Sequence[Mapp
     if small:
         warnings.append(f"Too few test rows to conclude about these subgroups: {', '.join(small)}.")
     return warnings
+
+
+FEWEST_ROWS = 10
+MOST_VALUES = 20
+_RESAMPLES = 500
+_MODEL = "model"
+
+
+def subgroups(
+    rows: HeldOutRows, scores: Scores, groups: Mapping[str, Sequence[str]], seed: int
+) -> list[dict[str, Json]]:
+    """Return the facts about a model's result in each group of patients. Each column has up to MOST_VALUES groups.
+
+    A model that is good on average can be bad for some patients. A group of fewer than FEWEST_ROWS rows has no result.
+
+    `positive` is the number of rows with the outcome, and `predicted` the mean probability, both None unless the
+    outcome is yes or no. The headline metric is under its own name, None if it is undefined or the rows are too few.
+
+    Args:
+        groups: for each group its value in each row, of length rows.
+    """
+    found: list[dict[str, Json]] = []
+    for group, values in groups.items():
+        cells = np.array(values, dtype=np.str_)
+        names, counts = np.unique(cells, return_counts=True)
+        for value in sorted(names[np.argsort(-counts, kind="stable")][:MOST_VALUES]):
+            facts = _subgroup(rows, scores, np.flatnonzero(cells == value), seed)
+            found.append({"group": group, "value": str(value), **facts})
+    return found
+
+
+def _subgroup(rows: HeldOutRows, scores: Scores, members: npt.NDArray[np.int64], seed: int) -> dict[str, Json]:
+    metric, is_binary, part = headline_metric(rows.task), rows.task == "binary", rows.part(members)
+    # Patients of the rarest class in it, or all its patients if there are no classes.
+    fewest = min(part.class_counts, default=len(np.unique(part.owners)))
+    found: dict[str, Json] = {
+        "rows": len(members),
+        "positive": int(part.labels.sum()) if is_binary else None,
+        "fewest": fewest,
+        "is_small": fewest < (FEWEST_OF_A_CLASS if metric == "auroc" else FEWEST_NUMBERS),
+    }
+    if len(members) < FEWEST_ROWS:
+        return found | dict.fromkeys((metric, "interval", "predicted"))
+    compared = compare(part, {_MODEL: scores[members]}, seed, _RESAMPLES)
+    interval = compared.interval(_MODEL, metric)
+    return found | {
+        metric: compared.metrics[_MODEL][metric],
+        "interval": interval.to_json() if interval else None,
+        "predicted": float(scores[members].mean()) if is_binary else None,
+    }

@@ -88,7 +88,7 @@ class Parallel(Network):
 class Columns(Network):
     """CHFL's network: a common and a unique column of layers, whose last results are added. Each has a loss of its own.
 
-    Source: Mori et al. 2022; `protos.plan.networks.dense_networks` has the formula. The loss of the last of
+    Source: Mori et al. 2022; `protos.plan.architecture` has the formula. The loss of the last of
     `common_outputs` trains the common column. The loss of `joint` then trains the unique column.
     """
 

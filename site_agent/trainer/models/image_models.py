@@ -14,7 +14,7 @@ from math import prod
 from torch import Tensor, nn
 from torch.nn import functional
 
-from protos.plan.networks.convolutional_networks import KERNEL, ConvolutionalNetwork, flat_width, is_halved, sides_after
+from protos.plan.architecture import KERNEL, ConvolutionalNetwork, flat_width, is_halved, sides_after
 from site_agent.trainer.models.layers import (
     NORMALISATION_EPSILON,
     Activation,

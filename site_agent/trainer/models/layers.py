@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from protos.plan.networks.dense_networks import ActivationName
+from protos.plan.architecture import ActivationName
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
 
