@@ -144,7 +144,7 @@ def test_the_contributors_method_works_as_it_stands(tmp_path: Path) -> None:
     """The class on the contributor's page, put where the page says, is a method that a plan may name."""
     (example,) = fenced(ROOT / "docs" / "contributor.md", "python")
     catalogue = (ROOT / "protos" / "plan" / "methods.py").read_text()
-    place, last = "\n\nMethodChoice: TypeAlias", "    | averaging.LocalOnly,\n"
+    place, last = "\n\nMethodChoice: TypeAlias", "    | LocalOnly,\n"
     assert (catalogue.count(place), catalogue.count(last)) == (1, 1)
     ingredients = (
         "from typing import Literal\nfrom protos.plan.architecture import Part\n"
@@ -153,7 +153,7 @@ def test_the_contributors_method_works_as_it_stands(tmp_path: Path) -> None:
     extended = tmp_path / "methods.py"
     extended.write_text(
         catalogue.replace(place, f"\n{ingredients}\n\n{example}{place}").replace(
-            last, "    | averaging.LocalOnly\n    | HalfWay,\n"
+            last, "    | LocalOnly\n    | HalfWay,\n"
         )
     )
 
