@@ -28,11 +28,7 @@ def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 
 def check_place(path: Path, option: str, hospital: Hospital, others: Sequence[Path] = ()) -> None:
-    """Check, before a result is computed, that it can be written to a path and replaces no input.
-
-    Raises:
-        UsageError: it is in the state folder, would replace an input, is not a file, or its folder does not exist.
-    """
+    """Check that a result can be written to a path, and replaces no input. Raise UsageError if it can't."""
     kept = [*others, Path(hospital.data.table), Path(hospital.data.contract)]
     is_kept = any(one.exists() and path.exists() and path.samefile(one) for one in kept)
     if path.resolve().is_relative_to(hospital.state_path.resolve()):

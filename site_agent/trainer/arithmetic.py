@@ -46,11 +46,7 @@ class _Uncompiled(ModuleType):
 
 
 def prepare_arithmetic(threads: int, device: Literal["cpu", "cuda"] = "cpu") -> None:
-    """Load PyTorch, and set it up to compute exactly the same numbers in each run with the same number of threads.
-
-    Raises:
-        ConfigurationError: the device is `cuda`, and PyTorch cannot use a graphics card.
-    """
+    """Let PyTorch compute the same numbers with as many threads. Raise ConfigurationError without `cuda`."""
     os.environ.setdefault("MKL_CBWR", "AUTO")
     if device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # needed before torch is loaded

@@ -142,11 +142,7 @@ def _remember_prior(hospital: Hospital, study: PriorStudy, table: Table, rows: S
 
 
 def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> StatisticsStudy:
-    """Load the table for a study of statistics, without the libraries for training.
-
-    Raises:
-        OperatorError: the table cannot be used, or does not fit the plan's concepts.
-    """
+    """Load the table for statistics, without libraries for training. Raise OperatorError if it does not fit."""
     from site_agent.trainer.answered_values import remember
     from site_agent.trainer.data.run_table import table_digest, table_for_run
     from site_agent.trainer.statistics.concept_frame import cut_in_words, unmapped_in_words

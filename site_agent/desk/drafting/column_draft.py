@@ -204,9 +204,14 @@ class ColumnDraft:
         return sorted(shown, key=lambda code: (0, float(code), "") if _is_number(code) else (1, 0.0, code))
 
     @property
+    def likely_codes(self) -> list[str]:
+        """The codes without those that are probably marks for not known."""
+        return [code for code in self.shown_codes if code not in self.unlikely_codes]
+
+    @property
     def event(self) -> str | None:
         """Which of two codes is the event, if the words of the codes or of their labels say so, or they are 0 and 1."""
-        told = {one: self.labels.get(one, one).lower() for one in self.shown_codes}
+        told = {one: self.labels.get(one, one).lower() for one in self.likely_codes}
         if re.search("cens|alive|surviv", self.name.lower()) or any("surviv" in one for one in told.values()):
             return None  # 1 may be the censored
         words = {one: re.split(r"\W", text)[0] for one, text in told.items()}
@@ -315,9 +320,13 @@ def target_line(column: ColumnDraft, *, is_timed: bool) -> Line:
     words = ["the outcome: check that this column is the outcome, and that the positive code is right"]
     if is_timed:
         words = ["the outcome with a time of follow-up: positive is the event, negative is censored"]
-    codes, dropped = column.shown_codes, [] if column.is_complete else [("missing", "drop")]
-    if column.unlikely_codes:
-        words.append(f"suspicious: {' and '.join(column.unlikely_codes)} is like a marker for not known")
+    codes, unlikely = column.likely_codes, column.unlikely_codes
+    dropped = [] if column.is_complete and not unlikely else [("missing", "drop")]
+    if unlikely:
+        words.append(
+            f"suspicious: {' and '.join(unlikely)} is like a marker for not known. If it is a code, list it as one"
+        )
+        dropped.append(("missing_markers", _list(unlikely)))
     if column.patterns:
         words.append("suspicious: these are days; if an empty cell means that nothing happened, make it yes and no")
     if not column.is_coded:
@@ -377,7 +386,7 @@ def _date(column: ColumnDraft, words: list[str]) -> Line:
 
 def _coded(column: ColumnDraft, words: list[str]) -> Line:
     unlikely = column.unlikely_codes
-    codes = [code for code in column.shown_codes if code not in unlikely]
+    codes = column.likely_codes
     kind = "binary" if len(codes) == 2 else "categorical"
     if column.is_numeric and len(codes) > 2:
         words.append("whole numbers: codes (categorical), codes in order (ordinal), or an amount (numeric)?")
@@ -489,11 +498,9 @@ def noted_line(column: ColumnDraft, line: Line, note: FileNote | None) -> Line:
             words = [word.replace("; unit: add it", "") for word in words]
         if note.limits is not None:
             keys["range"] = f"[{note.limits[0]:.15g}, {note.limits[1]:.15g}]"
-    if column.declared and keys["role"] in ("feature", "group", "follow-up"):
+    if column.declared and keys["role"] in ("feature", "group", "follow-up", "target"):
         keys["missing_markers"] = json.dumps(list(column.declared))
         words.append("missing_markers: what the file calls missing; a reason such as 'not asked' can also be a code")
-    elif column.declared and keys["role"] == "target":
-        words.append(f"the file calls {', '.join(column.declared)} missing here: list it under missing_markers above")
     if note.label and note.label != column.name:
         keys["note"] = json.dumps(note.label[:_LONGEST_NOTE], ensure_ascii=False)
     return Line(keys=tuple(keys.items()), words=tuple(words))

@@ -130,6 +130,12 @@ def _reading_findings(survey: Survey) -> Iterator[Finding]:
         )
         level: Level = "warning" if share > _MOST_DROPPED else "note"
         yield Finding(level=level, key="without-outcome", words=words, rows=table.dropped[:KEPT_ROWS], count=count)
+    for name, numbers in survey.emptied.items():
+        low, high = np.nanquantile([*table.features[name], 0.0], [0.1, 0.9])
+        if usual := [f"{one:g}" for one in sorted(numbers) if low < one < high]:
+            told = "of the contract's missing_markers lies among the usual values, and is read as missing here too"
+            words = f"column {name}: {', '.join(usual)} {told}; list it at the columns where it means that"
+            yield Finding(level="note", key=f"emptied:{name}", words=words)
     for place in survey.nameless:
         words = f"column number {place} has no name in the header and is not read"
         yield Finding(level="note", key=f"nameless:{place}", words=words)

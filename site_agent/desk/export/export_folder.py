@@ -93,11 +93,7 @@ def export_model(hospital: Hospital, folder: Path, run: str | None) -> Exported:
 
 
 def checked_onnx(applied: AppliedModel) -> tuple[bytes, float, float]:
-    """Return model.onnx, by how much it differs at most from the model for made-up rows, and the allowed difference.
-
-    Raises:
-        OperatorError: the model cannot be converted, or the result predicts differently.
-    """
+    """Return model.onnx, and how much it differs and may differ for made-up rows. Raise OperatorError if it can't."""
     model = applied.model
     values = made_up_values(model.preprocessing.contract, model.profile, _ROWS, _SEED)
     features = encoded(model, values)

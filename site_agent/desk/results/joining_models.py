@@ -64,11 +64,7 @@ class OwnModels:
 
 
 def fit_own_models(dataset: Dataset, seed: int) -> OwnModels:
-    """Fit the site's own regression and forest to its training rows. `seed` determines all random choices.
-
-    Raises:
-        DataError: the rows have too few patients for folds, or one fold would have all rows of a class.
-    """
+    """Fit the site's own regression and forest. Raise DataError if folds have too few patients or only one class."""
     task, targets = dataset.task, dataset.training.targets
     patients = np.arange(len(targets)) if dataset.training_patients is None else dataset.training_patients
     folds = _patient_folds(targets, patients, seed, has_classes=task != "regression")

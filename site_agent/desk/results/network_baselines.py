@@ -82,11 +82,7 @@ def train_placebo(study: Study) -> Outcome | None:
 
 
 def _train_together(plan: NetworkPlan, manifest: Manifest, members: list[Study], parameters: Float32) -> None:
-    """Train all rounds with copies of one site. `parameters`, float32 (manifest.parameters,), is changed in place.
-
-    Raises:
-        NotFinite: training diverged at one of the members.
-    """
+    """Train copies of one site; `parameters`, float32, are changed in place. Raise NotFinite if one diverges."""
     exchanges, fixed_point = Exchanges(plan, manifest), FixedPoint(plan.masking.clipping_range, len(plan.sites))
     state = begin_rule(plan.ingredients.server_rule, manifest.parameters)
     for number in range(plan.schedule.rounds):

@@ -104,12 +104,7 @@ def save_model(state: Path, run: str, model: SavedModel) -> Path:
 
 
 def load_model(state: Path, run: str) -> SavedModel:
-    """Load the saved model of a run.
-
-    Raises:
-        UsageError: `run` cannot be a run's name.
-        ConfigurationError: there is no such model, or it is damaged or of another version.
-    """
+    """Load the model of a run. Raise UsageError if this is no run's name, ConfigurationError without a whole model."""
     require_run_name(run)
     checkpoint = load(_folder(state, run), FEDERATED_FILE)
     facts, tensors = checkpoint.facts, checkpoint.tensors

@@ -32,6 +32,7 @@ from site_agent.trainer.data.cell_rules import (
     Flaw,
     IntervalRule,
     NumberRule,
+    canonical_code,
 )
 from site_agent.trainer.data.columns import (
     CategoricalFeature,
@@ -99,7 +100,7 @@ def _positions(codes: Sequence[str]) -> dict[str, float]:
 
 def target_parser(target: Target, contract: Contract) -> BlockParser:
     """Return a function that reads outcomes as 0 and 1, class numbers or numbers. A missing outcome is a flaw."""
-    markers = {"", *contract.missing_markers}
+    markers = {"", *contract.missing_markers, *target.missing_markers}
     match target:
         case BinaryTarget():
             codes = dict.fromkeys(target.negative or (), 0.0) | dict.fromkeys(target.positive, 1.0)
@@ -175,6 +176,15 @@ def decimal_marks(cells: Cells) -> Numbers:
     patterns = (MARKED, GROUPED) if arrow.types.is_string(cells.type) else ()
     found = (compute.match_substring_regex(cells, rf"^\s*{one.pattern}\s*$") for one in patterns)
     return np.array([compute.sum(one).as_py() or 0 for one in found] or (0, 0), dtype=np.float64)
+
+
+def emptied(cells: Cells, feature: NumericFeature, contract: Contract) -> set[float]:
+    """Return which numbers of a block are missing only because a marker of the whole contract says so."""
+    of_all, own = (NumberRule(one.missing_markers, NO_LIMITS, refuses_missing=False) for one in (contract, feature))
+    is_text = arrow.types.is_string(cells.type)
+    found = compute.utf8_trim_whitespace(cells) if is_text else cells
+    written = {number: canonical_code(repr(number)) if is_text else number for number in of_all.numbers - own.numbers}
+    return {number for number, text in written.items() if compute.any(compute.equal(found, text)).as_py()}
 
 
 class _BlockParser(dict[str, float | Flaw]):

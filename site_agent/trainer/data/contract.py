@@ -154,6 +154,7 @@ class _Target(TableColumn):
 
     role: Literal["target"]
     missing: Literal["refuse", "drop"] = "refuse"
+    missing_markers: tuple[Code, ...] = ()
     concept: ConceptName | None = None
 
 
@@ -174,7 +175,8 @@ class BinaryTarget(_Target):
     def _usable(self) -> BinaryTarget:
         if not self.positive or self.negative == ():
             raise ValueError("positive needs at least one code, and negative too if the contract has it")
-        check_codes((*self.positive, *(self.negative or ())), fewest=1)
+        check_codes(codes := (*self.positive, *(self.negative or ())), fewest=1)
+        check_distinct((*codes, *self.missing_markers), "these are codes and missing markers")
         if self.positive_name == self.negative_name:
             raise ValueError("positive_name and negative_name must differ")
         return self
@@ -196,6 +198,7 @@ class MultiClassTarget(_Target):
     @model_validator(mode="after")
     def _usable(self) -> MultiClassTarget:
         check_codes(self.codes, fewest=2)
+        check_distinct((*self.codes, *self.missing_markers), "these are codes and missing markers")
         check_labels(self.labels, self.codes)
         check_labels(self.concept_codes, self.codes)
         return self
@@ -348,12 +351,7 @@ def find_contract(path: Path) -> Contract | None:
 
 
 def read_contract(path: Path) -> Contract:
-    """Read a contract from its YAML file.
-
-    Raises:
-        ConfigurationError: it lists every mistake with its line and column.
-        UnavailableError: the file cannot be read now, for example because a drive is mounted later.
-    """
+    """Read a contract. Raise ConfigurationError with every mistake, and UnavailableError if it may be there later."""
     try:
         return read_document(path, Contract, consequence="The table was not read and nothing was sent.")
     except ConfigurationError as error:

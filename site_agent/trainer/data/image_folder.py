@@ -178,11 +178,7 @@ class ImageFolder:
         _require_libraries(column)
 
     def read(self, cells: Sequence[str]) -> Mapping[str, Sequence[int]]:
-        """Read the images of the next rows. Return for each flaw, as text, the numbers of its rows, from 0.
-
-        Raises:
-            UnavailableError: the images need more space than the disk has.
-        """
+        """Return for each flaw of the next images its rows, from 0. Raise UnavailableError if the disk is full."""
         self._pixels.reserve(len(cells))
         nothing = np.full(self._column.image.numbers, np.nan, dtype=np.float32)
         flaws: dict[str, list[int]] = {}

@@ -31,11 +31,7 @@ from site_agent.trainer.disk import array_digest, write_whole
 
 
 def table_for_run(hospital: Hospital) -> tuple[Table, SplitRows | None]:
-    """Return the hospital's table, and its training, validation and test rows. None if the site only counts.
-
-    Raises:
-        OperatorError: the contract is wrong, or the table cannot be read, does not fit, or was not checked.
-    """
+    """Return the table and its three parts, None if the site only counts. Raise OperatorError if it can't be used."""
     contract = read_contract(Path(hospital.data.contract))
     table = read_table(Path(hospital.data.table), contract, scratch=hospital.scratch_path)
     rows = None if hospital.policy.tier == "statistics" else split_rows(table, hospital.data.split)

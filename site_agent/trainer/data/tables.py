@@ -18,7 +18,7 @@ import math
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
@@ -38,6 +38,7 @@ from site_agent.trainer.data.cells import (
     Parsed,
     date_parser,
     decimal_marks,
+    emptied,
     feature_parser,
     group_parser,
     interval_of,
@@ -141,6 +142,7 @@ class Survey:
         cells: of new rows, by column and row number, the text of each cell that could not be read.
         doubts: what a person must look at although it was read, in words, with the name of its column.
         nameless: the numbers of the columns without a name in the header, from 1. They are not read.
+        emptied: by numeric feature, its numbers that are missing only because the whole contract calls them so.
     """
 
     table: Table
@@ -149,6 +151,7 @@ class Survey:
     cells: Mapping[tuple[str, int], str] = field(default_factory=lambda: MappingProxyType({}))
     doubts: tuple[tuple[str, str | None], ...] = ()
     nameless: tuple[int, ...] = ()
+    emptied: Mapping[str, Collection[float]] = field(default_factory=dict)
 
 
 def _is_value(parse: BlockParser, name: str) -> bool:
@@ -181,6 +184,7 @@ def survey_table(path: Path, contract: Contract, *, today: date | None = None) -
         put_aside=reading.put_aside,
         doubts=tuple(reading.doubts),
         nameless=reading.nameless,
+        emptied=reading.emptied,
     )
 
 
@@ -226,6 +230,7 @@ class _Reading:
         numbers = NumericFeature | RegressionTarget | FollowUpColumn
         self.numbers = {column.name for column in contract.columns if isinstance(column, numbers)}
         self.marks = np.zeros(2)
+        self.emptied: dict[str, set[float]] = {}
         self.wanted = Wanted(keeps_blank=for_prediction, words=contract.missing_markers)
         self.drops = not for_prediction and contract.target.missing == "drop"
         self.dropped: list[int] = []
@@ -410,6 +415,10 @@ class _Reading:
         return own
 
     def _take_damage(self, block: Block, width: int, positions: Mapping[str, int]) -> None:
+        for feature in self.contract.features if not self.for_prediction else ():
+            if isinstance(feature, NumericFeature):
+                some = emptied(block.columns[positions[feature.name]], feature, self.contract)
+                self.emptied.setdefault(feature.name, set()).update(some)
         if block.ragged:
             words = f"not the expected {width} columns; {_DELIMITER}"
             self.mistakes.add(words, block.ragged)

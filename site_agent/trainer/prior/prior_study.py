@@ -279,11 +279,7 @@ def _path(found: AnnouncedSums, rounds: int) -> tuple[Float64, ...]:
 
 
 def outcomes_of(prior: PriorPlan, contract: Contract, target: Float64) -> Float64:
-    """Return outcomes as the plan defines them, float64 (rows, outputs): 0 and 1, or a number in 0..1.
-
-    Raises:
-        ConfigurationError: the contract has another outcome.
-    """
+    """Return the plan's outcomes, float64 (rows, outputs), in 0..1. Raise ConfigurationError for other ones."""
     outcome, own = prior.outcome, contract.target
     if outcome.task != own.task:
         raise _other_outcome(f"the plan predicts {outcome.task}, and the contract's target {own.name} is {own.task}")

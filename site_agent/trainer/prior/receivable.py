@@ -18,11 +18,7 @@ from site_agent.trainer.prior.prior_study import outcomes_of
 
 
 def read_without_outcomes(hospital: Hospital) -> Table:
-    """Read the hospital's table without the outcome. Every row must satisfy the contract.
-
-    Raises:
-        OperatorError: the table cannot be read, does not fit, or has too few rows.
-    """
+    """Read the table without its outcome. Raise OperatorError if a row does not fit, or there are too few."""
     survey = survey_new_rows(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
     if survey.mistakes:
         refuse([mistake.line for mistake in survey.mistakes])
@@ -32,11 +28,7 @@ def read_without_outcomes(hospital: Hospital) -> Table:
 
 
 def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
-    """Check before a run that this site can use the resulting model. Return for each concept this site's column.
-
-    Raises:
-        OperatorError: table, contract and plan do not fit.
-    """
+    """Return for each concept this site's column. Raise OperatorError if it cannot use the resulting model."""
     assert isinstance(plan, PriorPlan)  # a plan with receivers has federated-prior
     contract = read_without_outcomes(hospital).contract
     outcomes_of(plan, contract, np.empty(0))

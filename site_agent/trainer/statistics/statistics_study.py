@@ -71,11 +71,7 @@ class StatisticsStudy(PlannedStudy):
         self._made, self._final = 0, b""
 
     def train(self, asked: Asked, received: Vector) -> Answer:
-        """Return the values that this site sends in the requested round.
-
-        Raises:
-            MalformedMessage: the received values are not sums, or differ from those of an earlier round.
-        """
+        """Return the values of the requested round. Raise MalformedMessage if received ones can't be sums."""
         self.exchange(asked)
         received = self._sums.whole(asked.round, received)
         if self.plan.private_tables is not None:

@@ -79,11 +79,7 @@ class LocalTraining:
         }
 
     def restore(self, state: State) -> None:
-        """Continue from a saved state. The next steps are then the same as before.
-
-        Raises:
-            ConfigurationError: the state is from another device, which has other random draws.
-        """
+        """Continue from a saved state, exactly. Raise ConfigurationError if it is from another device."""
         if state["dropout"].shape != self._dropout.shape:
             raise ConfigurationError(
                 what=f"hospital.yaml sets device: {self._device.type}, but the saved study used another device.",

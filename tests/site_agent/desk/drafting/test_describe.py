@@ -7,10 +7,11 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from openpyxl import Workbook
 
-from protos.errors import DataError
+from protos.errors import ConfigurationError, DataError
 from protos.plan.concepts import NumberConcept
 from protos.plan.documents import parse_document
 from site_agent.desk.drafting.column_draft import ColumnDraft, feature_line, rounded_range
@@ -30,7 +31,11 @@ needs_heart = pytest.mark.skipif(not HEART.is_dir(), reason="the shared public t
 
 def _drafted(path: Path) -> tuple[Contract, str]:
     text = describe(path).text
-    return parse_document(text.encode(), Contract, source="draft.yaml", consequence="Nothing was sent."), text
+    return _parsed(text), text
+
+
+def _parsed(text: str) -> Contract:
+    return parse_document(text.encode(), Contract, source="draft.yaml", consequence="Nothing was sent.")
 
 
 def _made(tmp_path: Path, lines: list[str], name: str = "table.csv", encoding: str = "utf-8") -> Path:
@@ -45,9 +50,7 @@ def test_a_german_export_is_described_as_it_is_written(tmp_path: Path) -> None:
         f"P{i:03};{20 + i % 60},5;0{1 + i % 9}.03.1950;{'mw'[i % 2]};{'ja' if i % 3 else 'nein'}" for i in range(90)
     ]
     path = _made(tmp_path, ["Patient;Größe;geboren;Geschlecht;outcome", *rows], encoding="windows-1252")
-
     contract, text = _drafted(path)
-
     form = contract.format
     assert (form.kind, form.header, form.decimal) == ("text", True, ",")
     assert all(one in text for one in ('delimiter: ";"', "encoding: windows-1252  # "))
@@ -67,7 +70,6 @@ def test_no_patient_is_in_a_draft(tmp_path: Path) -> None:
     """Names, notes and words that occur once are not listed, and no range ends at a patient's value."""
     rows = [f"Zebra{i},{['calm', 'tense'][i % 2] if i else 'zebrafever'},{37.3 + i / 7:.4f},{i % 2}" for i in range(40)]
     _, text = _drafted(_made(tmp_path, ["name,mood,temperature,target", *rows]))
-
     assert "zebra" not in text.lower().replace("zebra0", "zebra")
     assert "1 further words occur only once" in text
     assert not any(value in text for value in ("37.3", "42.8714"))
@@ -97,9 +99,7 @@ def test_a_drafted_range_holds_every_value_and_ends_at_none(seed: int) -> None:
     """Rounded outward, and a table without negative numbers is given no negative limit."""
     generator = np.random.default_rng(seed)
     values = generator.lognormal(sigma=3, size=30) * (1 if seed % 2 else -1)
-
     low, high = rounded_range(float(values.min()), float(values.max()))
-
     assert low <= values.min()
     assert high > values.max()
     assert not {low, high} & set(values.tolist())
@@ -115,9 +115,7 @@ def test_a_drafted_range_holds_every_value_and_ends_at_none(seed: int) -> None:
 def test_every_heart_study_meets_its_own_draft(file: str) -> None:
     """What is drafted is a contract, 63.0 and 63 are the same number in it, and every cell is as it says."""
     contract, text = _drafted(HEART / file)
-
     mistakes = survey_table(HEART / file, contract).mistakes
-
     assert [mistake.words for mistake in mistakes] == []
     if file == "cleveland.data":
         assert "name: column_1, role: feature, type: numeric, range: [20, 80]" in text
@@ -142,7 +140,6 @@ def test_a_table_that_cannot_be_described_is_refused(tmp_path: Path, content: by
     """Empty, with a name twice, or damaged; a first row with an empty cell is taken for a patient's."""
     path = tmp_path / "table.csv"
     path.write_bytes(content)
-
     if words == "no first row":
         assert "no first row of names was found" in describe(path).text
         return
@@ -159,13 +156,10 @@ def test_dates_that_cannot_be_told_apart_are_reported(tmp_path: Path) -> None:
     """Day first and month first in one column are not read, and dates that could be either are suspicious."""
     clashing = [f"{day:02}/03/2020" for day in range(1, 29)] + [f"03/{day:02}/2020" for day in range(1, 29)]
     either = [f"{1 + day % 12:02}/{1 + day // 12 % 12:02}/2020" for day in range(60)]
-
-    (tmp_path / "clashing").mkdir()
-    (tmp_path / "either").mkdir()
-    contract, text = _of_dates(tmp_path / "clashing", clashing)
+    contract, text = _of_dates(tmp_path, clashing)
     assert [feature.name for feature in contract.features] == ["age"]
     assert "dates in several ways" in text
-    contract, text = _of_dates(tmp_path / "either", either)
+    contract, text = _of_dates(tmp_path, either)
     assert isinstance(contract.features[0], DateFeature)
     assert "could also be written as %m/%d/%Y" in text
 
@@ -178,7 +172,6 @@ def test_the_usual_names_of_an_identifier_are_recognised(tmp_path: Path, name: s
     numbers = (100_000 + np.random.default_rng(0).permutation(900_000)[:300]).tolist()  # 60 come again
     lines = [f"{one},{i % 50 + 30},{i % 2}" for i, one in enumerate([*numbers, *numbers[:60]])]
     contract, _ = _drafted(_made(tmp_path, [f"{name},age,outcome", *lines]))
-
     assert contract.patient is not None
     assert contract.patient.name == name
 
@@ -189,9 +182,7 @@ def test_a_column_without_a_name_is_never_read(tmp_path: Path, place: str) -> No
     names = {"first": ",age,outcome", "quoted": '"","age","outcome"', "last": "age;outcome;;"}[place]
     row = {"first": "{0},{1},{2}", "quoted": '"{0}",{1},{2}', "last": "{1};{2};;"}[place]
     path = _made(tmp_path, [names, *(row.format(i, 30 + i % 40, i % 2) for i in range(80))])
-
     contract, text = _drafted(path)
-
     assert [column.name for column in contract.columns] == ["age", "outcome"]
     numbers = (3, 4) if place == "last" else (1,)
     for number in numbers:
@@ -225,6 +216,22 @@ def test_numbers_are_names_only_where_no_patient_has_them(tmp_path: Path, first:
         assert draft.rows == 61 - is_named
     with nullcontext() if is_named else pytest.raises(DataError, match="row of names"):
         describe(tmp_path / "table.csv", query='SELECT * FROM "table"')
+
+
+def test_a_mark_of_the_outcome_empties_no_other_column(tmp_path: Path) -> None:
+    """A 9 beside 0 and 1 is drafted as a marker of the outcome, and as one of all columns it is told."""
+    rows = [f"{row % 20},{row % 37},{9 if row % 30 == 7 else row % 2}" for row in range(300)]
+    contract, text = _drafted(path := _made(tmp_path, ["nodes,crp,died", *rows]))
+    features = tuple(one.model_copy(update={"missing": "median"}) for one in contract.features)
+    assert (contract.target.missing_markers, "role: target, task: binary, positive: [1]" in text) == (("9",), True)
+    for shared, told in (((), []), (("9",), ["emptied:nodes", "emptied:crp"])):
+        survey = survey_table(
+            path, contract.model_copy(update={"missing_markers": shared, "columns": (*features, contract.target)})
+        )
+        found = examine(survey, Split(seed=0)).findings
+        assert (survey.mistakes, [one.key for one in found if one.key.startswith("emptied")]) == ((), told)
+    with pytest.raises(ConfigurationError, match="missing markers"):
+        _parsed(text.replace("missing_markers: [9]", "missing_markers: [1]"))
 
 
 def test_a_unit_in_a_name_is_drafted_if_it_is_hardly_anything_else() -> None:
@@ -263,19 +270,9 @@ def test_numbers_of_which_some_are_text_are_no_codes(tmp_path: Path) -> None:
 
 def test_a_first_sheet_with_a_note_is_no_table(tmp_path: Path) -> None:
     """The error names the sheet and the other ones, and the named sheet is described."""
-    workbook = Workbook()
-    assert workbook.active is not None
-    workbook.active.title = "Notes"
-    workbook.active.append(["Please use the sheet Data"])
-    sheet = workbook.create_sheet("Data")
-    sheet.append(["age", "outcome"])
-    for i in range(40):
-        sheet.append([30 + i, i % 2])
-    path = tmp_path / "table.xlsx"
-    workbook.save(path)
-
-    with pytest.raises(DataError) as caught:
+    with pd.ExcelWriter(path := tmp_path / "table.xlsx") as book:
+        pd.DataFrame(["Please use the sheet Data"]).to_excel(book, sheet_name="Notes", index=False, header=False)
+        pd.DataFrame({"age": range(30, 70), "outcome": [0, 1] * 20}).to_excel(book, sheet_name="Data", index=False)
+    with pytest.raises(DataError, match="--sheet NAME"):
         describe(path)
-
-    assert "--sheet NAME" in caught.value.what
     assert describe(path, sheet="Data").rows == 40

@@ -80,7 +80,6 @@ def test_a_formula_without_a_saved_value_is_no_missing_value(
             sheet[place] = cell
 
     found = survey_table(_book(tmp_path / "table.xlsx", change), _contract())
-
     assert mistake in _mistakes(found)
     assert len(found.mistakes) == 1 or mistake[0] == "patient"
     assert (FAILED_FORMULA.words in [one.flaw for one in found.mistakes]) == ("E5" in cells)
@@ -96,7 +95,6 @@ def test_cells_without_their_places_are_read_in_their_order(tmp_path: Path) -> N
     path = _book(tmp_path / "table.xlsx", change)
     _edited(path, "xl/worksheets/sheet1.xml", rb'<(row|c) r="\w+"', rb"<\1")
     found = survey_table(path, _contract())
-
     assert _mistakes(found) == {("age", (3,))}
     assert len(found.doubts) == 1
 
@@ -108,7 +106,6 @@ def test_a_row_or_cell_that_is_not_behind_the_one_before_is_damage(
     """The library would drop the row, and put the cell over another."""
     path = _book(tmp_path / "table.xlsx")
     _edited(path, "xl/worksheets/sheet1.xml", pattern, again)
-
     with pytest.raises(DataError):
         survey_table(path, _contract())
 
@@ -117,7 +114,6 @@ def test_formulas_that_are_all_zero_are_asked_about(tmp_path: Path) -> None:
     """Some programs save 0 for what they do not compute."""
     path = _book(tmp_path / "table.xlsx")
     _edited(path, "xl/worksheets/sheet1.xml", rb'(<c r="B(?!1")\d+"[^>]*>)<v>\d+</v>', rb"\1<f>1+1</f><v>0</v>")
-
     assert [column for _, column in survey_table(path, _contract()).doubts] == ["age"]
     assert not survey_table(_book(tmp_path / "other.xlsx"), _contract()).doubts
 
@@ -126,7 +122,6 @@ def test_formulas_that_are_all_zero_are_asked_about(tmp_path: Path) -> None:
 def test_a_sign_that_only_the_screen_shows_is_asked_about(tmp_path: Path, form: str, asked: int) -> None:
     """Everybody sees <5, and the cell has 5."""
     path = _book(tmp_path / "table.xlsx", lambda sheet: setattr(sheet["B3"], "number_format", form))
-
     assert len(survey_table(path, _contract()).doubts) == asked
 
 
@@ -141,7 +136,6 @@ def test_a_hidden_sheet_is_not_the_table_unless_it_is_declared(tmp_path: Path) -
 
     path = _book(tmp_path / "table.xlsx", change)
     found = survey_table(path, _contract())
-
     assert found.table.rows == ROWS
     assert len(found.doubts) == 1
     old = contract_from(CONTRACT.replace("PATTERNS", '"%Y-%m-%d"').replace("excel}", "excel, sheet: Old}"))
@@ -152,7 +146,6 @@ def test_a_date_beyond_the_calendar_is_named_without_a_warning_that_shows_it(tmp
     """The library's own warning has the value of the cell."""
     path = _book(tmp_path / "table.xlsx")
     _edited(path, "xl/worksheets/sheet1.xml", rb'(<c r="C5"[^>]*>)<v>\d+</v>', rb"\1<v>99999999</v>")
-
     with warnings.catch_warnings(record=True) as caught:
         found = survey_table(path, _contract())
 
