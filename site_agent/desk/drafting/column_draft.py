@@ -57,8 +57,8 @@ _NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
 _PADDED: Final = re.compile(r"0\d+", re.ASCII)  # a code, such as a postcode
 _is_number: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?").fullmatch
 _DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{6}(\d{4}(\d\d)?)?", re.ASCII)
-_MONTH: Final = r"(\d\d?[-./]|[^\W\d]{3,9}\.?[-. ]*)"  # also in words, or without a day: 1er mars 2024, 2024-05
-_DAY: Final = re.compile(rf"\d{{4}}-((0\d|1[0-2])|\d\d?-\d\d?([ T].*)?)|\d\d?(er)?[-./ ]*{_MONTH}(19|20)\d\d([ T:].*)?")
+_MONTH: Final = r"([-./]\d\d?[-./]|[-./ ]*[^\W\d]{3,9}\.?[-. ]*)"  # also in words, or alone: 1er mars 2024, 2024-05
+_DAY: Final = re.compile(rf"\d{{4}}-((0\d|1[0-2])|\d\d?-\d\d?([ T].*)?)|\d\d?(er)?{_MONTH}(19|20)\d\d([ T:].*)?")
 _HL7: Final = ("%Y%m%d", "%Y%m%d%H%M", "%Y%m%d%H%M%S")
 _PATTERNS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", *_HL7)
 # A number of a patient with letters, such as P-10000: one word with a digit.
@@ -87,8 +87,9 @@ _NO: Final = (
     *("absent", "alive", "vivant", "living", "lebt", "lebend", "censored", "benign", "control", "healthy"),
 )
 _WITH_UNIT: Final = re.compile(r"[-+<>]?\d+(?:[.,]\d+)?(\s?%|\s\S*[a-z]\S*|[a-z]([a-z]\S*|/\S+)|y)", re.I)
-_DATED: Final = re.compile(r"(\d\d?[-. ]+)?(jan|feb|m[aä]r|apr|ma[iy]|ju[nl]|aug|sep|o[ck]t|nov|de[cz])(-\d\d)?", re.I)
-_RANKED: Final = re.compile(r"\W*\d.*\D|\W+\d|strongly|very|rather|dis|sehr|eher|trifft|mild|moderate|leicht", re.I)
+_NAMED: Final = r"(jan|feb|m[aä]r|apr|ma[iy]|ju[nl]|aug|sep|o[ck]t|nov|de[cz])"
+_DATED: Final = re.compile(rf"\d\d?[-. ]+{_NAMED}|{_NAMED}-\d\d", re.I)
+_RANKED: Final = re.compile(r"\W*\d+[^\d/]|\W+\d|strongly|very|rather|dis|sehr|eher|trifft|mild|moderate|leicht", re.I)
 _SPLIT: Final = re.compile(r"\d{2,3}/\d{2,3}|\d{1,2}[-. ]?[A-Za-z]{3,9}[-. ]?(\d\d){1,2}")  # 120/80, 13MAY2024
 _WITH_DIGIT: Final = re.compile(r"\W{0,3}\d[\d.,' ]*(\W.*)?", re.ASCII)  # but no code such as 1988F1
 _LONGEST_NOTE: Final = 200
@@ -396,7 +397,7 @@ def _coded(column: ColumnDraft, words: list[str]) -> Line:
         words.append("suspicious: some codes are days, as a spreadsheet makes of 1-2: import them as text")
     if seem_units(codes):
         words.append(f"suspicious: {UNITS}")
-    if kind == "categorical" and len(list(filter(_RANKED.match, codes))) > len(codes) / 2:
+    if not column.is_numeric and len(codes) > 2 and len(list(filter(_RANKED.match, codes))) > len(codes) / 2:
         words.append("if its codes have an order: type: ordinal, codes in this order, and no encoding")
     if "NA" in codes:
         words.append("suspicious: NA can be a code, such as Namibia's, or a marker for not known: declare it as one")

@@ -127,7 +127,9 @@ def has_header(rows: list[list[str]]) -> bool:
     others = [pair for pair in pairs if len(rows) <= _FEWEST_ROWS or not _names_a_column(*pair)]
     words = {cell for cell, below in others if not _NUMBER.fullmatch(cell) and _are_numbers(below)}
     is_proved = len(others) == len(pairs) or len(words) >= _FEW or is_counted
-    return bool(pairs) and is_proved and all(cell and not _is_value(cell, below) for cell, below in others)
+    is_index = len(words) >= _FEW and len(pairs) < len(first) and all(row[0].strip() for row in rows[1:])
+    are_names = ((is_index and cell.isidentifier()) or (cell and not _is_value(cell, below)) for cell, below in others)
+    return bool(pairs) and is_proved and all(are_names)
 
 
 def _are_numbers(column: list[str]) -> bool:

@@ -16,6 +16,7 @@ from protos.plan.concepts import NumberConcept
 from protos.plan.documents import parse_document
 from site_agent.desk.drafting.column_draft import ColumnDraft, feature_line, rounded_range
 from site_agent.desk.drafting.describe import describe
+from site_agent.desk.drafting.format_guess import has_header
 from site_agent.desk.examination.examine import examine
 from site_agent.desk.examination.examined_columns import unlikely_markers
 from site_agent.hospital import Split
@@ -192,6 +193,7 @@ def test_a_column_without_a_name_is_never_read(tmp_path: Path, place: str) -> No
     notes = [one for one in examine(survey, Split(seed=0)).findings if one.key.startswith("nameless")]
     assert [one.level for one in notes] == ["note"] * len(numbers)
     assert survey_new_rows(path, contract).mistakes == ()
+    assert has_header([["", "dose", "height", "y"], *([f"{row}", "1", "2", "yn"[row % 2]] for row in range(9))])
 
 
 @pytest.mark.parametrize(
@@ -262,8 +264,10 @@ def test_numbers_of_which_some_are_text_are_no_codes(tmp_path: Path) -> None:
     cells = ([*(f"{one} {i}" for i in range(99)), "2024-03-01"] for one in ("nurse", "0"))  # one date among notes
     noted, dosed = (str(feature_line(ColumnDraft("x", ".", one)).words) for one in cells)
     assert ("suspicious" in noted, "units" in dosed) == (False, True)
-    ranked = (["1:40", "1:80", "<1:10"], ["agree", "disagree", "strongly agree"], ["E10", "E11", "I21"])
+    ranked = (["1:40", "1:80", "<1:10"], ["agree", "disagree", "strongly agree"], ["1/1", "1/2", "2/2"])
     assert ["ordinal" in str(feature_line(ColumnDraft("x", ".", one * 9)).words) for one in ranked] == [True, True, 0]
+    periods = (["1977-1989", "2000-2002"], ["2020/21", "2021/22"], ["Apr", "May"])  # and no days
+    assert not any("suspicious" in str(feature_line(ColumnDraft("x", ".", one * 9)).words) for one in periods)
     assert feature_line(ColumnDraft("größe", ".", ["ä", "ö"] * 9)).text.count("ö") == 2
     assert 'codes: ["0a", "1a", "2a"]' in text
 

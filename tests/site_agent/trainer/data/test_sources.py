@@ -22,6 +22,7 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as arrow
 import pyarrow.parquet as parquet
+import pyarrow.parquet.encryption as encryption
 import pytest
 from openpyxl import Workbook
 
@@ -314,6 +315,22 @@ def test_a_drive_that_fails_is_unavailable(write: Write, tmp_path: Path, monkeyp
     is_lost = True
     with pytest.raises(UnavailableError):
         read_contract(tmp_path / "contract.yaml")
+
+
+class _Keys(encryption.KmsClient):  # type: ignore[misc]
+    def wrap_key(self, key: bytes, _: str) -> str:
+        return key.hex()
+
+
+def test_encrypted_columns_of_a_parquet_file_are_named(tmp_path: Path) -> None:
+    """Its footer can be in the clear, as that of any Parquet file."""
+    path, cells = tmp_path / "t.parquet", {name: [1] for name in SMALL_HEADER}
+    keys = encryption.EncryptionConfiguration("f", column_keys={"k": SMALL_HEADER[:1]}, plaintext_footer=True)
+    factory = encryption.CryptoFactory(lambda _: _Keys())
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), keys)
+    parquet.write_table(arrow.table(cells), path, encryption_properties=properties)
+    with pytest.raises(DataError, match="encrypted"):
+        read_table(path, _with_format("{kind: parquet}"))
 
 
 def test_a_parquet_file_with_another_sum_is_damaged(tmp_path: Path) -> None:
