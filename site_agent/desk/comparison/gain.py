@@ -125,9 +125,7 @@ def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain
         sentences += [f"The comparison used {_counts(rows)}.", f"The {_span(difference, ' is')}."]
     if placebo is not None:
         sentences.append(f"The placebo is {_PLACEBOS[baselines.placebo]}.")
-        sentences.append(
-            f"Compared with the placebo, the other hospitals {_BROUGHT[placebo.better]} ({_span(placebo)})."
-        )
+        sentences.append(f"Compared with placebo, the other hospitals {_BROUGHT[placebo.better]} ({_span(placebo)}).")
     elif verdict == "better, cause not shown":
         sentences.append("This run has no placebo for comparison, so averaging alone may explain the difference.")
     return Gain(

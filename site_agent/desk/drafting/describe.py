@@ -250,7 +250,6 @@ def _lines(columns: list[ColumnDraft]) -> list[Line]:
 
 
 def _follow_up(columns: list[ColumnDraft], outcome: ColumnDraft) -> ColumnDraft | None:
-    """Return the first column that seems to be the time of follow-up to an outcome with codes, or None."""
     if not outcome.is_coded:
         return None
     named = (one for one in columns if one is not outcome and FOLLOW_UP.fullmatch(one.name))

@@ -112,7 +112,7 @@ def test_a_recipe_without_the_others_is_its_own_placebo() -> None:
         "The placebo is the model trained alone (siloed): the same recipe without the other hospitals."
         in apart.sentence
     )
-    assert "Compared with the placebo, the other hospitals made the model better" in apart.sentence
+    assert "Compared with placebo, the other hospitals made the model better" in apart.sentence
 
 
 def test_a_simple_model_that_is_clearly_better_is_said() -> None:

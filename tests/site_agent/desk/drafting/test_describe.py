@@ -47,9 +47,7 @@ def _made(tmp_path: Path, lines: list[str], name: str = "table.csv", encoding: s
 
 def test_a_german_export_is_described_as_it_is_written(tmp_path: Path) -> None:
     """Semicolons, decimal commas, an umlaut of windows-1252, German dates, an identifier, codes and an outcome."""
-    rows = [
-        f"P{i:03};{20 + i % 60},5;0{1 + i % 9}.03.1950;{'mw'[i % 2]};{'ja' if i % 3 else 'nein'}" for i in range(90)
-    ]
+    rows = [f"P{i:3};{20 + i % 60},5;0{1 + i % 9}.03.1950;{'mw'[i % 2]};{'ja' if i % 3 else 'nein'}" for i in range(90)]
     path = _made(tmp_path, ["Patient;Größe;geboren;Geschlecht;outcome", *rows], encoding="windows-1252")
     contract, text = _drafted(path)
     form = contract.format

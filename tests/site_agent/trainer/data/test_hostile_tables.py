@@ -121,9 +121,7 @@ def test_parts_of_a_text_file_have_its_rows(tmp_path: Path, seed: int, monkeypat
     with table_sources.open_rows(path, TableFormat(header=True), []) as found:
         blocks = list(table_sources.blocks_of(found, 3, [0, 1, 2]))
 
-    columns = (
-        [cell for block in blocks for cell in table_sources.texts_of(block.columns[place])] for place in range(3)
-    )
+    columns = ([cell for one in blocks for cell in table_sources.texts_of(one.columns[place])] for place in range(3))
     assert [list(row) for row in zip(*columns, strict=True)] == rows
 
 

@@ -159,13 +159,11 @@ def test_special_missing_values_are_not_numbers(tmp_path: Path) -> None:
     """`.a` of Stata stays apart from `.`, and a contract that does not declare it has an error."""
     frame, path = _frame(), tmp_path / "table.dta"
     frame["AGE"] = ["a" if row % 4 == 0 else 40.0 + row for row in range(ROWS)]
-    pyreadstat.write_dta(
-        frame, path, missing_user_values={"AGE": ["a"]}, variable_value_labels={"AGE": {"a": "refused"}}
-    )
+    pyreadstat.write_dta(frame, path, missing_user_values={"AGE": ["a"]}, variable_value_labels={"AGE": {"a": "lost"}})
 
     drafted = _drafted(path)
 
-    assert ": .a is refused" in describe(path).text
+    assert ": .a is lost" in describe(path).text
     assert np.isnan(read_table(path, drafted).features["AGE"]).sum() == 10
     plain = contract_from(describe(path).text.replace('missing_markers: [".a"]', "concept: null"))
     assert [mistake.count for mistake in survey_table(path, plain).mistakes] == [10]

@@ -317,16 +317,12 @@ def test_a_drive_that_fails_is_unavailable(write: Write, tmp_path: Path, monkeyp
         read_contract(tmp_path / "contract.yaml")
 
 
-class _Keys(encryption.KmsClient):  # type: ignore[misc]
-    def wrap_key(self, key: bytes, _: str) -> str:
-        return key.hex()
-
-
 def test_encrypted_columns_of_a_parquet_file_are_named(tmp_path: Path) -> None:
     """Its footer can be in the clear, as that of any Parquet file."""
     path, cells = tmp_path / "t.parquet", {name: [1] for name in SMALL_HEADER}
     keys = encryption.EncryptionConfiguration("f", column_keys={"k": SMALL_HEADER[:1]}, plaintext_footer=True)
-    factory = encryption.CryptoFactory(lambda _: _Keys())
+    client = type("_Keys", (encryption.KmsClient,), {"wrap_key": lambda _, key, __: key.hex()})
+    factory = encryption.CryptoFactory(lambda _: client())
     properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), keys)
     parquet.write_table(arrow.table(cells), path, encryption_properties=properties)
     with pytest.raises(DataError, match="encrypted"):
@@ -405,10 +401,8 @@ def _zoned_sources(folder: Path, postgres: Callable[[str], Path] | None) -> dict
     found = {"parquet": (folder / "table.parquet", "{kind: parquet}"), "text": (folder / "table.csv", "{header: true}")}
     if postgres is not None:
         rows = ", ".join(f"('p{day}', '{born.isoformat()}', {day % 2})" for day, born in enumerate(times))
-        url = postgres(
-            f"CREATE TABLE people (patient text, born timestamptz, sick int); INSERT INTO people VALUES {rows}"
-        )
-        found["sql"] = (url, '{kind: sql, query: "SELECT * FROM people"}')
+        url = postgres(f"CREATE TABLE p (patient text, born timestamptz, sick int); INSERT INTO p VALUES {rows}")
+        found["sql"] = (url, '{kind: sql, query: "SELECT * FROM p"}')
     return found
 
 

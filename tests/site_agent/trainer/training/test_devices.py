@@ -40,9 +40,7 @@ def test_a_study_continues_on_its_own_device_only() -> None:
     assert torch.equal(training.flat.federated_values, before)
 
 
-@pytest.mark.parametrize(
-    ("build", "words"), [(None, "a build for processors only"), ("12.8", "finds no graphics card")]
-)
+@pytest.mark.parametrize(("build", "words"), [(None, "a build for processors only"), ("12.8", "no graphics card")])
 def test_a_card_that_torch_cannot_use_is_refused(
     build: str | None, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
