@@ -142,7 +142,6 @@ def pace_facts(run: Run, now: datetime, *, is_whole: bool = True) -> dict[str, f
         ends = None
     return {
         "seconds_a_round": round(seconds, 3),
-        "rounds_an_hour": round(3600 / seconds, 1) if seconds else None,
         "seconds_left": round(left, 1) if moves else None,
         "ends": ends,
     }

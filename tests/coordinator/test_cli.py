@@ -66,12 +66,8 @@ def test_check_shows_the_price_of_a_private_plan_and_what_privacy_changes(coordi
     ("old", "new", "finding"),
     [
         ("listen: localhost:8443", "listn: localhost:8443", "1:1: listn: unknown key; did you mean listen?"),
-        ("listen: localhost:8443", "listen: localhost", "1:9: listen: "),
-        ("localhost:8443", "localhost:65536", "1:9: listen: a port must be between 1 and 65535"),
         ("state: state", 'state: "a\\0b"', "4:8: state: "),
-        ("state: state", "", "state: this key is missing"),
         ("- plan.yaml", "- none.yaml", "none.yaml cannot be read"),
-        ("plans:\n- plan.yaml", "plans: 3", "plans: "),
     ],
 )
 @pytest.mark.parametrize("command", ["check", "start"])

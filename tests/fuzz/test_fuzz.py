@@ -36,28 +36,6 @@ def test_no_decoder_ends_otherwise_than_it_says(tmp_path: Path) -> None:
     assert done.stdout.count("findings=0") == len(done.stdout.splitlines()) > 15
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize(
-    ("names", "inputs"),
-    [
-        (("site-messages", "coordinator-messages", "enrolment-requests", "enrolment-replies"), 1_000_000),
-        (("chunk-frames", "contributions", "snapshots", "checkpoints"), 1_000_000),
-        (("plans-from-the-wire", "invitations", "certificates", "certificate-chains"), 50_000),
-        (("signing-requests", "private-keys", "plans", "hospitals", "coordinators", "contracts"), 50_000),
-    ],
-    ids=["messages", "vectors", "papers", "documents"],
-)
-def test_a_million_inputs_bring_no_decoder_down(tmp_path: Path, names: tuple[str, ...], inputs: int) -> None:
-    """A million for each that reads bytes from the wire or numbers from a disk, fifty thousand for each other."""
-    words = [word for name in names for word in ("--target", name)]
-
-    done = fuzz("--inputs", str(inputs), *words, findings=tmp_path)
-
-    print(f"\n{done.stdout}")
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_what_was_found_once_is_borne_now(tmp_path: Path) -> None:
     """Every stored input ends as its decoder declares."""
     known = targets(tmp_path)
@@ -109,13 +87,3 @@ def assert_borne(told: Told) -> None:
 def test_malformed_calls_do_not_disturb_a_run(tmp_path: Path) -> None:
     """In a site's own name, with its certificate and without: the coordinator ends each call and goes on."""
     assert_borne(besiege(tmp_path, 150, 0))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(14_400)
-def test_a_long_siege_does_not_disturb_a_run(tmp_path: Path) -> None:
-    """The same with a hundred thousand calls, which takes minutes. The figures are printed."""
-    told = besiege(tmp_path, 100_000, 1)
-
-    print(f"\n{told}")
-    assert_borne(told)
