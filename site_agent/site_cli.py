@@ -21,8 +21,7 @@ import click
 from host.command_line import extra, finish
 from host.log_lines import set_up_log
 from site_agent.commands.approval_commands import approve, review, withdraw
-from site_agent.commands.data_commands import data
-from site_agent.commands.init_command import init
+from site_agent.commands.data_commands import data, init
 from site_agent.commands.model_commands import export, predict, report, results
 from site_agent.commands.site_options import config_option
 from site_agent.commands.state_commands import audit, doctor, privacy, restored, status

@@ -45,8 +45,14 @@ from site_agent.trainer.data.dataset import Dataset, SplitRows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import SavedStudy
 from site_agent.trainer.failures import MayNotSend, unfit
-from site_agent.trainer.prior.compared_columns import suspicions
-from site_agent.trainer.prior.concept_columns import Float64, Mapped, mapped_columns, values_of, without_rare
+from site_agent.trainer.prior.concept_columns import (
+    Float64,
+    Mapped,
+    mapped_columns,
+    suspicions,
+    values_of,
+    without_rare,
+)
 from site_agent.trainer.prior.site_sums import (
     Concentrated,
     FinalSums,

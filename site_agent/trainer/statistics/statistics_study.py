@@ -44,7 +44,7 @@ from protos.statistics.announced_statistics import AnnouncedStatistics
 from protos.statistics.private_tables import PrivateTables
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.trainer.disk import SavedStudy
-from site_agent.trainer.prior.compared_columns import compared_means
+from site_agent.trainer.prior.concept_columns import compared_means
 from site_agent.trainer.prior.site_sums import FinalSums, summed_terms, voids
 from site_agent.trainer.requests import Answer, Asked, PlannedStudy, Vector
 from site_agent.trainer.statistics.concept_frame import nearly_equal

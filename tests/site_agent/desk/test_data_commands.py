@@ -240,7 +240,7 @@ def test_init_writes_the_files_of_a_new_hospital(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     """One command writes hospital.yaml and a draft that the table meets; a second one replaces nothing."""
-    monkeypatch.setattr("site_agent.commands.init_command.give_up_network", lambda: True)
+    monkeypatch.setattr("site_agent.commands.data_commands.give_up_network", lambda: True)
     monkeypatch.chdir(tmp_path)
     write_patients(tmp_path)
 

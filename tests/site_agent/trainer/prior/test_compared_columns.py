@@ -14,8 +14,7 @@ from protos.plan.concepts import NumberConcept, columns_of
 from protos.plan.prior_sums import Standard
 from site_agent.trainer.data.dataset import prepare_rows
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.prior.compared_columns import suspicions
-from site_agent.trainer.prior.concept_columns import MappedNumber
+from site_agent.trainer.prior.concept_columns import MappedNumber, suspicions
 from site_agent.trainer.prior.prior_study import PriorStudy
 from tests.for_each import for_each, in_turns
 
