@@ -26,6 +26,8 @@ def test_a_quotation_mark_that_hides_line_ends_is_no_row(tmp_path: Path) -> None
     (tmp_path / "m.csv").write_text("\n".join(lines) + "\n")
     with pytest.raises(DataError):
         describe(tmp_path / "m.csv")
+    lines = [f'B{row};"was well,\nis well, left";{row % 2}' for row in range(60)]
+    assert describe(_written(tmp_path, "id;note;sick\n" + "\n".join(lines))).rows == 60
 
 
 @pytest.mark.parametrize("beside", [[], ["", "ask Dr X"]])
@@ -55,9 +57,13 @@ def test_a_date_without_separators_has_all_digits() -> None:
     assert ColumnDraft("at", ".", [f"202401{day}15{day}" for day in range(10, 32)]).patterns == ("%Y%m%d%H%M",)
 
 
-def _drafted(folder: Path, text: str) -> str:
+def _written(folder: Path, text: str) -> Path:
     (folder / "t.csv").write_text(text, "utf-8", newline="")
-    return describe(folder / "t.csv").text
+    return folder / "t.csv"
+
+
+def _drafted(folder: Path, text: str) -> str:
+    return describe(_written(folder, text)).text
 
 
 def _rows(*cells: str) -> str:

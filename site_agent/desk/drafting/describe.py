@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import pyarrow as arrow
 
 from protos.plan.concepts import Concept, NumberConcept
 from site_agent.desk.drafting.column_draft import (
@@ -28,7 +29,8 @@ from site_agent.desk.drafting.column_draft import (
 from site_agent.desk.drafting.format_guess import guess_format, has_header
 from site_agent.desk.drafting.redcap_dictionary import dictionary_notes, export_note
 from site_agent.desk.examination.examined_outcome import FOLLOW_UP
-from site_agent.trainer.data.cell_rules import GROUPED, MARKED, UNPROVED
+from site_agent.trainer.data.cell_rules import UNPROVED
+from site_agent.trainer.data.cells import decimal_marks, thousands
 from site_agent.trainer.data.columns import written_name
 from site_agent.trainer.data.contract import ExcelFormat, Format, LabelledFormat, SqlFormat, TableFormat
 from site_agent.trainer.data.labelled_files import FileNote, labelled_notes
@@ -204,9 +206,9 @@ def _columns(
     doubts[:] = [
         replace(one, words=f"column {names[one.place]}: {one.words}") if one.place in cells else one for one in doubts
     ]
-    marked, grouped = (sum(column.count(one) for column in drafts) for one in (MARKED, GROUPED))
-    if isinstance(form, TableFormat) and marked == grouped > 0:
-        doubts.append(Doubt(UNPROVED))
+    marks = {one.name: decimal_marks(arrow.array(one.texts.elements(), arrow.string())) for one in drafts}
+    for name in thousands(marks) if isinstance(form, TableFormat) else ():
+        doubts.append(Doubt(UNPROVED if name is None else f"column {name}: {UNPROVED}"))
     return drafts, nameless, rows, has_more
 
 

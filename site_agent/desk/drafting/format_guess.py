@@ -56,7 +56,7 @@ def _guess_text(start: bytes) -> TableFormat:
     encoding = _encoding(start)
     lines = _lines(start, encoding)
     delimiter = max(_DELIMITERS, key=lambda mark: _agreement(lines, mark))
-    if len(lines) > 1 and not any(_agreement(lines, mark)[0] > len(lines[:200]) / 2 for mark in _DELIMITERS):
+    if len(lines) > 1 and not _agreement(lines, delimiter)[0] > 0.5:
         refuse(["no comma, semicolon, tab or | divides the lines into columns; export the table as CSV with one"])
     try:
         rows = list(csv.reader(lines[:200], delimiter=delimiter))
@@ -95,14 +95,14 @@ def _encoding(start: bytes) -> str:
     return "utf-8"
 
 
-def _agreement(lines: list[str], delimiter: str) -> tuple[int, int]:
-    """Return how many rows have the most common number of cells, and this number. If it is 1, return two zeros."""
+def _agreement(lines: list[str], delimiter: str) -> tuple[float, int]:
+    """Return which share of rows has the most common number of cells, and this number. If it is 1, return two zeros."""
     try:
         widths = Counter(len(row) for row in csv.reader(lines[:200], delimiter=delimiter))
     except csv.Error:
         return (0, 0)
     width, count = max(widths.items(), key=lambda pair: (pair[1], pair[0]), default=(0, 0))
-    return (count, width) if width > 1 else (0, 0)
+    return (count / widths.total(), width) if width > 1 else (0, 0)
 
 
 def _shape(cell: str) -> str:

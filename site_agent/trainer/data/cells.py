@@ -46,6 +46,8 @@ from site_agent.trainer.data.contract import BinaryTarget, Contract, MultiClassT
 from site_agent.trainer.data.table_sources import Cells, texts_of
 
 DAYS_PER_YEAR: Final = 365.25
+_MARKS: Final = (MARKED.pattern, GROUPED.pattern, r"[+-]?[1-9][.,]\d{3}", r"[+-]?\d{1,300}")
+_FAR_ABOVE: Final = 10
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _REMEMBERED_CELLS: Final = 1 << 15  # as many as a lifetime has days
 _LONGEST_REMEMBERED: Final = 100
@@ -172,10 +174,31 @@ def _plain_numbers(cells: Cells, rule: NumberRule | CodeRule, decimal: str) -> N
 
 
 def decimal_marks(cells: Cells) -> Numbers:
-    """Return how many cells are numbers with a decimal mark, and how many of them could be thousands: (2,)."""
-    patterns = (MARKED, GROUPED) if arrow.types.is_string(cells.type) else ()
-    found = (compute.match_substring_regex(cells, rf"^\s*{one.pattern}\s*$") for one in patterns)
-    return np.array([compute.sum(one).as_py() or 0 for one in found] or (0, 0), dtype=np.float64)
+    """Return of the numbers with a mark, those that could be thousands, those below ten, and whole ones: (4, 2).
+
+    For each it is how many there are, and their sum if the mark is a decimal mark.
+    """
+    found = np.zeros((len(_MARKS), 2))
+    for place, pattern in enumerate(_MARKS if arrow.types.is_string(cells.type) else ()):
+        some = cells.filter(compute.match_substring_regex(cells, rf"^\s*{pattern}\s*$"))
+        plain = compute.replace_substring(compute.utf8_trim_whitespace(some), ",", ".")
+        found[place] = len(some), compute.sum(plain.cast(arrow.float64())).as_py() or 0
+    return found
+
+
+def thousands(marks: Mapping[str, Numbers]) -> list[str | None]:
+    """Return the columns whose numbers with a mark may be thousands, by `decimal_marks`, or None for the whole table.
+
+    A column that another one proves wrong as a whole has whole numbers far above the others, or several lengths.
+    """
+    (marked, _), (grouped, _), *_ = sum(marks.values(), np.zeros((len(_MARKS), 2)))
+    if marked == grouped:
+        return [None] * bool(marked)
+    found = list[str | None]()
+    for name, ((marked, total), (grouped, _), (small, _), (whole, sums)) in marks.items():
+        is_mixed = sums / whole > _FAR_ABOVE * total / marked if whole and marked else 0 < small < marked
+        found += [name] * bool(marked == grouped and is_mixed)
+    return found
 
 
 def emptied(cells: Cells, feature: NumericFeature, contract: Contract) -> set[float]:

@@ -181,11 +181,7 @@ class Dataset:
 
 
 def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]:
-    """Fit the encoding to the training rows of a split table, and encode its training, validation and test rows.
-
-    Raises:
-        DataError: the training rows are all of one class, or a column has no value in them.
-    """
+    """Encode the three parts, fitted to training. Raise DataError if it has one class, or an empty column."""
     preprocessing = fit(table.contract, table, rows.training)
     targets = preprocessing.targets(table)
     target = table.contract.target

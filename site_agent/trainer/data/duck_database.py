@@ -74,13 +74,7 @@ def reads(path: Path, start: bytes) -> bool:
 
 
 def duck_records(path: Path, form: SqlFormat, start: bytes) -> Generator[Row, None, None]:
-    """Yield the query's column names as row 1, and then the rows of its result, numbered from 2.
-
-    Raises:
-        DataError: DuckDB rejects the query, or a file is damaged.
-        UnavailableError: another program has the file open for writing.
-        ConfigurationError: duckdb is not installed.
-    """
+    """Yield the query's names as row 1, and rows from 2. Raise OperatorError if it fails, or a file is damaged."""
     try:
         import duckdb
     except ImportError as cause:

@@ -154,12 +154,7 @@ def labelled_kind(start: bytes) -> Kind | None:
 
 
 def labelled_rows(path: Path, form: LabelledFormat, doubts: list[Doubt]) -> Generator[Row | Block, None, None]:
-    """Yield the names of the columns as row 1, and then the rows, numbered from 2.
-
-    Raises:
-        ConfigurationError: pyreadstat is not installed.
-        DataError: the file is of another kind, damaged, incomplete, or holds several tables.
-    """
+    """Yield names as row 1, and rows from 2. Raise DataError if the file is damaged or has several tables."""
     kind, states_encoding = _examined(path)
     _, facts = _read(path, form, kind, metadataonly=True)
     names = list(facts.column_names)

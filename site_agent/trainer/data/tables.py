@@ -43,6 +43,7 @@ from site_agent.trainer.data.cells import (
     group_parser,
     interval_of,
     target_parser,
+    thousands,
 )
 from site_agent.trainer.data.columns import (
     CategoricalFeature,
@@ -229,7 +230,7 @@ class _Reading:
         self.rows: list[npt.NDArray[np.int64]] = []
         numbers = NumericFeature | RegressionTarget | FollowUpColumn
         self.numbers = {column.name for column in contract.columns if isinstance(column, numbers)}
-        self.marks = np.zeros(2)
+        self.marks = {name: decimal_marks(arrow.array([], arrow.string())) for name in self.numbers}
         self.emptied: dict[str, set[float]] = {}
         self.wanted = Wanted(keeps_blank=for_prediction, words=contract.missing_markers)
         self.drops = not for_prediction and contract.target.missing == "drop"
@@ -274,8 +275,7 @@ class _Reading:
             for (name, day), count in self.marker_days.items()
             if count >= max(_FEWEST_MARKER_DAYS, sum(map(len, self.rows)) / 2000)
         ]
-        if self.marks[0] == self.marks[1] > 0:
-            self.doubts.append((UNPROVED, None))
+        self.doubts += [(UNPROVED, name) for name in thousands(self.marks)]
         if self.folder is not None and image is not None and (words := difference(self.folder.scales)):
             self.doubts.append((words, image.name))
 
@@ -369,7 +369,7 @@ class _Reading:
 
     def _take(self, block: Block, width: int, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]) -> None:
         self._take_damage(block, width, positions)
-        rows, dates, is_unproved = block.rows, self.dates, self.marks[0] == self.marks[1]
+        rows, dates, is_unproved = block.rows, self.dates, self._is_unproved
         is_used = self._used_rows(block, positions, parsers)
         used = slice(None) if is_used.all() else is_used  # a slice copies nothing
         self.rows.append(rows[used])
@@ -380,7 +380,7 @@ class _Reading:
                 self.marker_days[name, day] += int((parsed.values == day.toordinal()).sum())
         for name, parse in parsers.items():
             if is_unproved and name in self.numbers:
-                self.marks += decimal_marks(block.columns[positions[name]])
+                self.marks[name] += decimal_marks(block.columns[positions[name]])
             own = days[name] if name in days else parse(block.columns[positions[name]])
             parsed = self._interval(name, own, days)
             for words, places in parsed.flaws.items():
@@ -394,7 +394,7 @@ class _Reading:
                     self.cells |= {(name, int(rows[place])): cells[place] for place in places}
             if name in self.parsed:
                 self.parsed[name].frombytes(parsed.values[used].data.cast("B"))
-        if is_unproved and self.marks[0] != self.marks[1] and not self.for_prediction:
+        if is_unproved and not self._is_unproved and not self.for_prediction:
             features = (one for one in self.contract.features if isinstance(one, NumericFeature))
             self.wanted.numbers.update(positions[one.name] for one in features)
         patient = self.contract.patient
@@ -404,6 +404,11 @@ class _Reading:
                 cells = arrow.array(texts_of(cells), arrow.string())
             self.patients += compute.utf8_trim_whitespace(cells.filter(arrow.array(is_used))).to_pylist()
         self._take_images(block, positions, is_used)
+
+    @property
+    def _is_unproved(self) -> bool:
+        """Whether each number with a mark could be thousands."""
+        return all(one[0, 0] == one[1, 0] for one in self.marks.values())
 
     def _interval(self, name: str, own: Parsed, days: Mapping[str, Parsed]) -> Parsed:
         """Return a block of a column, with the time between two days in place of the date in a column of such times."""

@@ -46,12 +46,7 @@ from site_agent.trainer.prior.concept_columns import (
 
 
 def concept_frame(plan: StatisticsPlan, table: Table, site: str, smallest_cell: int) -> Frame:
-    """Return the rows of a table as the plan's concepts describe them.
-
-    Raises:
-        ConfigurationError: the contract does not fit the concepts, see `mapped_concepts`.
-        DataError: a time to an event is below 0.
-    """
+    """Return a table as concepts. Raise ConfigurationError if they don't fit, DataError if a time is below 0."""
     columns, times = {}, times_of(plan)
     for concept, one in mapped_concepts(plan.concepts, table.contract, site):
         own = one.own(table)

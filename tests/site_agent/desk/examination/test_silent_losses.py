@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as arrow
 import pytest
 
 from protos.errors import DataError
@@ -16,6 +17,7 @@ from site_agent.desk.examination.examine import examine
 from site_agent.desk.examination.examined_columns import far_values, unlikely_markers
 from site_agent.desk.new_rows import read_new_rows
 from site_agent.hospital import Split
+from site_agent.trainer.data.cells import decimal_marks, thousands
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.tables import survey_table
 from tests.site_agent.trainer.data.conftest import contract_from
@@ -51,7 +53,6 @@ def test_one_patient_under_two_spellings_is_asked_about(tmp_path: Path, other: s
     """Otherwise a patient's rows are in the training part and in the test part."""
     rows = _lines()
     rows[0][0] = other
-
     found = survey_table(_file(tmp_path / "table.csv", rows), contract_from(_contract()))
     keys = {finding.key for finding in examine(found, Split(seed=0)).findings}
     assert ("identifiers-alike" in keys) == (other.strip() not in ("A-1", "1E999"))
@@ -60,10 +61,8 @@ def test_one_patient_under_two_spellings_is_asked_about(tmp_path: Path, other: s
 def test_no_patient_becomes_the_names_of_a_draft(tmp_path: Path) -> None:
     """Without a header the first row has values like those below it: numbers, dates, numbered texts, words."""
     rows = _lines()
-
     draft = describe(_file(tmp_path / "table.csv", rows, header=False)).text
     named = describe(_file(tmp_path / "named.csv", rows)).text
-
     assert "A-0" not in draft
     assert "header: false" in draft
     assert "header: true" in named
@@ -77,9 +76,7 @@ def test_a_word_that_can_be_an_answer_is_a_marker_only_among_numbers(tmp_path: P
     tested = [f"p{row},{'-+'[row % 2]},{('-', '1+', 'pos')[row % 3]},{severity[row % 3]}" for row in range(60)]
     lines = [f"{one},{row if row % 5 else 'none'},{arm[row % 4]},{row % 2}" for row, one in enumerate(tested)]
     path.write_text("\n".join(["patient,er,protein,severity,crp,arm,sick", *lines]))
-
     draft = describe(path).text
-
     (line,) = (one for one in draft.splitlines() if "name: severity" in one)
     assert "none" in line
     assert '{name: arm, role: feature, type: binary, codes: ["x", "y"]}' in draft
@@ -106,6 +103,16 @@ def test_thousands_prove_no_decimal_mark(tmp_path: Path, cells: str, decimal: st
     text = describe(path).text.replace("leuko, role: ignore", "leuko, role: feature, type: numeric")
     assert f'decimal: "{decimal}"' in text
     assert bool(survey_table(path, contract_from(text.replace('"."', '","'))).doubts) == is_asked
+
+
+@pytest.mark.parametrize(
+    ("cells", "is_asked"),
+    [("1,276 653 13,062", 1), ("9,254 11,860", 1), ("0,123 11,234", 0), ("1,015 1,030", 0), ("7,325 7 8", 0)],
+)
+def test_thousands_beside_decimals_are_asked_about(cells: str, is_asked: int) -> None:
+    """Whole numbers far above them, or numbers of several lengths: but no density, and no share."""
+    marks = {name: decimal_marks(arrow.array(some.split())) for name, some in (("hb", "12,5 9"), ("crp", cells))}
+    assert thousands(marks) == ["crp"] * is_asked
 
 
 @pytest.mark.parametrize(("labels", "event"), [("Yes No", "1"), ("Alive Dead", "2"), ("A B", None), ("", None)])

@@ -78,9 +78,7 @@ def test_a_workbook_is_the_same_table(tmp_path: Path, plain: Table) -> None:
     for row in [SMALL_HEADER, [], *([_typed(cell) for cell in row] for row in SMALL_ROWS)]:
         sheet.append(row)
     workbook.save(tmp_path / "table.xlsx")
-
     table = read_table(tmp_path / "table.xlsx", _with_format("{kind: excel, sheet: Patients}"))
-
     _assert_same(plain, table)
     assert table.row_numbers is not None
     assert table.row_numbers[0] == 3
@@ -105,11 +103,9 @@ def test_numbers_of_a_parquet_file_are_read_as_text_would_be(tmp_path: Path, sma
     cells["Age"] = ["63.1"] * (rows - 2) + ["", "inf"]
     lines = [",".join(SMALL_HEADER), *(",".join(cells[name][row] for name in SMALL_HEADER) for row in range(rows))]
     (tmp_path / "table.csv").write_text("\n".join(lines))
-
     found = survey_table(tmp_path / "part-0.parquet", _with_format("{kind: parquet}"))
     assert len(found.doubts) == 1
     wanted = survey_table(tmp_path / "table.csv", small_contract)
-
     _assert_same(wanted.table, found.table)
     assert found.mistakes == wanted.mistakes
 
@@ -169,7 +165,6 @@ def test_a_damaged_parquet_file_is_read_or_refused(tmp_path: Path, seed: int) ->
     for place in generator.integers(0, len(raw), 3):
         raw[place] = generator.integers(0, 256)
     (tmp_path / "table.parquet").write_bytes(raw)
-
     try:
         read_table(tmp_path / "table.parquet", _with_format("{kind: parquet}"))
     except OperatorError as error:
@@ -189,9 +184,7 @@ def _filled(path: Path, lines: Sequence[Sequence[str]] = SMALL_ROWS) -> Path:
 def test_a_query_to_sqlite_is_the_same_table(tmp_path: Path, plain: Table) -> None:
     """One query, with a colon and a semicolon in a text of it, which are no parameter and no end, and comments."""
     path = _filled(tmp_path / "hospital.sqlite")
-
     contract = _with_format("{kind: sql, query: \"-- it's\\nSELECT * FROM visits WHERE note <> 'a:b;'; -- x;\"}")
-
     _assert_same(plain, read_table(path, contract))
     (_, (_, cells)) = database.query_records(path, SqlFormat(kind="sql", query="SELECT CAST(x'4dfc' AS TEXT)"))
     assert text_of(cells[0]) is None  # it is no UTF-8
@@ -215,7 +208,6 @@ def test_a_query_that_writes_changes_nothing(tmp_path: Path) -> None:
     """A statement that begins with WITH and deletes is stopped by the database itself."""
     path = _filled(tmp_path / "hospital.sqlite")
     before = path.read_bytes()
-
     with pytest.raises(DataError):
         read_table(path, _with_format('{kind: sql, query: "WITH one AS (SELECT 1) DELETE FROM visits"}'))
 
@@ -232,7 +224,6 @@ def test_an_unknown_database_or_an_absent_server_is_told_without_its_password(
     """The driver's own words would quote the URL."""
     path = tmp_path / "database.url"
     path.write_text(f"{url}\n")
-
     with pytest.raises(kind) as error:
         read_table(path, _with_format('{kind: sql, query: "SELECT 1"}'))
 
@@ -247,9 +238,7 @@ def test_an_unknown_database_or_an_absent_server_is_told_without_its_password(
 def test_a_password_may_have_any_character(scheme: str, password: str) -> None:
     """As it is or written %XX, before the last @ of the line."""
     line = f"{scheme}://reader:{password}@/hospital?host=/run/postgresql\n"
-
     url = database._server(line.encode()).url
-
     assert (url.username, url.password or "", url.database) == ("reader", unquote(password), "hospital")
     assert url.query["host"] == "/run/postgresql"
 
@@ -336,7 +325,6 @@ def test_a_parquet_file_with_another_sum_is_damaged(tmp_path: Path) -> None:
     parquet.write_table(arrow.table(columns), path, write_page_checksum=True, compression="none", use_dictionary=False)
     assert read_table(path, _with_format("{kind: parquet}")).rows
     path.write_bytes(path.read_bytes().replace(SMALL_ROWS[0][1].encode(), b"332"))
-
     with pytest.raises(DataError):
         read_table(path, _with_format("{kind: parquet}"))
 
@@ -348,9 +336,7 @@ def test_a_server_that_crashes_during_a_query_is_unavailable(postgres: Callable[
     rows = database.query_records(postgres("SELECT 1"), SqlFormat(kind="sql", query=query))
     next(rows)
     _, (process,) = next(rows)
-
     os.kill(int(str(process)), signal.SIGKILL)
-
     with pytest.raises(UnavailableError):
         list(rows)
 
@@ -368,13 +354,10 @@ def test_ignored_columns_of_a_postgresql_are_not_read(postgres: Callable[[str], 
     columns = ", ".join(f'"{name}" text' for name in SMALL_HEADER)
     url = postgres(f"CREATE TABLE visits ({columns}); INSERT INTO visits VALUES {rows}")
     wanted = ", ".join(f"{one} AS odd{place}" for place, one in enumerate(odd))
-
     ignored = "\n".join(f"  - {{name: odd{place}, role: ignore}}" for place in range(len(odd)))
     form = f'{{kind: sql, query: "SELECT *, {wanted} FROM visits"}}'
     small = SMALL.replace("format: {header: true}", f"format: {form}")
-
     found = read_table(url, contract_from(f"{small.rstrip()}\n{ignored}\n"))
-
     _assert_same(plain, found)
 
 
@@ -412,11 +395,9 @@ def test_a_time_with_a_zone_needs_the_place_whose_day_it_is(
 ) -> None:
     """Without it no row is read, and none moves by a day in silence."""
     path, form = _zoned_sources(tmp_path, request.getfixturevalue("postgres") if kind == "sql" else None)[kind]
-
     refused = survey_table(path, _zoned(form, None))
     berlin = read_table(path, _zoned(form, "Europe/Berlin"))
     utc = read_table(path, _zoned(form, "UTC"))
-
     assert [(mistake.column, mistake.flaw, mistake.count) for mistake in refused.mistakes] == [
         ("born", ZONED_TIME.words, 10)
     ]
@@ -447,7 +428,6 @@ def test_a_query_to_postgresql_is_the_same_table_and_cannot_write(
         f"CREATE TABLE visits ({columns}); INSERT INTO visits VALUES {rows}; CREATE SEQUENCE numbers; {body}"
     )
     reading = _with_format('{kind: sql, query: "SELECT * FROM visits"}')
-
     found = read_table(url, reading)
     for query in WRITES:
         with pytest.raises(DataError):
@@ -460,7 +440,6 @@ def test_a_query_to_postgresql_is_the_same_table_and_cannot_write(
 def test_values_of_other_programs_are_spelt_as_in_a_text_file() -> None:
     """Missing, truth, numbers with all digits, dates with the time only where there is one; bytes are no cell."""
     values = [None, float("nan"), True, 63, 0.1, date(2020, 1, 31), datetime(2020, 1, 31), datetime(2020, 1, 31, 9, 5)]
-
     assert [text_of(value) for value in values] == [
         "",
         "",

@@ -38,7 +38,6 @@ def _refused(path: Path, contract: Contract) -> str:
 def test_cells_are_read_as_declared(write: Write, small_contract: Contract) -> None:
     """63.0, a leading blank, a code written 3.0, markers in words and in numbers: all as declared."""
     table = read_table(write(SMALL_ROWS), small_contract)
-
     assert table.rows == 12
     assert table.features["Age"][:2].tolist() == [63.0, 67.0]
     np.testing.assert_array_equal(table.features["chol"][:5], [233, 286, np.nan, np.nan, 236])
@@ -59,9 +58,7 @@ def test_a_german_export_is_read(tmp_path: Path) -> None:
     )
     path = tmp_path / "export.csv"
     path.write_bytes("\r\n".join(["Größe;y", *(f"1,{i};{i}" for i in range(10))]).encode("windows-1252"))
-
     table = read_table(path, contract)
-
     assert table.features["Größe"].tolist() == [float(f"1.{i}") for i in range(10)]
 
 
@@ -115,7 +112,6 @@ def test_a_wrong_header_is_told_without_repeating_it(
 ) -> None:
     """Text in the place of a header may be a patient's, so it is reported by place."""
     what = _refused(write(SMALL_ROWS, header), small_contract)
-
     assert all(part in what for part in words)
 
 
@@ -131,7 +127,6 @@ def test_a_damaged_file_is_refused(tmp_path: Path, small_contract: Contract, con
     """Empty, in another encoding, or cut within quotes."""
     path = tmp_path / "damaged.csv"
     path.write_bytes(content)
-
     assert words in _refused(path, small_contract)
 
 
@@ -141,10 +136,8 @@ def test_the_size_of_a_block_changes_nothing(
     """Rows read one by one are the same table, and mistakes in several blocks are one line."""
     whole = read_table(write(SMALL_ROWS), small_contract)
     monkeypatch.setattr("site_agent.trainer.data.table_sources._BLOCK_CELLS", 1)
-
     rows = read_table(write(SMALL_ROWS), small_contract)
     what = _refused(write([["Zebra", *cells[1:]] for cells in SMALL_ROWS]), small_contract)
-
     for name, values in whole.features.items():
         np.testing.assert_array_equal(values, rows.features[name])
     assert "column Age: text where a number is declared in rows 2, 3, 4, 5, 6 and 7 more" in what
@@ -153,7 +146,6 @@ def test_the_size_of_a_block_changes_nothing(
 def test_prediction_needs_features_only(write: Write, small_contract: Contract) -> None:
     """New patients come without target, maybe one alone; an undeclared code is named, and so is an absent column."""
     found = survey_new_rows(write([["50", "200", "Zebra", "yes"]], SMALL_HEADER[:4]), small_contract)
-
     assert found.table.rows == 1
     assert found.table.target is None
     assert [one.line for one in found.mistakes] == ["column cp: a code that is not declared in row 2."]
@@ -165,9 +157,7 @@ def test_prediction_needs_features_only(write: Write, small_contract: Contract) 
 def test_prediction_without_a_header_may_leave_out_the_target(write: Write) -> None:
     """Columns are then those declared, without the target. A first row of names is no patient."""
     contract = contract_from(SMALL.replace("header: true", "header: false"))
-
     table = survey_new_rows(write([row[:5] for row in SMALL_ROWS], None), contract).table
-
     assert table.features["Age"][1] == 67
     with pytest.raises(DataError, match="names"):
         survey_new_rows(write(SMALL_ROWS, SMALL_HEADER[::-1]), contract)
@@ -200,7 +190,6 @@ def test_several_rows_of_a_patient_are_an_error_only_where_declared(write: Write
 def test_the_example_contracts_read_the_public_tables(name: str, file: str, rows: int, positive: int) -> None:
     """Every row, and as many positives as the tables' description says."""
     table = read_table(HEART / file, read_contract(REPOSITORY / "deploy" / "data" / f"{name}.yaml"))
-
     assert table.rows == rows
     assert table.target is not None
     assert table.target.sum() == positive
