@@ -30,14 +30,7 @@ from coordinator.network.enrolment_calls import Membership
 from pki import certificates
 from pki.authority import Authority, FederationRecord
 from pki.certificate_chain import certificates_in
-from pki.enrolment_decisions import (
-    Issued,
-    enrolment_request,
-    handle_renewal,
-    handle_request,
-    invite_site,
-    renewal_request,
-)
+from pki.enrolment_decisions import Issued, enrolment_request, handle_renewal, handle_request, invite_site
 from pki.invitation import Invitation
 from pki.names import Address, FederationName, SiteName
 from pki.register import Register
@@ -186,7 +179,7 @@ def one_key_for_two_sites(scene: Scene) -> bool:
 def renewal_by_a_stranger(scene: Scene) -> bool:
     """Ask for a site's next certificate without its identity key."""
     keys = SiteKeys.create(scene.folder / "thief")
-    request = renewal_request(HEART, MARY, keys.signing_request(), Ed25519PrivateKey.generate())
+    request = pki.enrolment_decisions.renewal_request(HEART, MARY, keys.signing_request(), Ed25519PrivateKey.generate())
     return bool(handle_renewal(scene.authority, scene.register, request, NOW).chain_pem)
 
 

@@ -1,7 +1,7 @@
 """Made-up hospitals and approved plans of the three kinds, drawn at random for the search in law.py.
 
 A history has two or three plans. A later one mostly differs from the one before in one setting. Between two plans
-tables grow and are corrected. They are not divided between plans (docs/threat-model.md, "Not defended").
+tables grow, also by visits, and are corrected. They are not divided (docs/threat-model.md, "Not defended").
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ UNIT, OTHER_UNIT = "mg/dl", "umol/l"
 NUMBERS: Final = ("creatinine", "urea")
 STAGES: Final = ("early", "late", "rare")
 CODES: Final = tuple(product(range(-1, len(STAGES)), (0, 1)))  # a stage, -1 if missing, and the outcome
-_ROWS: Final = (28, 38)  # of a hospital where each row is of its own patient
+_PATIENTS: Final = (28, 38)  # of a hospital
+_VISITS: Final = 8  # so many numbers of rows are one patient's
 Values = tuple[float, ...]  # creatinine and urea, NaN if missing; the place of the stage, -1 if missing; the outcome
 
 
@@ -49,14 +50,14 @@ class Kind:
 class House:
     """One hospital: its unit of creatinine, its folder, its rows, what decides its weight, and its log's newest head.
 
-    With `visits` two rows are of one patient each; otherwise each row is of its own.
+    Patients have up to so many `visits` at first, and mostly further ones later. With 1 each row is of its own patient.
     """
 
     name: str
     unit: str
     folder: Path
     rows: dict[int, Values]
-    visits: bool
+    visits: int
     head: str = ""
     counted: int = field(init=False)
     store: Store = field(init=False)
@@ -80,12 +81,18 @@ class House:
     @property
     def patients(self) -> list[str]:
         """The patient of each row."""
-        return [f"{self.name}{number // 2 if self.visits else number}" for number in self.rows]
+        return [f"{self.name}{number // _VISITS}" for number in self.rows]
 
     @property
     def table(self) -> Table:
         """The rows as the trainer reads them."""
-        return replace(self.table_of([*self.rows.values()]), patients=tuple(self.patients) if self.visits else None)
+        return replace(self.table_of([*self.rows.values()]), patients=tuple(self.patients) if self.visits > 1 else None)
+
+    def new_row(self, generator: np.random.Generator, numbers: Iterator[int]) -> int:
+        """Return the number of a row of a new patient, or of a further visit of a patient."""
+        if self.visits == 1 or generator.random() < 0.5:
+            return _VISITS * next(numbers)
+        return int(generator.choice([row + 1 for row in self.rows if row + 1 not in self.rows and (row + 1) % _VISITS]))
 
     def table_of(self, rows: Sequence[Values]) -> Table:
         """A table with these rows."""
@@ -113,13 +120,15 @@ def houses_of(generator: np.random.Generator, folder: Path, numbers: Iterator[in
     """All hospitals with their first rows."""
     found, is_apart = {}, generator.random() < 0.15
     for name in SITES:
-        unit, visits = OTHER_UNIT if generator.random() < 0.3 else UNIT, bool(generator.random() < 0.2)
-        rows = {next(numbers): row_of(generator) for _ in range(generator.integers(*_ROWS) + 20 * visits)}
-        for place, row in enumerate(rows if is_apart else ()):  # one patient alone has both numbers
-            x, y, *codes = rows[row]
-            rows[row] = (
-                (30.0, 30.0, *codes) if not place + len(found) else (*((x, np.nan), (np.nan, y))[place % 2], *codes)
-            )
+        unit = OTHER_UNIT if generator.random() < 0.3 else UNIT
+        visits = int(generator.choice([1, 2, 6], p=[0.3, 0.1, 0.6] if is_apart and not found else [0.7, 0.15, 0.15]))
+        people = [_VISITS * next(numbers) for _ in range(generator.integers(*_PATIENTS))]
+        each = [visits if place < 2 else int(generator.integers(visits)) + 1 for place in range(len(people))]
+        rows = {one + place: row_of(generator) for one, own in zip(people, each, strict=True) for place in range(own)}
+        for place, row in enumerate(rows if is_apart else ()):  # two patients alone have both numbers
+            inside = float(generator.integers(1, 60))
+            numbers_here = (30.0, 30.0) if not found and row < people[2] else (inside, np.nan)[:: (1, -1)[place % 2]]
+            rows[row] = (*numbers_here, *rows[row][2:])
         found[name] = House(name, unit, folder / name, rows, visits)
     return found
 
@@ -135,10 +144,10 @@ def row_of(generator: np.random.Generator) -> Values:
 def change(generator: np.random.Generator, house: House, numbers: Iterator[int]) -> None:
     """What happens in a hospital between two plans: visits, corrections, exchanged cells, or a lost folder."""
     names = list(house.rows)
-    match generator.integers(0, 9):
+    match 7 if house.visits > 1 and generator.random() < 0.3 else generator.integers(0, 9):
         case 0 | 1:
             for _ in range(int(generator.choice([1, 2, 7, 12]))):
-                house.rows[next(numbers)] = row_of(generator)
+                house.rows[house.new_row(generator, numbers)] = row_of(generator)
         case 2:
             for name in generator.choice(names, int(generator.choice([1, 3, 8])), replace=False):
                 house.rows[int(name)] = row_of(generator)
@@ -150,14 +159,21 @@ def change(generator: np.random.Generator, house: House, numbers: Iterator[int])
             for place in range(23):
                 creatinine, urea = (float(generator.integers(1, 50)) for _ in range(2))
                 values = creatinine if place % 2 == 0 or place == 1 else np.nan, urea if place % 2 else np.nan
-                house.rows[next(numbers)] = (*values, 0.0, float(place // 2 % 2))
+                house.rows[_VISITS * next(numbers)] = (*values, 0.0, float(place // 2 % 2))
         case 5:  # one new value within the range
             for place in range(12):
-                house.rows[next(numbers)] = 900.0 + place if place else 30.0, np.nan, 0.0, float(place % 2)
+                house.rows[_VISITS * next(numbers)] = 900.0 + place if place else 30.0, np.nan, 0.0, float(place % 2)
         case 6:
             for path in (house.folder / "models").glob("*"):
                 path.unlink()
-            house.rows[next(numbers)] = row_of(generator)
+            house.rows[house.new_row(generator, numbers)] = row_of(generator)
+        case 7 if house.visits > 1:  # many visits of one patient, whose codes stay
+            seen = int(generator.choice(names))
+            first, codes = seen - seen % _VISITS, house.rows[seen][2:]
+            free = [row for row in range(first, first + _VISITS) if row not in house.rows]
+            house.rows |= {row: (*map(float, generator.integers(1, 60, 2)), *codes) for row in free}
+        case 8 if house.visits > 1:  # a visit becomes another patient's
+            house.rows[house.new_row(generator, numbers)] = house.rows.pop(int(generator.choice(names)))
 
 
 def plan_of(generator: np.random.Generator, place: int, before: Plan | None) -> Plan:

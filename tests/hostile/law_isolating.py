@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import combinations
 
 import numpy as np
 
 from tests.hostile.law_histories import CELL, CODES, SMALLEST, STAGES, Kind
-from tests.hostile.law_sums import BEYOND, LOW, MISSING, PRIME, PROBES, SHAPE, Integers, Sum
+from tests.hostile.law_sums import BEYOND, LOW, MISSING, POINTS, PRIME, PROBES, SHAPE, Integers, Sum
 
 Rows = Mapping[str, Sequence[Kind]]  # by site
+# Places of the grid between which one number alone differs, by number and what the other one is.
+_LINES = [[[POINTS.index((x, y)[::step]) for x in range(BEYOND + 1)] for y in (MISSING, BEYOND)] for step in (1, -1)]
 
 
 def isolating(sums: Sequence[Sum], rows: Sequence[Rows], generator: np.random.Generator) -> tuple[int, list[str]]:
@@ -91,19 +94,21 @@ def _matrix(sums: Sequence[Sum], rows: Sequence[Rows]) -> tuple[Integers, list[s
             entries.append((number, column((site, "void", number)), 1))
             owners[-1].add("")  # nobody
         for site, function in one.functions.items():
-            uses = _uses(function)
+            uses, known = _uses(function), dict[object, tuple[int, ...]]()
             for kind in rows[one.place][site]:
-                code = alike[site][kind.codes]
-                low, high = _levels(kind.inside, LOW), [_levels(kind.inside, probe) for probe in PROBES]
-                base, lowest = (int(function[(kind.codes, *at)]) for at in ((MISSING, MISSING), low))
-                added = [int(function[(kind.codes, *at)]) - lowest for at in high]
+                code, at = alike[site][kind.codes], (kind.codes, kind.inside)
+                if at not in known:
+                    known[at] = tuple(function[kind.codes, _levels(kind.inside)].tolist())
+                base, lowest, *high = known[at]
                 values = tuple(
                     (None if is_inside is None else value if is_inside else "beyond") if is_used else ""
                     for value, is_used, is_inside in zip(kind.values, uses, (*kind.inside, True, True), strict=True)
                 )
                 patient = "" if CODES[code][0] < 0 else kind.patient  # a number of missing codes shows no value
-                atoms = [((site, "codes", code), base, patient), ((site, "there", code), lowest - base, patient)]
-                atoms += [((site, values, probe), term, kind.patient) for probe, term in enumerate(added)]
+                is_pair = all(uses[:2]) and None not in kind.inside  # who has both shows a value of each
+                there = (site, values) if is_pair else (site, "there", code)
+                atoms = [((site, "codes", code), base, patient), (there, lowest - base, patient)]
+                atoms += [((site, values, probe), term - lowest, kind.patient) for probe, term in enumerate(high)]
                 for key, term, owner in atoms:
                     if term:
                         place = column(key)
@@ -120,16 +125,18 @@ def _matrix(sums: Sequence[Sum], rows: Sequence[Rows]) -> tuple[Integers, list[s
     return np.unique(matrix % PRIME, axis=0), owners
 
 
-def _levels(inside: tuple[bool | None, bool | None], place: int) -> tuple[int, int]:
-    """Return where a row is in the grid if its numbers are at this place, as far as they are in their range."""
-    found = [MISSING if one is None else place if one else BEYOND for one in inside]
-    return found[0], found[1]
+@cache
+def _levels(inside: tuple[bool | None, bool | None]) -> list[int]:
+    """Return where a row is in the grid without numbers, and if those in their range are low or at each probe."""
+    found = [[MISSING if one is None else place if one else BEYOND for one in inside] for place in (LOW, *PROBES)]
+    return [POINTS.index((x, y)) for x, y in ([MISSING, MISSING], *found)]
 
 
 def _uses(function: Integers) -> tuple[bool, bool, bool, bool]:
     """Return whether a function depends on each value of a row."""
-    whole = function.reshape(1 + len(STAGES), 2, *SHAPE[1:])
-    stage, ill, x, y = (bool((whole != whole.take([0], axis)).any()) for axis in range(4))
+    whole = function.reshape(1 + len(STAGES), 2, -1)
+    stage, ill = (bool((whole != whole.take([0], axis)).any()) for axis in range(2))
+    x, y = (any((whole[..., one] != whole[..., one[:1]]).any() for one in lines) for lines in _LINES)
     return x, y, stage, ill
 
 
@@ -153,8 +160,7 @@ def _classes(sums: Sequence[Sum], rows: Sequence[Rows]) -> list[set[str]]:
             for kind in kinds:
                 key = kind.codes, kind.inside
                 if key not in known:
-                    levels = [_levels(kind.inside, level) for level in (LOW, *PROBES)]
-                    known[key] = hash(np.stack([whole[(slice(None), kind.codes, *at)] for at in levels]).tobytes())
+                    known[key] = hash(whole[:, kind.codes, _levels(kind.inside)[1:]].tobytes())
                 seen[kind.patient].append((place, known[key]))
     found: dict[object, set[str]] = defaultdict(set)
     for patient, treated in seen.items():

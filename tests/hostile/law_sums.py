@@ -16,38 +16,33 @@ from fractions import Fraction
 from functools import lru_cache, partial
 from hashlib import blake2b
 from itertools import combinations_with_replacement, product
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from protos.plan.analyses import (
-    Analysis,
-    Bools,
-    CurveAnalysis,
-    Float64,
-    Frame,
-    Unanswerable,
-    complete_rows,
-    concepts_used,
-)
+from protos.numbers.newton_sums import OutOfBound
+from protos.plan.analyses import Analysis, Bools, CurveAnalysis, Frame, Unanswerable, complete_rows, concepts_used
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import MOMENTS, PriorPlan
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
 from protos.statistics.arithmetics import arithmetic_of
-from site_agent.trainer.prior.concept_columns import values_of
+from site_agent.trainer.prior.concept_columns import Float64, values_of
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.statistics.concept_frame import concept_frame
-from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 from tests.hostile.law_histories import CODES, OTHER_UNIT, UNIT, House, Values
 
 PRIME: Final = (1 << 20) - 3  # sums of products of two residues are exact in float64
-_X, _Y = (np.nan, 1.0, 20.0, 36.0, 58.0, 1000.0), (np.nan, 1.0, 13.0, 44.0, 52.0, 1000.0)
-MISSING, LOW, PROBES, BEYOND = 0, 1, (2, 3, 4), 5  # places of numbers in the grid
-SHAPE: Final = (len(CODES), len(_X), len(_Y))
+_X = np.nan, 1.0, 7.0, 16.0, 20.0, 29.0, 36.0, 43.0, 51.0, 58.0, 1000.0
+_Y = np.nan, 1.0, 4.0, 13.0, 23.0, 27.0, 38.0, 44.0, 52.0, 59.0, 1000.0
+MISSING, LOW, PROBES, BEYOND = 0, 1, tuple(range(2, 10)), 10  # places of numbers; two are at one probe
+POINTS: Final = tuple((x, y) for x, y in product(range(11), repeat=2) if x == y or {x, y} & {MISSING, BEYOND})
+SHAPE: Final = (len(CODES), len(POINTS))
 Integers = npt.NDArray[np.int64]
+Answers = Mapping[str, Any]  # by site its study and what it sent first
 
 
 @dataclass
@@ -73,7 +68,7 @@ class _Site:
 
 
 def sums_of(
-    plan: Plan, houses: Sequence[House], place: int, answers: Mapping[str, Any], later: Sequence[Mapping[str, str]]
+    plan: Plan, houses: Sequence[House], place: int, answers: Answers, later: Sequence[Mapping[str, str]]
 ) -> list[Sum]:
     """Return all first sums of a plan, and one of each later round.
 
@@ -81,7 +76,7 @@ def sums_of(
         answers: by site its study and what it sent first.
         later: for each sum of a later round what was announced to each site.
     """
-    sites = {house.name: _OF[type(plan)](plan, house, answers.get(house.name)) for house in houses}
+    sites = {house.name: _OF[type(plan)](plan, house, answers) for house in houses}
     found: dict[tuple[str, int], Sum] = defaultdict(lambda: Sum(place))
     for name, site in sites.items():
         for key, function in site.functions.items():
@@ -98,7 +93,7 @@ def sums_of(
 def _grid(unit: str) -> list[Values]:
     """Return the rows of the grid in a hospital's unit. Those of another unit become the same numbers."""
     scale = 2.0 if unit == OTHER_UNIT else 1.0
-    return [(scale * x, y, float(stage), float(ill)) for (stage, ill), x, y in product(CODES, _X, _Y)]
+    return [(scale * _X[x], _Y[y], float(stage), float(ill)) for (stage, ill), (x, y) in product(CODES, POINTS)]
 
 
 def _residues(values: Float64) -> Integers:
@@ -129,9 +124,9 @@ def _settings(concepts: Sequence[Any]) -> str:
     return json.dumps([one.model_dump(exclude={"recorded_by", "conversions"}) for one in concepts])
 
 
-def _of_prior(plan: PriorPlan, house: House, answer: tuple[PriorStudy, Sequence[int]]) -> _Site:
+def _of_prior(plan: PriorPlan, house: House, answers: Answers) -> _Site:
     """Counts, moments and products of two columns, the outcome among them."""
-    (study, sent), found, table = answer, _Site(), house.table_of(_grid(house.unit))
+    (study, sent), found, table = answers[house.name], _Site(), house.table_of(_grid(house.unit))
     values = values_of(study._recorded, table.features, table.rows, is_summed=True)
     columns = {"rows": np.ones(table.rows, np.int64), "ill": table.target.astype(np.int64)}
     for column, own in zip(plan.columns, values.T, strict=True):
@@ -142,18 +137,29 @@ def _of_prior(plan: PriorPlan, house: House, answer: tuple[PriorStudy, Sequence[
     for place in study._rare:
         name = plan.columns[place].name
         moments = f"count {name}", f"rows x {name}", f"{name} x {name}"
-        found.closed |= {key for key in found.functions if name in key.split(" ")} - {*moments}
+        found.closed |= {key for key in found.functions if name in key.split(" x ")} - {*moments}
         for number, key in enumerate(moments, len(MOMENTS) * place + 1):
             del found.functions[key]
             found.voids |= {key} if sent[number] else set()
+    values[:, sorted(study._rare.union(*(one._rare for one, _ in answers.values() if _refuses_claims(one))))] = np.nan
     rows = np.column_stack([np.nan_to_num(values, nan=-1.0), table.target])
     found.later["newton"] = partial(_random, rows, 1, _settings(plan.concepts))
     return found
 
 
-def _of_statistics(plan: StatisticsPlan, house: House, answer: tuple[StatisticsStudy, Sequence[int]]) -> _Site:
+def _refuses_claims(study: PriorStudy) -> bool:
+    """Whether a site sends a void if its void columns are announced as those that take part."""
+    claimed: Any = SimpleNamespace(rows=1, patients=1 << 40, is_used=np.ones(len(study._recorded), np.bool_))
+    try:
+        study._check_own(SimpleNamespace(standard=claimed), (claimed,))  # type: ignore[arg-type]
+    except OutOfBound:
+        return True
+    return False
+
+
+def _of_statistics(plan: StatisticsPlan, house: House, answers: Answers) -> _Site:
     """What an analysis adds up, but for what its own program made void; in later rounds a function of complete rows."""
-    (study, sent), found, start, members = answer, _Site(), 0, np.zeros(1)
+    (study, sent), found, start, members = answers[house.name], _Site(), 0, np.zeros(1)
     frame = concept_frame(plan, house.table_of(_grid(house.unit)), house.name, 1)
     kept = complete_rows(plan.analyses, frame)
     for analysis, arithmetic in zip(plan.analyses, plan.arithmetics, strict=True):
