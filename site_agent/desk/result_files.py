@@ -11,12 +11,7 @@ from site_agent.trainer.disk import write_whole
 
 
 def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Write a result file with this mode, and replace an earlier file. Call `check_place` before computing the result.
-
-    Raises:
-        ConfigurationError: root would follow another user's link.
-        UnavailableError: the disk cannot be written; an earlier file is unchanged.
-    """
+    """Write a file after `check_place`. Raise UnavailableError if the disk can't, ConfigurationError at a link."""
     try:
         write_whole(path, content, mode=mode)
     except UnavailableError as error:

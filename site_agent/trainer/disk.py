@@ -350,12 +350,7 @@ class AnsweredRounds:
         self._records, self._plan = open_records(folder), plan.digest.hex()
 
     def admit(self, train: Train) -> None:
-        """Check that the trainer may answer this request of the gate, and record the request on disk.
-
-        Raises:
-            MalformedMessage: another request was answered for this round.
-            StoreError: the disk cannot be written.
-        """
+        """Check that a request may be answered, and record it. Raise MalformedMessage at another one, or StoreError."""
         request = f"{train.stage} {train.layers} {blake3(train.payload).hexdigest()}"
         # The record is not synced, because written rows survive the end of the process, and an attacker in the gate
         # process cannot cut the power.

@@ -15,11 +15,7 @@ from site_agent.trainer.training.batches import check_batches
 
 
 def check_fit(plan: NetworkPlan, dataset: Dataset, site: str) -> None:
-    """Check that this site's outcome, columns and number of training rows satisfy the plan.
-
-    Raises:
-        OperatorError: something does not fit. With several differences, the error has the type of the first one.
-    """
+    """Check that outcome, columns and training rows satisfy the plan. Raise OperatorError of the first kind if not."""
     checks: tuple[Callable[[], None], ...] = (
         lambda: _check_outputs(plan, dataset),
         lambda: _check_images(plan, dataset),

@@ -121,3 +121,20 @@ def test_a_draft_asks_about_codes_days_and_long_tables(tmp_path: Path) -> None:
     text = describe(tmp_path / "t.csv").text
     asked = ("Namibia", '["none"]', '["01060", "01061"]', "9 is like a marker", "a spreadsheet counts", "omop")
     assert [words for words in asked if words not in text] == []
+
+
+def test_numbers_typed_with_a_comma_are_read_beside_others(tmp_path: Path) -> None:
+    """A workbook can have both, and a draft says so."""
+    book = pd.DataFrame({"crp": [1.5, "2,5", 3.25] * 20, "age": range(60), "sick": ["n", "y"] * 30})
+    book.to_excel(tmp_path / "t.xlsx", index=False)
+    text = describe(tmp_path / "t.xlsx").text
+    assert "column crp: numbers are typed as text with a comma" in text
+    contract = parse_document(text.encode(), Contract, source="draft", consequence="Nothing was sent.")
+    assert read_table(tmp_path / "t.xlsx", contract).features["crp"][:3].tolist() == [1.5, 2.5, 3.25]
+
+
+def test_a_file_of_a_folder_in_another_encoding_is_named(tmp_path: Path) -> None:
+    """The error has the line, and no cell."""
+    (tmp_path / "labor.csv").write_bytes("id,name\n1,M\xfcller\n".encode("windows-1252"))
+    with pytest.raises(DataError, match=r"labor\.csv has in line 2 no text in UTF-8"):
+        describe(tmp_path / "labor.csv", query="SELECT * FROM labor")

@@ -54,6 +54,7 @@ _TEXT_MARKERS: Final = frozenset(
 _ANSWERS: Final = frozenset({"none", "nil", "nd", "keine", "normal", "na"})
 _POSITIVE: Final = re.compile(r"\d?\+{1,4}|\(\+\)|pos(itive?)?|traces?", re.I)  # beside it, - is the negative result
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
+_WITH_COMMA: Final = re.compile(r"[+-]?\d+,(\d\d?|\d{4,})", re.ASCII)  # and no thousands
 _PADDED: Final = re.compile(r"0\d+", re.ASCII)  # a code, such as a postcode
 _is_number: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?").fullmatch
 _DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{6}(\d{4}(\d\d)?)?", re.ASCII)
@@ -181,6 +182,12 @@ class ColumnDraft:
             for one in _PATTERNS
             if sum(count for text, count in self.texts.items() if written_day(text, one) is not None) >= fewest
         )
+
+    @property
+    def has_typed_commas(self) -> bool:
+        """Whether nearly all cells are numbers, some of them with a decimal comma beside others without."""
+        typed = self.count(_WITH_COMMA)
+        return typed > 0 and typed + len(self.numbers) >= (1 - _FEW) * self.filled
 
     @property
     def is_coded(self) -> bool:

@@ -38,6 +38,10 @@ from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.table_sources import Doubt, Wanted, blocks_of, first_row, first_rows, open_rows, texts_of
 
 MOST_ROWS: Final = 20_000
+_TO_EXPORT: Final = {
+    "excel": "name another sheet with --sheet NAME",
+    "sql": "look at the query; a CSV file beside it needs commas or semicolons, and its names in the first line",
+}
 _MOST_LOOKED_AT: Final = 200
 _MOST_IN_A_TITLE: Final = 2  # cells
 _NUMBER: Final = re.compile(r"[-+<>]?\d[\d.,:/ -]*([eE][-+]?\d+)?")  # or a date
@@ -84,17 +88,19 @@ def describe(
     form, start = _with_header(path, guess_format(path, sheet=sheet, query=query), doubts)
     notes = labelled_notes(path, form) if isinstance(form, LabelledFormat) else {}
     notes = notes if dictionary is None else dictionary_notes(dictionary, form.decimal)
+    before = tuple(doubts)
     columns, nameless, rows, has_more = _columns(path, form, notes, doubts, start)
-    if not rows or len(columns) < 2:
-        what = "one column" if rows else "names of columns, but no rows"
-        refuse([f"the table has {what}; export it with its rows and columns, or name another sheet with --sheet NAME"])
-    if dictionary is not None and not any(column.name in notes for column in columns):
-        refuse(["no column has a name of the dictionary; export raw data and not labels"])
+    if isinstance(form, ExcelFormat) and (typed := [one.name for one in columns if one.has_typed_commas]):
+        told = f"column {', '.join(typed)}: numbers are typed as text with a comma, so decimal: ',' is declared"
+        form, doubts = form.model_copy(update={"decimal": ","}), [*before, Doubt(told)]
+        columns, nameless, rows, has_more = _columns(path, form, notes, doubts, start)
     names = [column.name for column in columns]
-    if any(map(_LONG_VALUES.fullmatch, names)) and any(map(_LONG_KINDS.fullmatch, names)):
-        doubts.append(Doubt(_LONG))
+    _check_size(form, rows, names)
+    if dictionary is not None and not any(name in notes for name in names):
+        refuse(["no column has a name of the dictionary; export raw data and not labels"])
+    is_long = any(map(_LONG_VALUES.fullmatch, names)) and any(map(_LONG_KINDS.fullmatch, names))
     drafted = zip(columns, _lines(columns), strict=True)
-    noted = [noted_line(column, line, notes.get(column.name) or export_note(column)) for column, line in drafted]
+    noted = (noted_line(column, line, notes.get(column.name) or export_note(column)) for column, line in drafted)
     lines = [_mapped(line, concepts) for line in noted]
     codes = {code for column in columns if column.is_coded for code in column.codes}
     markers = sorted({marker for column in columns for marker in column.markers} - codes)
@@ -104,13 +110,18 @@ def describe(
         "# All keys are explained in deploy/examples/contract.yaml.",
         *_format_lines(form),
         *(f"# Column number {place} has no name in the header, so it is never read." for place in nameless),
-        *(f"# suspicious: {one.words}" for one in doubts),
+        *(f"# suspicious: {one.words}" for one in (*doubts, *[Doubt(_LONG)] * is_long)),
         f"missing_markers: {json.dumps(markers, ensure_ascii=False)}",
         "columns:",
     ]
-    comments = ([f"  # {text}" for text in line.words] for line in lines)
-    body = [text for words, line in zip(comments, lines, strict=True) for text in (*words, f"  - {line.text}")]
+    body = [text for line in lines for text in (*(f"  # {word}" for word in line.words), f"  - {line.text}")]
     return Draft(text="\n".join([*head, *body]) + "\n", rows=rows, has_more=has_more)
+
+
+def _check_size(form: Format, rows: int, names: list[str]) -> None:
+    if not rows or len(names) < 2:
+        what = "one column" if rows else "names of columns, but no rows"
+        refuse([f"the table has {what}; {_TO_EXPORT.get(form.kind, 'export it with its rows and columns')}"])
 
 
 def _mapped(line: Line, concepts: Sequence[Concept]) -> Line:

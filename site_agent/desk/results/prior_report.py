@@ -26,12 +26,7 @@ _WORDS = {"own regression": "your regression", "own forest": "your forest", "oth
 
 
 def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Preprocessing, run: str) -> dict[str, Json]:
-    """Combine the models of a federated-prior study, save the joined model, test it, and write this site's report.
-
-    Raises:
-        OperatorError: the rows are too few for folds, or the result cannot be written to the disk.
-        MalformedMessage: an honest federation cannot have announced these sums.
-    """
+    """Join, save, test and report a study's models. Raise OperatorError, or MalformedMessage at impossible sums."""
     known, seeds = study.known_by_others(), Seeds.published(study.plan.seed, study.site)
     join = joined_with(study, known, preprocessing, fit_own_models(study.own, seeds.own("join")))
     concepts = ConceptEncoding.of(tuple(column.name for column in study.prior.columns), known.mapped, known.standard)

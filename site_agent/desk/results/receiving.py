@@ -67,12 +67,7 @@ class _Received:
 
 
 def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: Float32) -> None:
-    """Compute the other sites' model from the announced sums, save the model, and write this site's report.
-
-    Raises:
-        MalformedMessage: an honest federation cannot have announced these sums.
-        OperatorError: the table does not fit any more, or the result cannot be written to the disk.
-    """
+    """Save and report the other sites' model. Raise MalformedMessage at impossible sums, else OperatorError."""
     mapped = require_receivable(hospital, plan)
     assert isinstance(plan, PriorPlan)  # a plan with receivers has federated-prior
     found = _received(plan, rounds, vector)

@@ -92,6 +92,7 @@ def duck_records(path: Path, form: SqlFormat, start: bytes) -> Generator[Row, No
     except duckdb.Error as error:  # its text can quote a value
         failure = _failure_of(type(error).__name__, is_file=is_file)
     _require_objects(lines, None)
+    _require_utf8(file for view, files in tables.items() if _READERS[".csv"] in view for file in files)
     raise failure
 
 
@@ -118,6 +119,17 @@ def _require_objects(files: Iterable[str], most: int | None) -> None:
                         what=f"{path.name} has in line {number} no complete JSON object, or a Bundle of resources.",
                         remedy="Each resource is one whole line. Copy a file again that ends too early, and rewrite a "
                         "Bundle with: jq -c '.entry[].resource' BUNDLE.",
+                    )
+
+
+def _require_utf8(files: Iterable[str]) -> None:
+    for path in map(Path, files):
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if "\ufffd" in line.decode(errors="replace"):
+                    what = f"{path.name} has in line {number} no text in UTF-8."
+                    raise unusable(
+                        what=what, remedy="Write the file as UTF-8, for example with: iconv -f WINDOWS-1252 -t UTF-8."
                     )
 
 

@@ -509,6 +509,9 @@ class _Reading:
         flawed = np.array(sorted(self.mistakes.flawed or ()), dtype=np.int64)
         found = self.mistakes.found
         most = self.contract.put_aside * (rows + sum(one.count for one in found if one.column is None))
+        if len(flawed) > most and self.may_put_aside:
+            told = f"{len(flawed)} rows have mistakes, and put_aside allows {int(most)}, so none is put aside"
+            self.doubts.append((told, None))
         if not len(flawed) or len(flawed) > most or not all(one.rows for one in found):
             return flawed[:0]
         self.put_aside, self.mistakes = found, Mistakes()

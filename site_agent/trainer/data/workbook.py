@@ -130,7 +130,7 @@ def _rows_of(
     for (column, sign), count in known.shown.items():
         doubts.append(Doubt(f"{count} cells {_SHOWN[sign]}", column - 1, largest=2.0 if sign == "%" else None))
     sheet.reset_dimensions()
-    rows = _rows(sheet.iter_rows(values_only=True), known, doubts, start)
+    rows = _rows(sheet.iter_rows(values_only=True), known, doubts, start, form.decimal)
     header = next(rows, None)
     if header is None:
         return
@@ -212,7 +212,7 @@ def _merge(place: tuple[int | None, ...], found: _Sheet) -> None:
 
 
 def _rows(
-    rows: Iterator[tuple[object, ...]], known: _Sheet, doubts: list[Doubt], start: int
+    rows: Iterator[tuple[object, ...]], known: _Sheet, doubts: list[Doubt], start: int, mark: str
 ) -> Generator[Row, None, None]:
     width, dates = known.width, _Dates()
     for row in itertools.count(1):
@@ -222,7 +222,8 @@ def _rows(
             return
         if row < start:
             continue
-        cells = [cell_of(value) for value in values]
+        # A number is written like the numbers that were typed as text beside it.
+        cells = [repr(one).replace(".", mark) if isinstance(one, float) else cell_of(one) for one in values]
         while cells and cells[-1] == "":
             cells.pop()  # a row can have empty cells at its end, depending on how the sheet was edited
         flaws = known.unreadable.get(row, {}) if width else {}

@@ -135,12 +135,7 @@ class PriorStudy(PlannedStudy):
         return {column: values[self._rows_of[name]] for column, values in self._table.features.items()}
 
     def train(self, asked: Asked, received: Vector) -> Answer:
-        """Return the values that this site sends in the requested round.
-
-        Raises:
-            MalformedMessage: the received values are not sums, or no sites can have these sums.
-            MayNotSend: this site's own rows do not allow an answer.
-        """
+        """Return a round's values. Raise MalformedMessage at impossible sums, MayNotSend if own rows forbid it."""
         self.exchange(asked)
         found = self._received_sums(asked.round, received)
         if self.prior.private is not None:

@@ -304,3 +304,5 @@ def test_rows_that_cannot_be_read_are_used_only_without_them_and_after_a_name(ru
     assert accepted.returncode == 0, accepted.stderr
     assert run("data", "check", "--config", config).returncode == 0
     assert '"put_aside"' in "\n".join(lines_of(tmp_path / "state" / "gate" / "gate.sqlite"))
+    contract.write_text(contract.read_text().replace("put_aside: 0.03", "put_aside: 0.001"))
+    assert "put_aside allows 0" in run("data", "check", "--config", config).stdout
