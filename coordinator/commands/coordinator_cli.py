@@ -190,7 +190,7 @@ def results(path: Path, name: str | None) -> None:
     from protos.statistics.printed_results import results_as_lines
 
     folder, found = find_results(Path(read_configuration(path).state) / "runs", name)
-    for line in results_as_lines(found["analyses"]):
+    for line in results_as_lines(found):
         click.echo(line)
     click.echo(f"The files are in {folder}.")
 

@@ -188,7 +188,7 @@ def require_estimate(position: Position, names: Sequence[str], remedy: str | Non
         return
     moves = np.abs(position.following - position.best if parts is None else parts)[: len(names)]
     growing = [name for name, one in zip(names, moves, strict=True) if one >= _STILL_MOVING * moves.max()]
-    plan = " or ".join(filter(None, (remedy, None if parts is not None else "newton_rounds: 30")))
+    plan = " or ".join(filter(None, (remedy, None if parts is not None else "more newton_rounds, at most 30")))
     grows = "did not settle, or a hospital has too few rows for it" if parts is None else "keeps growing"
     raise Unanswerable(
         f"The coefficient of {in_words(growing)} {grows}. These columns separate the outcomes, or nearly: join codes, "

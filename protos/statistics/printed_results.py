@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from protos.plan.statistics_plan import StatisticsPlan
+from protos.statistics.design import in_words
 from protos.statistics.distributions import ratio_of
 
 RESULTS_JSON: Final = "results.json"
@@ -25,14 +26,9 @@ _SERIES: Final = ("at_risk", "interval_events", "interval_censored")
 
 def results_as_json(plan: StatisticsPlan, results: Results) -> bytes:
     """Return the results with the study, the digest of the plan and the sites."""
-    head = {
-        "study": plan.study,
-        "version": plan.version,
-        "plan_digest": plan.digest.hex(),
-        "run": plan.run_name,
-        "sites": list(plan.site_names),
-    }
-    return json.dumps(head | {"analyses": list(results)}, indent=2, allow_nan=False).encode() + b"\n"
+    head = {"study": plan.study, "version": plan.version, "plan_digest": plan.digest.hex(), "run": plan.run_name}
+    content = head | {"sites": list(plan.site_names), "analyses": list(results)}
+    return json.dumps(content, indent=2, allow_nan=False).encode() + b"\n"
 
 
 def results_as_csv(results: Results) -> str:
@@ -47,9 +43,10 @@ def results_as_csv(results: Results) -> str:
     return text.getvalue()
 
 
-def results_as_lines(results: Results) -> Iterator[str]:
-    """Yield the results as lines for a terminal: an analysis, then its estimates or counts."""
-    for result in results:
+def results_as_lines(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what `results_as_json` wrote as lines for a terminal: an analysis, then its estimates or counts."""
+    yield f"{content['study']}, version {content['version']}: the results of the run {content['run']}"
+    for result in content["analyses"]:
         yield str(result["name"])
         if "refused" in result:
             yield f"  No result. {result['refused']}"
@@ -59,7 +56,9 @@ def results_as_lines(results: Results) -> Iterator[str]:
         elif "log_rank" in result:
             yield from _aligned([*_of_curves(result)])
         else:
-            yield f"  The table is in {RESULTS_HTML}, {RESULTS_CSV} and {RESULTS_JSON}."
+            void = [name for name, groups in result["columns"].items() if any("void" in one for one in groups.values())]
+            lacks = f", without some numbers of {in_words(void)}" if void else ""
+            yield f"  The table is in {RESULTS_HTML}, {RESULTS_CSV} and {RESULTS_JSON}{lacks}."
 
 
 def spoken(name: str, terms: Results = ()) -> str:

@@ -133,7 +133,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
     def _against_separation(self) -> str | None:
         if self._model.family != "binomial" or self._model.robust or self._ridge:
             return super()._against_separation
-        return None if self._model.firth else "a ridge or Firth's correction with newton_rounds of 30"
+        return None if self._model.firth else "a ridge or Firth's correction with newton_rounds: 30"
 
     def _fewest_rows(self, frame: Frame) -> int:
         return frame.smallest_cell

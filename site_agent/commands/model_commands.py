@@ -128,7 +128,7 @@ def results(path: Path, run_name: str | None, html: Path | None) -> None:
     if html is not None:
         check_place(html, "--html", hospital, [path])
     folder, found = find_results(hospital.state_path / STATISTICS, run_name)
-    for line in (*results_as_lines(found["analyses"]), *json.loads((folder / OWN_JSON).read_text()).get("told", ())):
+    for line in (*results_as_lines(found), *json.loads((folder / OWN_JSON).read_text()).get("told", ())):
         click.echo(line)
     if html is not None:
         write_result(html, (folder / RESULTS_HTML).read_bytes())

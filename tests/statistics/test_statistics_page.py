@@ -88,7 +88,7 @@ def test_every_estimate_is_on_the_page(table: SurvivalTable) -> None:
 
 def test_the_csv_is_tidy_and_a_median_has_its_unit() -> None:
     """Each column has one kind, and each estimate one row with its interval. The terminal names units and ratios."""
-    hazards, survival, *others = _results(LUNG)[0]["analyses"]
+    hazards, survival, *others = (content := _results(LUNG)[0])["analyses"]
     table = pd.read_csv(io.StringIO(results_as_csv([hazards, survival, *others])))
 
     assert set(table.dtypes[["at", "estimate", "error", "low", "high", "p", "degrees"]]) == {np.dtype(float)}
@@ -98,11 +98,11 @@ def test_the_csv_is_tidy_and_a_median_has_its_unit() -> None:
     )
     for term in hazards["terms"]:
         assert all(terms.loc[term["term"], key] == term[key] for key in ("estimate", "error", "low", "high", "p"))
-    header, *lines = [*results_as_lines([hazards])][2:]
+    header, *lines = [*results_as_lines(content | {"analyses": [hazards]})][3:]
     assert hazards["ratio"] in header
     for term, line in zip(hazards["terms"], lines, strict=False):
         assert f"[{np.exp(term['low']):.4g}, {np.exp(term['high']):.4g}]" in line
-    header, *lines = [*results_as_lines([survival | {"unit": "weeks"}])][1:]
+    header, *lines = [*results_as_lines(content | {"analyses": [survival | {"unit": "weeks"}]})][2:]
     assert "weeks" in header
     for group, line in zip(survival["groups"], lines, strict=False):
         assert groups.loc[group["group"], "estimate"] == (median := group["median"])["value"]
@@ -115,7 +115,8 @@ def test_a_spline_is_shown_by_its_test_and_its_knots() -> None:
     plan = statistics_plan({"name": "survival", "cox": {"time": "days", "event": "died", **model}})
     found = results_of(plan, frames_of_plan(plan, patients(0)))
 
-    lines, table = [*results_as_lines(found)][3:], pd.read_csv(io.StringIO(results_as_csv(found)))
+    head = {"study": "deaths", "version": 1, "run": "deaths-v1"}
+    lines, table = [*results_as_lines(head | {"analyses": found})][4:], pd.read_csv(io.StringIO(results_as_csv(found)))
 
     named_first = "sex: male", "age 45 against", "age 65 against", "age  ", "age, not", "proportional"
     assert all(line.startswith(f"  {name}") for name, line in zip(named_first, lines, strict=True))

@@ -51,8 +51,8 @@ def unchecked(hospital: Hospital, table: Table) -> DataError | None:
         return DataError(
             what="No person has checked this table, with its contract and its split, as they are now.",
             consequence="Nothing was trained and nothing was sent.",
-            remedy="Run `site-agent data check` and read its findings. If it lists warnings, correct the table or "
-            "accept them with `site-agent data accept`.",
+            remedy="Run `site-agent data check`, correct what it lists or accept it with `site-agent data accept`, and "
+            "read `site-agent review` again, because a change can end a run for all.",
         )
     structlog.get_logger().info("table_not_checked")
     return None
