@@ -340,7 +340,9 @@ def target_line(column: ColumnDraft, *, is_timed: bool) -> Line:
     if not column.is_coded:
         return _line(column, "target", [("task", "regression"), *_limit(column, words), *dropped], words)
     if len(codes) > 2 and not is_timed:
-        words.append(f"or task: binary, positive: {_list(codes[1:])}, negative: {_list(codes[:1])}")
+        no = [one for one in codes if re.split(r"\W", column.labels.get(one, one).lower())[0] in _NO]
+        yes = [one for one in codes if one not in no]
+        words += [f"or task: binary, positive: {_list(yes)}, negative: {_list(no)}"] * bool(no and yes)
         return _line(column, "target", [("task", "multi-class"), ("codes", _list(codes)), *dropped], words)
     event = column.event
     if event is None:

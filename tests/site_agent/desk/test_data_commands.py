@@ -79,7 +79,6 @@ def test_a_data_manager_connects_a_table_without_code(run: Run, tmp_path: Path) 
     accepted = run("data", "accept", "--config", config, "--by", "A. Jones", "--digest", digest)
     assert accepted.returncode == 0, accepted.stderr
     again = run("data", "check", "--config", config)
-
     assert again.returncode == 0, again.stderr
     assert "accepted by A. Jones" in again.stdout
     page = (tmp_path / "state" / "data" / "check.html").read_text()
@@ -102,7 +101,6 @@ def test_rows_without_an_outcome_are_refused_or_left_out(run: Run, tmp_path: Pat
     refused = run("data", "check", "--config", config)
     contract.write_text(contract.read_text().replace("role: target,", "role: target, missing: drop,"))
     dropped = run("data", "check", "--config", config)
-
     assert refused.returncode == 78
     assert "2 errors, and the table must be corrected" in refused.stdout, "a cell, an outcome, and no remedy among them"
     assert refused.stdout.count("ERROR: ") == 2
@@ -116,7 +114,6 @@ def test_rows_without_an_outcome_are_refused_or_left_out(run: Run, tmp_path: Pat
 def test_the_program_itself_describes_without_a_network(tmp_path: Path) -> None:
     """As it is started by a person, it gives the network up and writes the draft to the terminal."""
     done = finished("site-agent", "data", "describe", write_patients(tmp_path))
-
     assert done.returncode == 0, done.stderr
     assert "role: target" in done.stdout
 
@@ -147,7 +144,6 @@ def test_an_unaccepted_warning_stops_the_trainer_and_an_accepted_one_does_not(ho
     with pytest.raises(DataError, match="No person has checked this table") as stopped:
         table_for_run(hospital)
     told = hospital.model_copy(update={"data": hospital.data.model_copy(update={"unaccepted_warnings": "tell"})})
-
     assert "Zebra" not in str(stopped.value)
     assert len(table_for_run(told)[1].training)
     _accept(hospital)
