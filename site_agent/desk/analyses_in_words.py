@@ -49,9 +49,9 @@ def analysis_section(plan: StatisticsPlan) -> Section:
 def reversed_events(plan: StatisticsPlan) -> Iterator[str]:
     """Yield a question for each outcome of two codes whose words say that the first one is the event."""
     from site_agent.desk.drafting.column_draft import ColumnDraft
+    from site_agent.trainer.statistics.concept_frame import outcomes_of
 
-    models = [one for one in plan.analyses if not isinstance(one, TableOneAnalysis)]
-    for name in dict.fromkeys(concepts_used(one)[0][not isinstance(one, RegressionAnalysis)] for one in models):
+    for name in sorted(outcomes_of(plan)):
         codes = getattr(concept_named(plan.concepts, name), "codes", ())
         if codes and ColumnDraft(name, ".", 2 * codes).event == codes[0]:
             yield f"{name}={codes[1]} is the event, because it is the second code. Is the order of the codes right?"

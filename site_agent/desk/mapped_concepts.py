@@ -9,15 +9,25 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
+import numpy as np
+
 from protos.errors import ConfigurationError
+from protos.plan.analyses import Frame
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept, Question
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.desk.plan_review import Section, Table
 from site_agent.trainer.data.contract import BinaryTarget, Contract
-from site_agent.trainer.prior.concept_columns import Recorded, mapped_columns, mapped_number, recorded_concepts
-from site_agent.trainer.statistics.concept_frame import mapped_concepts
+from site_agent.trainer.data.tables import Table as Rows
+from site_agent.trainer.prior.concept_columns import (
+    Recorded,
+    mapped_columns,
+    mapped_number,
+    meanings_of,
+    recorded_concepts,
+)
+from site_agent.trainer.statistics.concept_frame import mapped_concepts, outcomes_of
 
 _SMALL_PART: Final = 0.05  # of the larger of two ranges is in both
 
@@ -42,6 +52,45 @@ def require_fitting(plan: Plan, contract: Contract | None, site: str) -> None:
         mapped_concepts(plan.concepts, contract, site)
     elif plan.concepts and (isinstance(plan, PriorPlan) or plan.reads_concepts):
         mapped_columns(plan.concepts, contract, None if plan.tier_of(site) == "receiving" else site)
+
+
+def own_values(plan: StatisticsPlan, table: Rows, frame: Frame, site: str) -> Iterator[tuple[str, str]]:
+    """Yield each concept of a plan that this site records, with its values here, for this site's own people alone."""
+    for concept, one in mapped_concepts(plan.concepts, table.contract, site):
+        own, values = one.own(table), frame.columns[concept.name]
+        is_known = ~np.isnan(values)
+        if isinstance(concept, NumberConcept):
+            found = mapped_number(concept, one).converted(own)[is_known]
+            low, middle, high = np.quantile(found if len(found) else np.nan, (0.0, 0.5, 1.0))
+            told = f"median {middle:g}, from {low:g} to {high:g} {concept.unit or ''}".rstrip()
+        else:
+            event, cells = concept.codes[-1], map(" or ".join, _cells(one, table.contract))
+            pairs = [*zip(cells, meanings_of(concept, one), strict=True)]
+            names = (cell if cell == code else f"{cell} -> {code}" for cell, code in pairs)
+            told = ", ".join(f"{name}: {(own == k).sum()}" for k, name in enumerate(names) if pairs[k][1])
+            if concept.name in outcomes_of(plan):
+                rows = values == len(concept.codes) - 1, is_known
+                count, of = (len(np.unique(frame.patients[chosen])) for chosen in rows)
+                whose = " or ".join(cell for cell, code in pairs if code == event)
+                told = f"{count} of {of} patients have the event {concept.name} = {event} (own code {whose})"
+        yield concept.name, told if is_known.all() else f"{told}, missing: {(~is_known).sum()}"
+
+
+def doubtful_codes(plan: StatisticsPlan, contract: Contract, site: str) -> Iterator[str]:
+    """Yield a question for each own code that has the name of another code of the plan than the one it is mapped to."""
+    for concept, one in mapped_concepts(plan.concepts, contract, site):
+        if isinstance(concept, CodedConcept):
+            for cells, code in zip(_cells(one, contract), meanings_of(concept, one), strict=True):
+                if code and (wrong := [cell for cell in cells if cell in concept.codes and cell != code]):
+                    yield f"{one.name}: {', '.join(wrong)} is mapped to {code} of {concept.name}. Is this right?"
+
+
+def _cells(feature: Recorded, contract: Contract) -> list[tuple[str, ...]]:
+    """Return the cells of the table that count as each code of a column."""
+    target = contract.target
+    if feature.name == target.name and isinstance(target, BinaryTarget):
+        return [target.negative or ("any other code",), target.positive]
+    return [(code,) for code in feature.codes or ()]
 
 
 def _question(asked: Question) -> Section:
@@ -100,10 +149,8 @@ def _row(concept: Concept, feature: Recorded | None, contract: Contract) -> tupl
 
 def _own(concept: Concept, feature: Recorded, contract: Contract) -> str:
     if isinstance(concept, CodedConcept):
-        own, given, target = feature.codes or (), feature.concept_codes, contract.target
-        means = given or tuple(code if code in concept.codes else None for code in own)
-        if feature.name == target.name and isinstance(target, BinaryTarget):
-            own = tuple(", ".join(cells) for cells in (target.negative or ("any other code",), target.positive))
+        means = feature.concept_codes or [code if code in concept.codes else None for code in feature.codes or ()]
+        own = map(", ".join, _cells(feature, contract))
         told = [f"{one} is {code or 'missing'}" for one, code in zip(own, means, strict=True) if one != code]
         return f"{feature.name} ({', '.join(told)})" if told else feature.name
     if feature.codes is not None or feature.unit == concept.unit:

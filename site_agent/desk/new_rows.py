@@ -99,14 +99,9 @@ def shown(cell: object) -> str:
 
 
 def read_new_rows(path: Path, contract: Contract, profile: Profile) -> NewRows:
-    """Read a table of new patients by the rules of the trained model's contract.
+    """Read a table of new patients by the rules of the trained model's contract. Raise DataError if it is not one.
 
-    Args:
-        path: a file in the contract's format. By its name it may also be Parquet (.parquet), Excel (.xlsx) or text.
-        profile: of the training rows, for their limits.
-
-    Raises:
-        DataError: the file is not a table of this contract.
+    It may also be Parquet (.parquet), Excel (.xlsx) or text by its name. `profile` has the training rows' limits.
     """
     form = _with_format_of(path, contract)
     survey = survey_new_rows(path, form)

@@ -63,12 +63,8 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     `prediction` in the target's own unit. The last column, `abstained_because`, has the reason for a missing
     prediction, and is empty otherwise. Numbers have all digits, so they can be read back as the same floats.
 
-    Args:
-        table: new rows, with or without the columns of target, patient and ignored.
-        run: the run whose model is used; None means the latest one.
-
-    Raises:
-        OperatorError: there is no such model, the table does not fit it, or the output cannot be written.
+    The new rows may lack the columns of target, patient and ignored. Without a run, the latest one is taken. Raises
+    OperatorError: there is no such model, the table does not fit it, or the output cannot be written.
     """
     check_place(output, "--output", hospital, [table])
     _check_output(output)

@@ -7,10 +7,10 @@ The gate refuses such sums unless enough persons allowed them. They read here wh
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from host.record_store import Store
 from protos.errors import DataError, OperatorError, explained
@@ -19,9 +19,12 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.desk.analyses_in_words import void_analyses
-from site_agent.desk.plan_review import OCCASIONS, Section, counted, largest
+from site_agent.desk.plan_review import OCCASIONS, Section, Table, counted, largest
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract import find_contract
+
+if TYPE_CHECKING:
+    from site_agent.trainer.answered_values import Values
 
 _ARE_NAMES: Final = ("study", "version", "question", "timing", "sites", "what is sent")
 _ARE_LISTED: Final = ("concepts", "columns", "analyses")
@@ -41,9 +44,7 @@ def unlike_plans(plan: Plan, others: Iterable[Plan]) -> list[Plan]:
 def compared_with_others(plan: Plan, others: Iterable[Plan], allowed: Iterable[str]) -> Section | None:
     """Return a section on what the sums of a plan and of other plans show together. None if they show nothing.
 
-    Args:
-        others: every other plan that was ever approved here, of any study.
-        allowed: the runs that enough persons here allowed beside this plan.
+    `others` were ever approved here. `allowed` are the runs that enough persons here allowed beside this plan.
     """
     sentences = list[str]()
     for other in unlike_plans(plan, others):
@@ -61,17 +62,16 @@ def compared_with_others(plan: Plan, others: Iterable[Plan], allowed: Iterable[s
 
 
 def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
-    """Yield a section on this site's rows: cut values, unknown codes, void analyses, differences from earlier studies.
+    """Yield this site's values, then a section on unknown codes, cut values, void analyses and earlier studies.
 
     Nothing is yielded if this user cannot read the contract.
     """
-    from site_agent.trainer.answered_values import Compared, compared, digests_of, in_words
+    from site_agent.desk.mapped_concepts import doubtful_codes, own_values
     from site_agent.trainer.before_rounds import faults, statistics_rows
     from site_agent.trainer.data.tables import read_table
-    from site_agent.trainer.disk import RECORDS
     from site_agent.trainer.statistics.concept_frame import cut_in_words
 
-    memory, contract = hospital.state_path / "models", find_contract(Path(hospital.data.contract))
+    contract = find_contract(Path(hospital.data.contract))
     if not isinstance(plan, StatisticsPlan) or contract is None:
         return
     sentences, wrong = list[str](), list[OperatorError]()
@@ -80,14 +80,30 @@ def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
         wrong += faults(hospital, plan, table)
         sentences += [f"{one.what} {one.remedy}" for one in wrong]
         frame, (used, cell, patients) = statistics_rows(hospital, plan, table)
-        sentences += cut_in_words(plan, used)
+        own = Table(("concept", "values, which stay here"), tuple(own_values(plan, table, frame, hospital.site)))
+        yield Section("What this hospital would contribute", table=own)
+        sentences += [*doubtful_codes(plan, contract, hospital.site), *cut_in_words(plan, used)]
         if plan.privacy is None:
             sentences += void_analyses(plan, frame, hospital.site)
-        found = list[Compared]()
-        if plan.privacy is None and (memory / RECORDS).exists():
-            with closing(Store(memory / RECORDS, exists=True)) as store:
-                found += compared(store, plan.run_name, used, digests_of(memory, used, patients), cell)
-        for one in found:
+            sentences += _differing(hospital.state_path / "models", plan.run_name, used, patients, cell)
+    except (OperatorError, OSError) as error:
+        sentences.append(f"The rows of this plan could not be read and compared. {explained(error).what}")
+        wrong += [error] if isinstance(error, DataError) and not isinstance(error.__cause__, OSError) else []
+    if sentences:
+        yield Section("This hospital's rows", tuple(sentences), error=next(iter(wrong), None))
+
+
+def _differing(
+    memory: Path, run: str, used: Mapping[str, Values], patients: Sequence[str] | None, cell: int
+) -> Iterator[str]:
+    """Yield for each earlier run in how many patients a run differs, and whether this site will refuse to answer."""
+    from site_agent.trainer.answered_values import compared, digests_of, in_words
+    from site_agent.trainer.disk import RECORDS
+
+    if not (memory / RECORDS).exists():
+        return
+    with closing(Store(memory / RECORDS, exists=True)) as store:
+        for one in compared(store, run, used, digests_of(memory, used, patients), cell):
             differ = f"differ from those of {one.run} by {counted(one.patients, 'patient')} of this site."
             if one.too_few:
                 differ += (
@@ -96,12 +112,7 @@ def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
                     "all covariates into one plan before its first run. Now leave these out, or take the table of that "
                     "time."
                 )
-            sentences.append(f"The rows of this plan {differ}")
-    except (OperatorError, OSError) as error:
-        sentences.append(f"The rows of this plan could not be read and compared. {explained(error).what}")
-        wrong += [error] if isinstance(error, DataError) and not isinstance(error.__cause__, OSError) else []
-    if sentences:
-        yield Section("This hospital's rows", tuple(sentences), error=next(iter(wrong), None))
+            yield f"The rows of this plan {differ}"
 
 
 def _computable(other: Plan, plan: Plan) -> Iterator[str]:
@@ -165,11 +176,7 @@ Difference: TypeAlias = tuple[str, str, str]
 
 
 def plan_differences(before: Plan, after: Plan) -> tuple[Difference, ...]:
-    """Return the differences between two plans: changed settings, and tensors and numbers that only one of them sends.
-
-    Returns:
-        triples of the subject, the earlier value and the present value; "absent" means that there is none.
-    """
+    """Return changed settings, and what only one of two plans sends: subject, earlier and present value or "absent"."""
     old, new = dict(_flat(before)), dict(_flat(after))
     keys = dict.fromkeys((*old, *new))
     found = [(key, old.get(key, "absent"), new.get(key, "absent")) for key in keys if old.get(key) != new.get(key)]

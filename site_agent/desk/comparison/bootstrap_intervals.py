@@ -116,11 +116,7 @@ class Compared:
 
 
 def compare(rows: HeldOutRows, models: Mapping[str, Scores], seed: int, resamples: int = RESAMPLES) -> Compared:
-    """Test models on the same rows and on the same resamples of these rows.
-
-    Args:
-        models: each model's scores by name, as `evaluate` takes them.
-    """
+    """Test models, each with its scores as `evaluate` takes them, on the same rows and resamples of these rows."""
     metrics = {name: rows.evaluate(scores) for name, scores in models.items()}
     prepared = {name: resampled_metrics(rows, scores) for name, scores in models.items()}
     parts: dict[str, list[Values]] = {name: [] for name in models}

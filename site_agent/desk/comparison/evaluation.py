@@ -126,15 +126,8 @@ def headline_metric(task: Task) -> str:
 def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classes: Sequence[str]) -> Metrics:
     """Return the metrics for an outcome of this task, by name. A metric that is undefined is None.
 
-    Args:
-        targets: shape (rows,): 0 and 1, indices of `classes`, or numbers in the target's unit.
-        scores: probabilities from `probabilities`, or numbers in the target's unit; finite.
-        classes: the names of the classes, by index. Only their number is used here.
-
-    Returns:
-        binary and multi-class: auroc, auprc (average precision); brier and log_loss as the means of `brier_of_rows`
-        and `log_loss_of_rows`. With several classes auroc and auprc are one against the rest, as means over the
-        classes present in `targets`. Regression: rmse, mae, r2.
+    With several classes auroc and auprc are one against the rest, as means over the classes present in `targets`. Of
+    `classes` only the number is used. Targets are of shape (rows,), as in HeldOutRows; the scores are finite.
     """
     if not len(targets) or len(targets) != len(scores) or not np.isfinite(scores).all():
         raise ValueError("as many finite scores as targets are needed, and at least one")
@@ -225,12 +218,7 @@ class Calibration:
 
 
 def calibration(happened: npt.NDArray[np.generic], scores: Scores) -> Calibration:
-    """Return how well the predicted probabilities of an outcome are calibrated.
-
-    Args:
-        happened: 0 and 1 (or false and true) of shape (rows,).
-        scores: probabilities of shape (rows,).
-    """
+    """Return how well probabilities (rows,) of an outcome are calibrated. `happened` is 0 and 1, of shape (rows,)."""
     from sklearn.linear_model import LogisticRegression
 
     outcome, inside = happened.astype(np.int64), scores.clip(_TINIEST, 1.0 - _TINIEST)
@@ -251,10 +239,7 @@ _BINS: Final = 10
 
 
 def calibration_curve(happened: npt.NDArray[np.generic], scores: Scores) -> dict[str, Json] | None:
-    """Return the share of the outcome against the mean predicted probability, in ten groups of about equal size.
-
-    None if all rows are of one class.
-    """
+    """Return the share with the outcome, by mean probability, in ten groups of about equal size. None for one class."""
     if len(np.unique(happened)) < 2:
         return None
     from sklearn import calibration as scikit_learn

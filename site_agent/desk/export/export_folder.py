@@ -67,15 +67,7 @@ class Exported:
 
 
 def export_model(hospital: Hospital, folder: Path, run: str | None) -> Exported:
-    """Export the model of a run into a new or empty folder.
-
-    Args:
-        run: the run's name; None takes the latest one.
-
-    Raises:
-        OperatorError: a package is not installed, there is no such model, it cannot be exported, its copy predicts
-            differently, or the folder is not empty.
-    """
+    """Export the model of a run, by default the latest one, into a new or empty folder. Raise OperatorError if not."""
     _check_folder(folder)
     _check_packages()
     run = latest_run(hospital.state_path) if run is None else run

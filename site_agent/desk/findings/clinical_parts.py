@@ -121,11 +121,7 @@ def at_threshold(facts: Facts) -> list[str]:
 
 
 def verdict(metric: str, difference: float, interval: Sequence[float] | None) -> str:
-    """Return whether the first of two compared models is better or worse, as a short text.
-
-    Args:
-        difference: the first model's metric minus the second one's.
-    """
+    """Return whether the first of two models is better, as a short text, from its metric minus the second one's."""
     if interval is None or interval[0] <= 0.0 <= interval[1]:
         return "no clear difference"
     return "better" if (difference > 0.0) != is_lower_better(metric) else "worse"

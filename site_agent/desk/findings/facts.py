@@ -146,9 +146,7 @@ def subgroups(
 
     `positive` is the number of rows with the outcome, and `predicted` the mean probability, both None unless the
     outcome is yes or no. The headline metric is under its own name, None if it is undefined or the rows are too few.
-
-    Args:
-        groups: for each group its value in each row, of length rows.
+    `groups` have the value of each row.
     """
     found: list[dict[str, Json]] = []
     for group, values in groups.items():

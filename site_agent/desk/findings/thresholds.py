@@ -42,11 +42,8 @@ def at_thresholds(
 
     Shares are as in `prevalence_of`: `treated` of all rows, `sensitivity` and `specificity` of those with and without
     the outcome, predictive values of those treated and not. `net_benefit` is in true positives per row, and
-    `without_model` that of treating all or nobody, whichever is better.
-
-    Args:
-        scores: probabilities, shape (rows,).
-        thresholds: each between 0 and 1, both excluded.
+    `without_model` that of treating all or nobody, whichever is better. Thresholds are above 0 and below 1, `scores`
+    probabilities of shape (rows,).
     """
     outcome, everyone, found = happened.astype(bool), np.ones(len(happened), dtype=bool), list[dict[str, Json]]()
     for threshold in thresholds:

@@ -78,14 +78,10 @@ def fit_own_models(dataset: Dataset, seed: int) -> OwnModels:
 def join_models(
     dataset: Dataset, own: OwnModels, concepts: Float64, others: Float64, *, has_others: bool = True
 ) -> FittedJoin:
-    """Combine the site's own models with the score of the other sites.
+    """Combine the site's own models with the score of the other sites, on the training rows of `dataset`.
 
-    Args:
-        dataset: only its training rows are read.
-        concepts: float64 of shape (training rows, concept columns), standardised.
-        others: float64 of shape (outputs, concept columns): coefficients without any of these rows; for a number
-            already in the units of the dataset's targets.
-        has_others: False if the guard found that the others' score helps no site. Its weight is then 0.
+    `concepts` (training rows, concept columns) are standardised. `others` (outputs, concept columns) are coefficients
+    without any of these rows, in the units of the targets. Without `has_others` their score helps no site: weight 0.
     """
     task, targets = dataset.task, dataset.training.targets
     score = _others(task, concepts, others, targets)
@@ -121,12 +117,8 @@ def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.
 def smallest_on_simplex(value: Callable[[Float64], float], start: Float64) -> Float64:
     """Return the weights for which the function `value` is smallest. Each step changes two weights, not their sum.
 
-    For a smooth convex function, a point that no pair can improve is the minimum (Beck 2014, "The 2-coordinate
-    descent method").
-
-    Args:
-        value: convex and smooth, of float64 of shape (n,).
-        start: shares, float64 of shape (n,).
+    For a smooth convex function of shares, float64 of shape (n,), a point that no pair can improve is the minimum
+    (Beck 2014, "The 2-coordinate descent method").
     """
     weights = start.copy()
     for _ in range(_SWEEPS):

@@ -194,11 +194,7 @@ def _sentence(plan: Plan, found: _Received) -> str:
 def coefficient_facts(
     prior: PriorPlan, standard: Standard, mapped: Sequence[Mapped], slopes: Float64, errors: Float64
 ) -> list[dict[str, Json]]:
-    """Return facts about each coefficient of the model for the report, ordered by output and then by column.
-
-    Args:
-        slopes, errors: the coefficients and their standard errors, float64 of shape (outputs, columns).
-    """
+    """Return the report's facts about coefficients and their standard errors, both of shape (outputs, columns)."""
     return [
         {
             "output": output,

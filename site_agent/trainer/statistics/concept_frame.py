@@ -69,6 +69,12 @@ def times_of(plan: StatisticsPlan) -> set[str]:
     return {concepts_used(one)[0][0] for one in plan.analyses if isinstance(one, CoxAnalysis | CurveAnalysis)}
 
 
+def outcomes_of(plan: StatisticsPlan) -> set[str]:
+    """Return the concepts that are the outcome or the event of a model or a curve."""
+    models = [one for one in plan.analyses if not isinstance(one, TableOneAnalysis)]
+    return {concepts_used(one)[0][not isinstance(one, RegressionAnalysis)] for one in models}
+
+
 def mapped_concepts(concepts: Sequence[Concept], contract: Contract, site: str) -> list[tuple[Concept, Recorded]]:
     """Return each concept that this site records, with its column. Raises as `recording_columns`."""
     pairs = recording_columns(concepts, recorded_concepts(contract), site)
@@ -96,9 +102,9 @@ def used_values(plan: StatisticsPlan, table: Table, frame: Frame) -> dict[str, V
             found |= codes_of(f"{concept.name}, mapped", mapped, concept.codes)
     for analysis in plan.analyses:
         found |= cells_of(analysis, plan.concepts, frame, found)
-    models = [one for one in plan.analyses if not isinstance(one, TableOneAnalysis)]
-    events = {concepts_used(one)[0][not isinstance(one, RegressionAnalysis)] for one in models} & {*frame.columns}
-    for first, second in combinations(sorted(events), 2):  # a difference of sums is of those in whom they differ
+    for first, second in combinations(
+        sorted(outcomes_of(plan) & {*frame.columns}), 2
+    ):  # a difference of sums is of those in whom they differ
         values = np.where(frame.columns[first] != frame.columns[second], 1.0, np.nan)
         found[f"{first}, {second} differ"] = Values(values=values, is_code=True)
     kept = complete_rows(plan.analyses, frame)
