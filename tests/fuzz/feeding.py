@@ -55,14 +55,7 @@ class Feeding:
 
 
 def feed(target: Target, *, seed: int, inputs: int, seconds: float = float("inf")) -> Feeding:
-    """Feed this number of inputs, or for this time.
-
-    Args:
-        target: what is fed.
-        seed: everything is drawn from it.
-        inputs: the most.
-        seconds: no further input after this time.
-    """
+    """Feed the target this number of inputs, or for this time. Everything is drawn from the seed."""
     luck, pool, done = random.Random(seed), list(target.examples), Feeding()
     known: set[str] = set()
     lines: set[tuple[str, int]] = set()

@@ -68,13 +68,9 @@ NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One decoder.
+    """One decoder, and examples of right inputs, from which others are made.
 
-    Attributes:
-        examples: right inputs, from which others are made.
-        decode: feeds bytes; the answer says in a word what they were.
-        errors: all that may come of bytes that are not right.
-        is_text: whether words are changed rather than bytes.
+    `decode` says in a word what bytes were, or raises one of `errors`. `is_text`: words are changed rather than bytes.
     """
 
     examples: Sequence[bytes]

@@ -84,14 +84,9 @@ def why_not() -> str:
 
 @dataclass
 class Machine:
-    """One booted system.
+    """One booted system, with its host name and its only address beside loopback.
 
-    Attributes:
-        name: its host name.
-        address: its only address beside loopback.
-        root: its root file system, as the host sees it.
-        process: the container's own process on the host.
-        group: its group of processes, on the host.
+    On the host: its root file system, the container's own process, and its group of processes.
     """
 
     name: str

@@ -75,14 +75,9 @@ def federation(
     far_port: Callable[[int], int] = lambda port: port,
     is_masked: bool = True,
 ) -> Iterator[Federation]:
-    """A federation at work.
+    """A federation at work, in an empty folder. The model's parameters are 0 at first, and each round adds one.
 
-    Args:
-        folder: an empty one.
-        parameters: of the model, all 0 at first.
-        rounds: each adds one.
-        far_port: the port that the far site calls, from the coordinator's.
-        is_masked: secure aggregation.
+    `far_port` gives the port that the far site calls, from the coordinator's.
     """
     setting = Setting(
         folder=folder, sites=3, parameters=parameters, rounds=rounds, is_masked=is_masked, is_early=False,
