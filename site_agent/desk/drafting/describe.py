@@ -210,7 +210,7 @@ def _columns(
                 break
     looked_at = [list(row) for row in zip(*(column[:_MOST_LOOKED_AT] for column in cells.values()), strict=True)]
     if isinstance(form, SqlFormat) and path.suffix.lower() == ".csv" and not _is_named([names, *looked_at]):
-        refuse(["the names in the query's result are like its values; write a row of names above a CSV file's rows, or AS and another name"])
+        refuse(["the query's names are like its values; write names above a CSV file's rows, or AS and another name"])
     drafts = _drafts({names[place]: column for place, column in cells.items()}, form.decimal, notes)
     for draft, place in zip(drafts, cells, strict=True):
         draft.unread = flaws[place]
