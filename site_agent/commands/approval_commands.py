@@ -112,12 +112,10 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, besi
     files = _files_of(plan_path) if plan_path is not None and plan_path.is_dir() else [plan_path]
     plans = [plan_named(hospital, each) for each in files]
     ends, log = None if until is None else _end_of(until, now), opened_log(hospital)
-    for plan in plans:
-        _require_permitted(hospital, plan, by, log)
+    own_rows = [_permitted_rows(hospital, plan, by, log) for plan in plans]
     allowed = {plan.digest: _allowed(hospital, plan, plans[:place], beside) for place, plan in enumerate(plans)}
-    if not yes:
-        for plan in plans:
-            _ask(hospital, plan, by, ends)
+    for plan, rows in zip(plans, own_rows, strict=True):
+        _print(rows) if yes else _ask(hospital, plan, by, ends, rows)
     for plan in plans:
         _approve(hospital, plan, by, ends, log, allowed[plan.digest])
 
@@ -154,16 +152,14 @@ def _files_of(folder: Path) -> list[Path | None]:
     return files
 
 
-def _require_permitted(hospital: Hospital, plan: Plan, by: str, log: AuditLog) -> None:
-    """Print the review of this site's rows. Raises OperatorError, and logs a refusal, if this site must not join."""
+def _permitted_rows(hospital: Hospital, plan: Plan, by: str, log: AuditLog) -> list[Section]:
+    """Return the review of this site's rows. Print it and raise OperatorError if this site must not join."""
     from site_agent.desk.mapped_concepts import require_fitting
     from site_agent.gate.mishaps import OTHER_PLAN
     from site_agent.gate.permission import decide_plan
     from site_agent.trainer.data.contract import find_contract
 
-    identity = own_fingerprint(hospital)
-    refused = decide_plan(hospital, plan, manifest_of(plan), identity=identity, audit=log)
-    if refused:
+    if refused := decide_plan(hospital, plan, manifest_of(plan), identity=own_fingerprint(hospital), audit=log):
         reason = "; ".join(refused)
         log.write("approval_refused", reason=reason, **_facts(plan, by))
         raise RefusedError(
@@ -171,10 +167,15 @@ def _require_permitted(hospital: Hospital, plan: Plan, by: str, log: AuditLog) -
             consequence=_NOTHING_APPROVED,
             remedy=OTHER_PLAN,
         )
-    _print(rows := [*row_sections(hospital, plan)])
-    require_fitting(plan, find_contract(Path(hospital.data.contract)), hospital.site)
-    for error in filter(None, (section.error for section in rows)):
-        raise error
+    rows = [*row_sections(hospital, plan)]
+    try:
+        require_fitting(plan, find_contract(Path(hospital.data.contract)), hospital.site)
+        for error in filter(None, (section.error for section in rows)):
+            raise error
+    except OperatorError:
+        _print(rows)
+        raise
+    return rows
 
 
 def _approve(
@@ -197,15 +198,15 @@ def _approve(
         click.echo(f"Nothing trains yet: {missing}.")
 
 
-def _ask(hospital: Hospital, plan: Plan, by: str, ends: datetime | None) -> None:
-    """Show a summary of the plan. Raises UsageError unless a person at a terminal answers `y`."""
+def _ask(hospital: Hospital, plan: Plan, by: str, ends: datetime | None, rows: Sequence[Section]) -> None:
+    """Show a summary of the plan, then this site's rows. Raises UsageError unless a person at a terminal says `y`."""
     if not sys.stdin.isatty():
         raise UsageError(
             what="The command asks for y or n, but there is no terminal at which a person can answer.",
             consequence=_NOTHING_APPROVED,
             remedy="Run the command at a terminal. In a script, add --yes after a person has read `site-agent review`.",
         )
-    _print([*_in_short(hospital, plan)])
+    _print([*_in_short(hospital, plan), *rows])
     until = "" if ends is None else f" until {_moment(ends)}"
     if not click.confirm(f"Does {by} approve {plan.study} version {plan.version}{until}?", default=False):
         raise UsageError(
@@ -316,8 +317,7 @@ def _since(plan: Plan, earlier: tuple[Plan, object]) -> Section:
 
 def _beside_others(hospital: Hospital, plan: Plan, together: Sequence[Plan] = ()) -> list[Section]:
     allowed = approvals.allowed_beside(hospital.state_path, plan, hospital.policy.approvers)
-    others = [*_others(hospital, plan), *together]
-    found = compared_with_others(plan, others, allowed)
+    found = compared_with_others(plan, [*_others(hospital, plan), *together], allowed)
     return [] if found is None else [found]
 
 

@@ -107,11 +107,7 @@ class Federation:
     def follow(self, heading: str, *, everywhere: bool = False, only: str = "", at: Sequence[str] = ()) -> None:
         """Carry out a section of the runbook, and compare every output with the page.
 
-        Args:
-            heading: the section.
-            everywhere: what the example hospital does, the others do too.
-            only: of the section, what is done at this place.
-            at: of the machines, these alone.
+        `everywhere`: what the example hospital does, the others do too. `only` what is done there, `at` these machines.
         """
         for step in steps(heading):
             if not only or step.where == only:

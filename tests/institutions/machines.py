@@ -155,14 +155,9 @@ class Institutions:
         further_names: Mapping[str, str],
         arguments: Callable[[str], list[str]] = lambda _: [],
     ) -> None:
-        """Set the place up.
+        """Set the place up in an empty folder `work`; what machines write is kept in memory above it.
 
-        Args:
-            base: the root file system under that of a machine; several share one.
-            work: an empty folder; what machines write is kept in memory above it.
-            prepare: changes a root file system before it is booted.
-            further_names: of a machine, by its name.
-            arguments: adds to a container's own.
+        Machines share the root file system `base`, which `prepare` changes before a boot. `arguments` are added.
         """
         self._base, self._work, self._prepare = base, work, prepare
         self._further_names, self._arguments = further_names, arguments

@@ -157,7 +157,9 @@ def test_a_review_over_a_table_with_errors_ends_as_one_that_does_not_fit(site: S
     assert "This plan is not permitted here" in site.out
 
 
-def test_a_table_that_was_not_checked_or_has_codes_that_a_plan_lacks_is_not_approved(site: Site) -> None:
+def test_a_table_that_was_not_checked_or_has_codes_that_a_plan_lacks_is_not_approved(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The run would end for all, or would lose these rows without a word. The contract can say that they are lost."""
     asked = {"name": "sex", "codes": ["F", "M"]}, {"name": "stay", "low": 0, "high": 9}
     plan = site.plan(**table_one_of(*asked), smallest_cell=10)
@@ -180,6 +182,12 @@ def test_a_table_that_was_not_checked_or_has_codes_that_a_plan_lacks_is_not_appr
 
     site.check()
     assert (site("review"), site("approve", "--by", "A. Jones", "--yes")) == (0, 0)
+    site.plan(**table_one_of(*asked), smallest_cell=30, version=2)
+    terminal = io.StringIO("n\n")
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdin", terminal)
+    assert site("approve", "--by", "A. Jones") == 2
+    assert "void for all" in site.out.partition("Does A. Jones approve")[0].splitlines()[-1]  # not a page above
 
 
 @pytest.mark.parametrize("allowed", [10, 3])
