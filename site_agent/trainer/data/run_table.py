@@ -77,7 +77,8 @@ def unusable_columns(table: Table, rows: SplitRows | None) -> Iterator[Mistake]:
         there = set(table.target[rows.training].tolist())
         for place, name in enumerate(target.classes):
             if place not in there:
-                yield Mistake(flaw=f"no training row has the outcome {name}", column=target.name)
+                only = "if this hospital only counts, write `tier: statistics` in its policy"
+                yield Mistake(flaw=f"no training row has the outcome {name}; {only}", column=target.name)
 
 
 def _two_people(table: Table, name: str, values: Numbers) -> Iterator[Mistake]:

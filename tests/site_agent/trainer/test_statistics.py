@@ -201,7 +201,9 @@ def test_a_site_that_only_counts_needs_no_event_and_reads_of_no_training(tmp_pat
     counts, trains = (site(tmp_path / tier, tier=tier) for tier in ("statistics", "training"))
 
     assert [one.key for one in examined(counts).findings] == ["concept-codes"]
-    assert {"error:ill", "few-of-class:positive"} < {one.key for one in examined(trains).findings}
+    found = {one.key: one.words for one in examined(trains).findings}
+    assert {"error:ill", "few-of-class:positive"} < {*found}
+    assert "tier: statistics" in found["error:ill"]  # what makes a hospital whose patients are all censored count
     begin_statistics(counts, asking(AGE), counts.state_path)
     with pytest.raises(DataError):
         begin_statistics(trains, asking(AGE), trains.state_path)
