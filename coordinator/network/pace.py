@@ -72,7 +72,7 @@ class RecordedPace:
 
 
 _MOST_ADDRESSES: Final = 4096
-# A site that waits for approval sends a request every two seconds, and after half a minute every ten.
+# A site that waits for approval sends a request after two seconds, then more seldom, at last every ten.
 FOR_ONE: Final = Allowance(burst=30.0, each_second=1.0)
 FOR_ALL: Final = Allowance(burst=300.0, each_second=50.0)
 # Each stream that a site opens stays in the audit log for ten years, with 400 bytes. The limit is 40 MB at once and 40

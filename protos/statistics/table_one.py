@@ -230,7 +230,7 @@ class TableOneArithmetic(Arithmetic):
             ends = [[quantile(np.array(bins), share + one) for one in (-far, 0.0, far)] for share in (0.25, 0.5, 0.75)]
             error = 1 / len(bins) + 2 * max(max(at - low, high - at) for low, at, high in ends)
             quartiles = [concept.low + width * at for _, at, _ in ends]
-            is_exact = len(bins) * error == 1.0 and width == len(bins) and (concept.low + 0.5).is_integer()
+            is_exact = error == 1 / len(bins) and width == len(bins) and (concept.low + 0.5).is_integer()
             record |= {"quartiles": quartiles, "resolution": float(f"{width * error:.12g}"), "exact if whole": is_exact}
         return record
 

@@ -46,7 +46,7 @@ class _Uncompiled(ModuleType):
 
 
 def prepare_arithmetic(threads: int, device: Literal["cpu", "cuda"] = "cpu") -> None:
-    """Let PyTorch compute the same numbers with as many threads. Raise ConfigurationError without `cuda`."""
+    """Let PyTorch compute the same in each run with so many threads. Raise ConfigurationError without `cuda`."""
     os.environ.setdefault("MKL_CBWR", "AUTO")
     if device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # needed before torch is loaded

@@ -38,7 +38,7 @@ from protos.plan.network_plan import NetworkPlan
 from protos.plan.schedules import StepSchedule
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
-from site_agent.trainer.failures import unfit
+from site_agent.trainer.failures import NetworkDiffers, unfit
 from site_agent.trainer.models.dense_models import Columns, Dense, Parallel
 from site_agent.trainer.models.global_layers_model import GlobalLayers
 from site_agent.trainer.models.image_models import Convolutional
@@ -153,6 +153,7 @@ class SiteNetworks:
 
         Raises:
             ConfigurationError: the plan requires the hospital's own module, and the module is missing or does not fit.
+            NetworkDiffers: the installed libraries make other tensors than the plan lists.
         """
         if isinstance(self.plan.architecture, NamedTensors):
             if self.user_module is None:
@@ -164,7 +165,11 @@ class SiteNetworks:
             frozen = started(self.plan, self.plan.architecture.frozen, self.starts)
             freeze_tensors(self.user_module, network, frozen, self.plan.seed)
             return network
-        return build_network(self.plan.architecture, self.columns, self.outputs, self.common)
+        network = build_network(self.plan.architecture, self.columns, self.outputs, self.common)
+        found = [(name, tuple(one.shape)) for name, one in (*network.named_parameters(), *network.named_buffers())]
+        if found != [(tensor.name, tensor.shape) for tensor in self.tensors]:
+            raise NetworkDiffers
+        return network
 
     def check_batch(self, flat: FlatNetwork, rows: int) -> None:
         """Raise an error if the network cannot train on batches of this size. See `check_batch`."""

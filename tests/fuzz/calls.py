@@ -80,6 +80,12 @@ class Told:
     descriptors: int = 0
     is_exact: bool = False
 
+    @property
+    def is_borne(self) -> bool:
+        """Whether every call was answered, memory did not grow, and the attacked run ended with the right numbers."""
+        is_small = self.last_mib < self.first_mib + 16 and self.descriptors < 60
+        return self.is_exact and is_small and self.unanswered == 0 and self.endings["OK"] > self.calls / 3
+
 
 class Attacker:
     """The attacker with the third site's certificate."""
@@ -231,7 +237,7 @@ def main(calls: int, seconds: float, seed: int, folder: Path | None) -> None:
         place.mkdir(parents=True, exist_ok=True)
         told = besiege(place, calls, seed, seconds)
     click.echo(json.dumps(vars(told) | {"endings": dict(told.endings.most_common())}, indent=2))
-    sys.exit(0 if told.is_exact else 1)
+    sys.exit(0 if told.is_borne else 1)
 
 
 if __name__ == "__main__":

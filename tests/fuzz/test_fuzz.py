@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.calls import Told, besiege
+from tests.fuzz.calls import besiege
 from tests.fuzz.feeding import bounded_memory, feed
 from tests.fuzz.targets import Target, targets
 
@@ -75,15 +75,8 @@ def test_a_decoder_that_hangs_or_hoards_is_found(decode: object, monkeypatch: py
     assert {finding.what.split(":")[0] for finding in done.findings} <= {"TooSlow", "MemoryError"}
 
 
-def assert_borne(told: Told) -> None:
-    """Every call was answered, memory did not grow, and the attacked run ends with the right numbers."""
-    assert told.is_exact
-    assert told.unanswered == 0, told
-    assert told.endings["OK"] > told.calls / 3
-    assert told.last_mib < told.first_mib + 16
-    assert told.descriptors < 60
-
-
 def test_malformed_calls_do_not_disturb_a_run(tmp_path: Path) -> None:
     """In a site's own name, with its certificate and without: the coordinator ends each call and goes on."""
-    assert_borne(besiege(tmp_path, 150, 0))
+    told = besiege(tmp_path, 150, 0)
+
+    assert told.is_borne, told

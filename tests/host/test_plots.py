@@ -10,6 +10,7 @@ import pytest
 
 from host.plots import Axis, Series, plot
 from site_agent.desk.comparison.evaluation import HeldOutRows
+from site_agent.desk.findings.clinical_parts import calibration_plots, title_of
 from site_agent.desk.findings.facts import subgroups
 
 UNIT = Axis(label="<x>", low=0.0, high=1.0)
@@ -24,6 +25,18 @@ def test_equal_numbers_give_equal_bytes_that_load_nothing() -> None:
     assert 'alt="&lt;about&gt;"' in markup
     svg = base64.b64decode(markup.partition("base64,")[2].partition('"')[0]).decode()
     assert re.findall(r'href="(?!#)|@import|<script|<image|url\((?!#)', svg) == []
+
+
+def test_every_model_has_a_plot() -> None:
+    """Each model but the guess has a plot of calibration."""
+    names = ["federated", "siloed", "placebo", "random_forest"]
+    line = {"xs": [0.0, 1.0], "ys": [0.0, 1.0]}
+    facts = {"task": "binary", "calibration_curves": dict.fromkeys([*names, "majority_guess"], line)}
+
+    (calibrated,) = calibration_plots(facts)
+
+    told = re.findall(r"<figcaption>(.*?)</figcaption><", calibrated)
+    assert told == [f"Calibration, {title_of(name)}" for name in names]
 
 
 @pytest.mark.parametrize(("each", "is_small"), [(1, False), (5, True)])

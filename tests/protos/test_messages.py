@@ -95,6 +95,11 @@ def test_what_no_honest_peer_sends_is_refused(build: Callable[[], object]) -> No
         build()
 
 
+def test_no_message_can_be_changed() -> None:
+    """What was checked once stays what it is."""
+    assert all(type(message).__dataclass_params__.frozen for message in ALL)
+
+
 def test_secrets_and_bodies_stay_out_of_logs() -> None:
     """A token and a chunk's body never stand in a repr."""
     request = EnrolmentRequest(b"SECRETSECRETSECRETSECRET", b"r", D, S)

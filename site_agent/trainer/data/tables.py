@@ -229,8 +229,8 @@ class _Reading:
         self.cells: dict[tuple[str, int], str] = {}
         self.rows: list[npt.NDArray[np.int64]] = []
         numbers = NumericFeature | RegressionTarget | FollowUpColumn
-        self.numbers = {column.name for column in contract.columns if isinstance(column, numbers)}
-        self.marks = {name: decimal_marks(arrow.array([], arrow.string())) for name in self.numbers}
+        named = (column.name for column in contract.columns if isinstance(column, numbers))
+        self.marks = {name: decimal_marks(arrow.array([], arrow.string())) for name in named}
         self.emptied: dict[str, set[float]] = {}
         self.wanted = Wanted(keeps_blank=for_prediction, words=contract.missing_markers)
         self.drops = not for_prediction and contract.target.missing == "drop"
@@ -379,7 +379,7 @@ class _Reading:
             for day in _MARKER_DAYS:
                 self.marker_days[name, day] += int((parsed.values == day.toordinal()).sum())
         for name, parse in parsers.items():
-            if is_unproved and name in self.numbers:
+            if is_unproved and name in self.marks:
                 self.marks[name] += decimal_marks(block.columns[positions[name]])
             own = days[name] if name in days else parse(block.columns[positions[name]])
             parsed = self._interval(name, own, days)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from protos.wire.messages import MalformedMessage
-from site_agent.trainer.failures import TrainingDiverged
+from site_agent.trainer import site_network
+from site_agent.trainer.failures import NetworkDiffers, TrainingDiverged
 from site_agent.trainer.study import Study
 from tests.site_agent.trainer.sites import (
     conclude,
@@ -43,6 +47,32 @@ def test_shared_values_that_do_not_fit_are_refused(tmp_path: Path, flaw: str) ->
         conclude(study, received)
 
     assert numbers_of(study) == before
+
+
+@pytest.mark.parametrize("wrong", ["more", "buffer", "shape"])
+def test_a_network_that_is_not_the_plans_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    """One tensor too many, one that would be kept unseen, or another shape: nothing is trained."""
+
+    build_network = site_network.build_network
+
+    def other(*sizes: Any) -> nn.Module:
+        network = build_network(*sizes)
+        match wrong:
+            case "more":
+                network.add_module("extra", nn.Linear(2, 2))
+            case "buffer":
+                network.register_buffer("seen", torch.zeros(3))
+            case _:
+                layer = network.get_submodule("body.layer3.linear")
+                layer.weight = nn.Parameter(layer.weight.data.new_zeros(3, 3))
+        return network
+
+    monkeypatch.setattr(site_network, "build_network", other)
+
+    with pytest.raises(NetworkDiffers):
+        make_study(make_site(tmp_path), make_plan())
 
 
 def _poison(study: Study) -> None:

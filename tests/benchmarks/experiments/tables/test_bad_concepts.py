@@ -1,4 +1,4 @@
-"""Cases in which an ordinary regression fails: constant concepts, separated classes, too few sites."""
+"""Cases in which an ordinary regression fails: collinear or constant concepts, separated classes, too few sites."""
 
 from __future__ import annotations
 
@@ -43,6 +43,16 @@ def joined(hospitals: Mapping[str, pd.DataFrame], site: str = "ahus") -> tuple[K
     known = studies[site].known_by_others()
     own = members[site]
     return known, joined_with(studies[site], known, own.preprocessing, fit_own_models(own.dataset, 0))
+
+
+def test_two_concepts_that_are_the_same_share_the_effect() -> None:
+    """A copy of a concept gets the same coefficient, and the sum of both predicts as one concept did."""
+    known, join = joined({name: frame.assign(w=frame["x"]) for name, frame in frames(0).items()})
+
+    first, second = (known.joint[0, place] for place in (0, 2))
+    assert first == pytest.approx(second, abs=1e-6)
+    assert first > 0.2
+    assert join.model.weights.sum() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("seed", some(range(3), 3))
