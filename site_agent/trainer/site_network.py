@@ -152,8 +152,7 @@ class SiteNetworks:
         """Build the network. Its parameters are NaN until `start` is called, except for a hospital's own module.
 
         Raises:
-            ConfigurationError: the plan requires the hospital's own module, and the module is missing or does not fit.
-            NetworkDiffers: the installed libraries make other tensors than the plan lists.
+            ConfigurationError: the hospital's own module is missing or does not fit, or libraries make other tensors.
         """
         if isinstance(self.plan.architecture, NamedTensors):
             if self.user_module is None:

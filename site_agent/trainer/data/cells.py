@@ -47,6 +47,7 @@ from site_agent.trainer.data.table_sources import Cells, texts_of
 
 DAYS_PER_YEAR: Final = 365.25
 _MARKS: Final = (MARKED.pattern, GROUPED.pattern, r"[+-]?[1-9][.,]\d{3}", r"[+-]?\d{1,300}")
+NO_MARKS: Final = np.zeros((len(_MARKS), 2))
 _FAR_ABOVE: Final = 10
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _REMEMBERED_CELLS: Final = 1 << 15  # as many as a lifetime has days
@@ -178,7 +179,7 @@ def decimal_marks(cells: Cells) -> Numbers:
 
     For each it is how many there are, and their sum if the mark is a decimal mark.
     """
-    found = np.zeros((len(_MARKS), 2))
+    found = NO_MARKS.copy()
     for place, pattern in enumerate(_MARKS if arrow.types.is_string(cells.type) else ()):
         some = cells.filter(compute.match_substring_regex(cells, rf"^\s*{pattern}\s*$"))
         plain = compute.replace_substring(compute.utf8_trim_whitespace(some), ",", ".")

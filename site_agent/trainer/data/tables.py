@@ -33,6 +33,7 @@ import pyarrow.compute as compute
 
 from site_agent.trainer.data.cell_rules import ERROR_CODES, MISSING, UNKNOWN_POSITION, UNPROVED, canonical_code
 from site_agent.trainer.data.cells import (
+    NO_MARKS,
     BlockParser,
     Numbers,
     Parsed,
@@ -223,14 +224,11 @@ class _Reading:
         self.may_put_aside = contract.put_aside > 0 and not for_prediction
         self.mistakes = Mistakes(kept_rows, collects_rows=self.may_put_aside)
         self.put_aside: tuple[Mistake, ...] = ()
-        self.parsed: dict[str, array[float]] = {}
-        self.patients: list[str] = []
+        self.parsed, self.patients = dict[str, array[float]](), list[str]()
         self.no_identifiers = {"", "NULL", "\\N", *contract.missing_markers, *ERROR_CODES}
-        self.cells: dict[tuple[str, int], str] = {}
-        self.rows: list[npt.NDArray[np.int64]] = []
+        self.cells, self.rows = dict[tuple[str, int], str](), list[npt.NDArray[np.int64]]()
         numbers = NumericFeature | RegressionTarget | FollowUpColumn
-        named = (column.name for column in contract.columns if isinstance(column, numbers))
-        self.marks = {name: decimal_marks(arrow.array([], arrow.string())) for name in named}
+        self.marks = {one.name: NO_MARKS for one in contract.columns if isinstance(one, numbers)}
         self.emptied: dict[str, set[float]] = {}
         self.wanted = Wanted(keeps_blank=for_prediction, words=contract.missing_markers)
         self.drops = not for_prediction and contract.target.missing == "drop"
@@ -380,7 +378,7 @@ class _Reading:
                 self.marker_days[name, day] += int((parsed.values == day.toordinal()).sum())
         for name, parse in parsers.items():
             if is_unproved and name in self.marks:
-                self.marks[name] += decimal_marks(block.columns[positions[name]])
+                self.marks[name] = self.marks[name] + decimal_marks(block.columns[positions[name]])
             own = days[name] if name in days else parse(block.columns[positions[name]])
             parsed = self._interval(name, own, days)
             for words, places in parsed.flaws.items():
