@@ -217,22 +217,21 @@ class _Reading:
         self.contract, self.for_prediction = contract, for_prediction
         self.scratch = scratch or temporary_folder()
         self.dates, self.follow_up = contract.dates, contract.follow_up
-        self.nameless: tuple[int, ...] = ()
-        self.doubts: list[tuple[str, str | None]] = []
+        self.nameless, self.put_aside = tuple[int, ...](), tuple[Mistake, ...]()
+        self.doubts, self.dropped = list[tuple[str, str | None]](), list[int]()
         self.marker_days: Counter[tuple[str, date]] = Counter()
         self.today = today or date.today()
         self.may_put_aside = contract.put_aside > 0 and not for_prediction
         self.mistakes = Mistakes(kept_rows, collects_rows=self.may_put_aside)
-        self.put_aside: tuple[Mistake, ...] = ()
-        self.parsed, self.patients = dict[str, array[float]](), list[str]()
+        self.parsed: dict[str, array[float]] = {}
         self.no_identifiers = {"", "NULL", "\\N", *contract.missing_markers, *ERROR_CODES}
-        self.cells, self.rows = dict[tuple[str, int], str](), list[npt.NDArray[np.int64]]()
+        self.cells, self.patients = dict[tuple[str, int], str](), list[str]()
+        self.rows: list[npt.NDArray[np.int64]] = []
         numbers = NumericFeature | RegressionTarget | FollowUpColumn
         self.marks = {one.name: NO_MARKS for one in contract.columns if isinstance(one, numbers)}
         self.emptied: dict[str, set[float]] = {}
         self.wanted = Wanted(keeps_blank=for_prediction, words=contract.missing_markers)
         self.drops = not for_prediction and contract.target.missing == "drop"
-        self.dropped: list[int] = []
         self.folder: ImageFolder | None = None
 
     def run(self, path: Path) -> Table:
