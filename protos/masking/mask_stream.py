@@ -166,7 +166,7 @@ def round_context(
     length_bytes: int,
     encoding: bytes,
 ) -> bytes:
-    """Return the context of one round: the SHA-256 of all fixed values, 32 bytes.
+    """Return the SHA-256 of all that is fixed in a round. Masks of sites that disagree on a part do not cancel.
 
     Args:
         transcript: T of the key session, 32 bytes.

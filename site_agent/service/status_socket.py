@@ -115,7 +115,7 @@ async def read_status(state: Path) -> dict[str, Any]:
 
 
 def site_metrics(facts: Mapping[str, Any], state: Path) -> str:  # Any: every type that JSON has
-    """Return the metrics as text. Free space is measured on the disk with the folder `state`."""
+    """Return metrics as text. No label names a column, file or patient. `state` is on the disk that is measured."""
     disk, at = os.statvfs(state), facts["contributed_at"]
     figures = {
         "connected": facts["connected_since"] is not None,
