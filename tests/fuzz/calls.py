@@ -62,8 +62,7 @@ class Told:
 
     Attributes:
         calls: their number, `endings` how they ended.
-        unanswered: calls that the coordinator did not end in time.
-        interrupted: streams that it ended before all was said on them.
+        unanswered, interrupted: calls not ended in time, and streams ended before all was said on them.
         first_mib, last_mib, peak_mib: its resident memory after the first hundred calls, at the end, and at most.
         descriptors: its open files at the end.
         is_exact: whether the honest run ended in the right numbers afterwards.

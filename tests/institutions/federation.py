@@ -44,11 +44,8 @@ class Federation:
     """The office, its hospitals, and what their people do.
 
     Attributes:
-        institutions: the booted systems.
         identities: fingerprints that were read aloud, by hospital.
         safe: the things that the office stores away from its computer, by name.
-        study: the long study.
-        office_name: which machine is the office.
         typed, edited: how many commands and files it took, looking left aside, by machine.
     """
 

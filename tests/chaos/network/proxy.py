@@ -23,7 +23,6 @@ class Proxy:
         cut_after: a connection is cut each time after this many bytes were uploaded in it, at most `cuts` times.
         silent_after: the connection that has sent this many bytes falls silent, once.
         uploaded: bytes that went up, one number for each connection.
-        idle_cuts: how many connections were cut for being idle.
     """
 
     target: int

@@ -12,6 +12,7 @@ from site_agent.gate.policy import refusals
 from site_agent.hospital import Policy
 from tests.plan_changes import WITHOUT_MASKS
 from tests.rehearsal.study import made_up_identities, plan_with
+from tests.site_agent.trainer.prior.prior_federation import prior_plan
 
 IDENTITIES = made_up_identities()
 METHODS = ("fedavg", "fedprox", "moon")
@@ -40,6 +41,14 @@ def test_a_method_has_to_be_allowed(name: str, reason: str | None) -> None:
     named = {"architecture": {"name": "dense", "hidden": [2]}, "columns": ["x"], "outputs": 1}
 
     assert asked({"method": {"name": name}} | named) == reason
+
+
+@pytest.mark.parametrize("plan", [plan_with(IDENTITIES, parameters=10, changes={}), prior_plan("breast-cancer")])
+def test_a_site_that_only_counts_trains_nothing(plan: Plan) -> None:
+    """Its table may have no event."""
+    one, rules = plan.sites[0], Policy(**ALLOWED | {"tier": "statistics"})
+    told = refusals(rules, plan, manifest_of(plan), site=one.name, identity=one.identity)
+    assert any("tier training" in reason for reason in told)
 
 
 @pytest.mark.parametrize(("spare", "is_refused"), [(0, False), (-1, True)])
