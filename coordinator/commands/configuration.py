@@ -7,9 +7,9 @@ the folder in which a program was started.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from host.starting_files import starting_values
 from protos.plan.documents import Address, Document, PathText, read_document
@@ -40,6 +40,14 @@ class CoordinatorConfiguration(Document):
     starting_files: PathText = "starting-files"
     stay_seconds: Annotated[float, Field(ge=0, le=30 * 86400)] = 86400.0
 
+    @model_validator(mode="after")
+    def _has_two_addresses(self) -> Self:
+        both = [one.lower().rpartition(":")[::2] for one in (self.listen, self.enrolment_listen or ":0")]
+        hosts, ports = {host for host, _ in both}, {int(port) for _, port in both}
+        if len(ports) == 1 and (len(hosts) == 1 or any(not set(host) - set("[0.:]") for host in hosts)):  # any address
+            raise ValueError("enrolment_listen has the port of listen; give it another port")
+        return self
+
 
 def read_configuration(path: Path) -> CoordinatorConfiguration:
     """Read coordinator.yaml.
@@ -49,14 +57,8 @@ def read_configuration(path: Path) -> CoordinatorConfiguration:
     """
     configuration = read_document(path, CoordinatorConfiguration, consequence=_CONSEQUENCE)
     base = path.resolve().parent
-    return configuration.model_copy(
-        update={
-            "authority": str(base / configuration.authority),
-            "state": str(base / configuration.state),
-            "starting_files": str(base / configuration.starting_files),
-            "plans": tuple(str(base / plan) for plan in configuration.plans),
-        }
-    )
+    paths = {name: str(base / getattr(configuration, name)) for name in ("authority", "state", "starting_files")}
+    return configuration.model_copy(update=paths | {"plans": tuple(str(base / plan) for plan in configuration.plans)})
 
 
 def read_plans(configuration: CoordinatorConfiguration) -> tuple[Plan, ...]:

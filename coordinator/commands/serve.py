@@ -74,15 +74,9 @@ def _put_together(
     stack.enter_context(closing(log))
     log.write("coordinator_started", plans=[plan.digest.hex() for plan in plans])
     membership = Membership(authority, register, lambda: datetime.now(UTC), log.write)
-    identity_of, clock = membership.identity_of, time.monotonic
-    engine = Engine(
-        plans=plans,
-        log=log,
-        identity_of=identity_of,
-        clock=clock,
-        revoked=membership.revoked,
-        starts=partial(starting_values, Path(configuration.starting_files)),
-    )
+    starts = partial(starting_values, Path(configuration.starting_files))
+    identity_of, revoked = membership.identity_of, membership.revoked
+    engine = Engine(plans=plans, log=log, identity_of=identity_of, clock=time.monotonic, revoked=revoked, starts=starts)
     upkeep = SiteUpkeep(log, renew=membership.renew, confirm=membership.confirm)
     service = FederationService(engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep)
     fetch, most = membership.credentials, max((len(plan.sites) for plan in plans), default=1)

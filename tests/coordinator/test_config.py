@@ -41,6 +41,11 @@ def written(folder: Path, **changes: object) -> Path:
         ({"listen": "https://localhost:8443"}, "listen: write HOST:PORT"),
         ({"listen": 8443}, "listen: 8443 must be a text: put it in quotes"),
         ({"enrolment_listen": "::1:80"}, "enrolment_listen: write HOST:PORT"),
+        ({"listen": "a:1", "enrolment_listen": "A:1"}, "the file: enrolment_listen has the port of listen"),
+        (
+            {"listen": "[::1]:08443", "enrolment_listen": "[::]:8443"},
+            "the file: enrolment_listen has the port of listen",
+        ),
         ({"listen": "localhost:65536"}, "listen: a port must be between 1 and 65535"),
         ({"listen": "localhost:0"}, "listen: a port must be between 1 and 65535"),
         ({"authority": ""}, "authority: string should match pattern"),

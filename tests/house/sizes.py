@@ -79,7 +79,7 @@ CEILINGS: Final = {
     "protos.plan": 5_399, "protos.statistics": 3_010, "protos.wire": 1_002, "protos.masking": 548,
     "protos.privacy": 236, "protos.numbers": 528, "protos": 156, "host": 2_373, "pki": 1_987,
     "coordinator.rounds": 2_145, "coordinator.storage": 701, "coordinator.network": 1_111,
-    "coordinator.commands": 775, "coordinator": 10, "site_agent.agent": 611, "site_agent.gate": 3_256,
+    "coordinator.commands": 771, "coordinator": 10, "site_agent.agent": 611, "site_agent.gate": 3_256,
     "site_agent.service": 634, "site_agent.trainer": 12_098, "site_agent.desk": 7_122, "site_agent.commands": 1_058,
     "site_agent": 2_412, "global_layers": 461,
 }  # fmt: skip
