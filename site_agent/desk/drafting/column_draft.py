@@ -75,7 +75,11 @@ IDENTIFIER: Final = re.compile(
 _NAME: Final = re.compile(
     r"((patient|subject|person|first|last|full|family|given|middle)s?[ ._-]?)?(sur|fore)?names?", re.I
 )
-_LATE: Final = re.compile(r"time|follow|surviv|discharg|death|died|event|outcome|length.?of.?stay|^los$", re.I)
+_LATE: Final = re.compile(
+    r"^(?!.*((admi|arriv)[a-z]*[ ._-]?(date)?[ ._-]?time|time.of.(admi|arriv)|(\b|_)in.?time)).*time"
+    r"|follow|surviv|discharg|death|died|event|outcome|length.?of.?stay|^los$",
+    re.I,
+)
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _YAML_WORDS: Final = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 # First words of a code or of its label: the event happened, or it did not.
@@ -109,6 +113,7 @@ class ColumnDraft:
     """Guesses from its cells what kind of values a column has. `declared` cells are missing; `labels` are of codes."""
 
     declared: tuple[str, ...] = ()
+    label = ""  # of the column
     labels: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, name: str, decimal: str, cells: Iterable[str]) -> None:
@@ -220,7 +225,8 @@ class ColumnDraft:
     def event(self) -> str | None:
         """Which of two codes is the event, if the words of the codes or of their labels say so, or they are 0 and 1."""
         told = {one: self.labels.get(one, one).lower() for one in self.likely_codes}
-        if re.search("cens|alive|surviv", self.name.lower()) or any("surviv" in one for one in told.values()):
+        named = f"{self.name} {'' if self.labels else self.label}".lower()
+        if re.search("cens|cnsr|alive|surviv", named) or any("surviv" in one for one in told.values()):
             return None  # 1 may be the censored
         words = {one: re.split(r"\W", text)[0] for one, text in told.items()}
         negative = [code for code, word in words.items() if word in _NO]
@@ -312,10 +318,7 @@ def identifier_line(column: ColumnDraft) -> Line:
 
 def follow_up_line(column: ColumnDraft, outcome: ColumnDraft) -> Line:
     """Return the contract's line for the time of follow-up beside an outcome."""
-    words = [
-        f"the time to the event in {outcome.name}, or to the end of follow-up; a model never reads it. Correct the "
-        "unit, or set `role: ignore` if this is no time of follow-up"
-    ]
+    words = [f"the time to {outcome.name} or the end of follow-up, no feature: correct the unit, or set `role: ignore`"]
     if (column.numbers <= 0).any():
         words.append("suspicious: some times are 0 or below. Correct them, or add `zero: keep` for times of 0")
     told = re.search(r"week|mo(nth|$)|y(ea)?r", column.name.lower())
@@ -353,8 +356,7 @@ def target_line(column: ColumnDraft, *, is_timed: bool) -> Line:
         )
     if len(codes) > 2:
         words.append(
-            "leave the code of another event, such as death from another cause, in negative, and list it under "
-            "competing of the follow-up too"
+            "a code of another event, such as another death, stays in negative; add it to competing of the time"
         )
     keys = [("task", "binary"), ("positive", _list([event] if event else []))]
     keys.append(("negative", _list([code for code in codes if code != event])))
@@ -481,7 +483,7 @@ def noted_draft(name: str, decimal: str, cells: Sequence[str], notes: Mapping[st
         return ColumnDraft(name, decimal, cells)
     missing = {cell for cell in set(cells) if note.means_missing(cell.strip())}
     draft = ColumnDraft(name, decimal, ["" if cell in missing else cell for cell in cells])
-    draft.labels = {canonical_code(code): label for code, label in note.labels.items()}
+    draft.label, draft.labels = note.label, {canonical_code(code): label for code, label in note.labels.items()}
     draft.declared = tuple(sorted({canonical_code(cell) for cell in missing}))
     return draft
 

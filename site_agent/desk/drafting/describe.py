@@ -53,7 +53,7 @@ _LONG_KINDS: Final = re.compile(r"(measurement|observation)_c.*|test|analyte?|va
 _LETTERS: Final = {"windows-1252": "  # of Western Europe: are the letters right? Else export as UTF-8"}
 _LONG: Final = "each row seems to be one measurement: make one row for each patient, as contract-omop.yaml does"
 _OUTCOME: Final = re.compile(
-    r"target|outcome|label|class|y|event|.*death.*|.*died.*|.*status|dead|cens(or(ed)?)?|relapse|chd|num|diagnosis"
+    r"target|outcome|label|class|y|event|.*death.*|.*died.*|.*status|dead|cnsr|cens(or(ed|ing)?)?|relapse|chd|num|diagnosis"
     r"|.*mortality.*|.*readmi.*|.*_event",
     re.I,
 )

@@ -243,6 +243,13 @@ def test_a_unit_in_a_name_is_drafted_if_it_is_hardly_anything_else() -> None:
         assert (dict(line.keys).get("unit"), "unit: add" in str(line.words)) == (unit and f'"{unit}"', unit is None)
 
 
+def test_a_time_of_admission_is_known_before_the_outcome() -> None:
+    """As admittime of MIMIC; but how long a stay was, or when it ended, is not."""
+    names = ("admittime", "Admission_Time", "ed_intime", "survtime", "dischtime", "time")
+    told = [str(feature_line(ColumnDraft(one, ".", ["2020-01-31", "2020-02-01"] * 9)).words) for one in names]
+    assert ["only after" in one for one in told] == [False] * 3 + [True] * 3
+
+
 def test_numbers_of_which_some_are_text_are_no_codes(tmp_path: Path) -> None:
     """As if every seventh has a decimal comma, or a dash; and numbers with units, and dates with names of months."""
     mark = {i: "," if i % 7 == 0 else "." for i in range(210)}

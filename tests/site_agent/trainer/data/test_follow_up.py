@@ -218,6 +218,7 @@ def test_a_feature_that_is_a_time_of_follow_up_is_warned_about(tmp_path: Path) -
         ("age,time,status", "12", True),
         ("age,futime,death", "01", False),
         ("age,os_months,event", "012", True),
+        *((f"age,time,{name}", "01", True) for name in ("CNSR", "censoring")),
         *((f"osmo,{time},dead", "01", False) for time in ("rfstime", "T", "d.time", "days_to_death", "surv_mo")),
     ],
 )
