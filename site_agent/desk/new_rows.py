@@ -103,8 +103,7 @@ def read_new_rows(path: Path, contract: Contract, profile: Profile) -> NewRows:
 
     It may also be Parquet (.parquet), Excel (.xlsx) or text by its name. `profile` has the training rows' limits.
     """
-    form = _with_format_of(path, contract)
-    survey = survey_new_rows(path, form)
+    survey = survey_new_rows(path, _with_format_of(path, contract))
     inputs = (*input_names(contract), *([] if contract.image is None else [contract.image.name]))
     unread = contract.dates.keys() - set(inputs)
     mistakes = [one for one in survey.mistakes if one.column not in unread]

@@ -118,8 +118,7 @@ def as_lines(sections: Iterable[Section]) -> Iterator[str]:
             rows = (section.table.head, *section.table.rows)
             widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
             for row in rows:
-                cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-                yield "    " + "  ".join(cells).rstrip()
+                yield "    " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _who(plan: Plan) -> Section:
@@ -260,8 +259,7 @@ def _kind(scalar: Scalar) -> str | None:
 def _meaning(plan: Plan, scalar: Scalar) -> str:
     if scalar.name == ROWS and isinstance(plan.site_weights, RowWeights) and plan.site_weights.exact:
         return "the number of this site's training rows, not rounded"
-    first = scalar.name.partition(" ")[0]
-    kinds = (scalar.name, scalar.name.partition(":")[0], first)
+    kinds = (scalar.name, scalar.name.partition(":")[0], scalar.name.partition(" ")[0])
     return next(_MEANING[kind] for kind in kinds if kind in _MEANING)
 
 
@@ -269,8 +267,7 @@ def _of_three(prior: PriorPlan) -> Iterator[str]:
     """Warn about concepts that only three sites record, because one site can compute the sum of the two others."""
     if prior.fewest_sites > 3:
         return
-    sets = prior.recorders()
-    names = [concept for (concept, *more), sites in sets.items() if len(sites) == 3 and not more]
+    names = [concept for (concept, *more), sites in prior.recorders().items() if len(sites) == 3 and not more]
     which = (
         f"Only three hospitals record {', '.join(names)}" if names else "Some concepts may have only three hospitals"
     )

@@ -37,8 +37,7 @@ def main(path: Path) -> None:
     from site_agent.hospital import read_hospital
 
     try:
-        hospital = read_hospital(path)
-        found.append(_table(hospital))
+        found.append(_table(read_hospital(path)))
     except OperatorError:
         sys.exit(78)  # the main process of `site-agent doctor` has already reported this error
     print(json.dumps([finding.facts() for finding in found]))

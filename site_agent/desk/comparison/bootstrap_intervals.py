@@ -222,8 +222,7 @@ class _Ranking:
         beaten = all_misses[:, None] - 0.5 * (misses.take(self.negatives_above, axis=1) + false)
         auroc = np.einsum("rp,rp->r", drawn, beaten) / (all_hits * all_misses)
         # If no row with this or a higher score was drawn, the precision has weight 0 in the mean.
-        precision = true / np.maximum(true + false, 1.0)
-        return np.stack([auroc, np.einsum("rp,rp->r", drawn, precision) / all_hits])
+        return np.stack([auroc, np.einsum("rp,rp->r", drawn, true / np.maximum(true + false, 1.0)) / all_hits])
 
 
 def _running(counts: Counts) -> Counts:

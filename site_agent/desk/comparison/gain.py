@@ -114,8 +114,7 @@ def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain
     values = {name: metrics[metric] for name, metrics in compared.metrics.items()}
     best = baselines.best_local or (SILOED if SILOED in values else None)
     difference = None if best is None else compared.difference(FEDERATED, best, metric)
-    has_placebo = baselines.placebo in values
-    placebo = compared.difference(FEDERATED, baselines.placebo, metric) if has_placebo else None
+    placebo = compared.difference(FEDERATED, baselines.placebo, metric) if baselines.placebo in values else None
     verdict: Verdict = "not comparable" if difference is None else _verdict(difference, placebo)
     if difference is None or best is None:
         reason = baselines.why_none if best is None else "all test rows have the same outcome, so AUROC is not defined"
@@ -144,8 +143,7 @@ def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain
 def _verdict(difference: Difference, placebo: Difference | None) -> Verdict:
     match difference.better:
         case True:
-            is_shown = placebo is not None and placebo.better is True
-            return "gained" if is_shown else "better, cause not shown"
+            return "gained" if placebo is not None and placebo.better is True else "better, cause not shown"
         case False:
             return "lost"
         case None:
@@ -194,8 +192,7 @@ def _counts(rows: HeldOutRows) -> str:
 
 
 def _noun(rows: HeldOutRows) -> str:
-    is_patient = rows.patients is not None and len(np.unique(rows.patients)) == len(rows)
-    return "patient" if is_patient else "row"
+    return "patient" if rows.patients is not None and len(np.unique(rows.patients)) == len(rows) else "row"
 
 
 def _warnings(rows: HeldOutRows, compared: Compared) -> Iterator[str]:
@@ -212,8 +209,7 @@ def _warnings(rows: HeldOutRows, compared: Compared) -> Iterator[str]:
                 f"{FEWEST_OF_A_CLASS})."
             )
     for name in TITLES:
-        is_there = name in compared.metrics
-        found = compared.difference(name, FEDERATED, headline_metric(rows.task)) if is_there else None
+        found = compared.difference(name, FEDERATED, headline_metric(rows.task)) if name in compared.metrics else None
         if found is not None and found.better:
             yield (
                 f"A model of {TITLES[name]} on this site's own rows is clearly better than the federated model"

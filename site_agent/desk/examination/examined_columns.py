@@ -195,8 +195,7 @@ def _apart(logs: Numbers, is_there: npt.NDArray[np.bool_]) -> npt.NDArray[np.boo
     groups = min(place + 1, len(levels) - place - 1), is_few[is_there].mean()
     usual = gaps[:place] if place + 1 > len(levels) / 2 else gaps[place + 1 :]  # those of the larger group
     is_gap = gaps[place] > max(math.log(2.0), _WIDEST_GAP * float(usual.max()))
-    is_apart = is_gap and groups[0] >= _FEWEST_OTHERS and groups[1] > _SMALLEST_GROUP
-    return np.asarray(is_few & is_apart, dtype=bool)
+    return np.asarray(is_few & (is_gap and groups[0] >= _FEWEST_OTHERS and groups[1] > _SMALLEST_GROUP), dtype=bool)
 
 
 def seem_days(name: str, values: Numbers) -> bool:

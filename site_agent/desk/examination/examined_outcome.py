@@ -131,8 +131,7 @@ def _shares(values: Numbers, outcome: Numbers, *, is_number: bool) -> Numbers:
     counts = np.bincount(inside.ravel(), minlength=size).reshape(_FOLDS, -1)
     sums = np.bincount(inside.ravel(), np.tile(outcome, columns), size).reshape(_FOLDS, -1)
     others = counts.sum(axis=0) - counts, sums.sum(axis=0) - sums
-    means = (others[1] + outcome.mean()) / (others[0] + 1.0)
-    predicted = rankdata(means.ravel()[inside], axis=1)
+    predicted = rankdata(((others[1] + outcome.mean()) / (others[0] + 1.0)).ravel()[inside], axis=1)
     if is_number:
         return np.asarray(np.max([np.abs(_correlations(one, rankdata(outcome))) for one in (ranks, predicted)], axis=0))
     events = outcome.sum()

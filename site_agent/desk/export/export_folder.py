@@ -73,8 +73,7 @@ def export_model(hospital: Hospital, folder: Path, run: str | None) -> Exported:
     run = latest_run(hospital.state_path) if run is None else run
     model = load_model(hospital.state_path, run)
     prepare_arithmetic(hospital.training.threads)
-    applied = AppliedModel(model, run, hospital.training)
-    onnx, difference, allowed = checked_onnx(applied)
+    onnx, difference, allowed = checked_onnx(AppliedModel(model, run, hospital.training))
     files = {
         "model.onnx": onnx,
         "model.json": json.dumps(description_of(model, run), indent=1, allow_nan=False).encode(),
@@ -115,8 +114,7 @@ def tolerance(applied: AppliedModel, features: npt.NDArray[np.float32]) -> float
 def scoring_module(applied: AppliedModel) -> ScoringModule:
     """Return the model as one module. It has its own copy of the network."""
     model = applied.model
-    network = None if model.joined is not None else copy.deepcopy(applied.network)
-    return ScoringModule(model, network).eval()
+    return ScoringModule(model, None if model.joined is not None else copy.deepcopy(applied.network)).eval()
 
 
 def onnx_bytes(module: nn.Module, values: npt.NDArray[np.float64]) -> bytes:

@@ -186,8 +186,7 @@ class _Measured(_Part):
 
     def forward(self, value: Tensor) -> Tensor:
         absent = value.isnan()
-        filled = torch.where(absent, self.fill, value) if self._has_fill else value
-        columns = (filled - self.mean) / self.deviation
+        columns = ((torch.where(absent, self.fill, value) if self._has_fill else value) - self.mean) / self.deviation
         return torch.cat([columns, absent.double()], dim=1) if self._has_flag else columns
 
 

@@ -41,8 +41,7 @@ def _calibration(label: str, found: Facts | None) -> str:
     x, y = Axis(label=across, **_SHARE), Axis(label=up, **_SHARE)
     series = [Series(label="perfect", xs=[0, 1], ys=[0, 1], kind="reference")]
     if found is not None:
-        groups = "groups of about equal size"
-        series.append(Series(label=groups, xs=found["xs"], ys=found["ys"], kind="points"))
+        series.append(Series(label="groups of about equal size", xs=found["xs"], ys=found["ys"], kind="points"))
     return figure(f"{title}, {label}", plot(f"{title} of {label}: {up} against {across}", x, y, series))
 
 

@@ -100,16 +100,14 @@ def _outcome(contract: Contract) -> str:
         case MultiClassTarget():
             return f"{target.name} is one of {', '.join(map(str, target.codes))}.{note}"
         case RegressionTarget():
-            unit = f" in {target.unit}" if target.unit else ""
-            return f"The number {target.name}{unit}.{note}"
+            return f"The number {target.name}{f' in {target.unit}' if target.unit else ''}.{note}"
         case _:
             assert_never(target)
 
 
 def _warnings(facts: Mapping[str, Json], test: HeldOutRows, found: Sequence[Mapping[str, Json]]) -> list[str]:
     """Return the reasons not to rely on the report. The reasons about the gain come first."""
-    gain = cast(Mapping[str, Json], facts["gain"])
-    warnings = [str(text) for text in cast(Sequence[Json], gain["warnings"])]
+    warnings = [str(text) for text in cast(Sequence[Json], cast(Mapping[str, Json], facts["gain"])["warnings"])]
     if test.task == "binary":
         positive = int(test.labels.sum())
         fewer = min(positive, len(test) - positive)

@@ -75,8 +75,7 @@ def report_page(facts: Facts) -> str:
 def models_of(facts: Facts) -> dict[str, Any]:
     """Return every tested model by its name: first the neural networks, then the simple models."""
     networks = {name: facts[name] for name in (FEDERATED, SILOED, PLACEBO) if name in facts}
-    found = networks | facts["simple_models"]
-    return {name: one for name, one in found.items() if "intervals" in one}
+    return {name: one for name, one in (networks | facts["simple_models"]).items() if "intervals" in one}
 
 
 def kept_sentence(facts: Facts) -> str:

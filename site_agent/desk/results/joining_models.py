@@ -141,8 +141,7 @@ def _between(value: Callable[[Float64], float], weights: Float64, one: int, othe
 
     best = minimize_scalar(lambda share: value(divided(share)), bounds=(0.0, both), options={"xatol": 1e-9}).x
     # At an end of the interval, one of the two weights is exactly 0.
-    found = min((0.0, both, float(best)), key=lambda share: value(divided(share)))
-    return divided(found)
+    return divided(min((0.0, both, float(best)), key=lambda share: value(divided(share))))
 
 
 def _own_regression(dataset: Dataset, folds: npt.NDArray[np.int64]) -> tuple[Lines, Float64]:
@@ -236,8 +235,7 @@ def _loss(task: Task, outputs: Float64, targets: npt.NDArray[np.generic]) -> Flo
         return np.asarray((outputs[:, 0] - targets.astype(np.float64)) ** 2)
     if task == "binary":
         return np.asarray(np.logaddexp(0.0, outputs[:, 0]) - targets.astype(np.float64) * outputs[:, 0])
-    happened = outputs[np.arange(len(targets)), targets.astype(np.int64)]
-    return np.asarray(np.log(np.exp(outputs).sum(axis=1)) - happened)
+    return np.asarray(np.log(np.exp(outputs).sum(axis=1)) - outputs[np.arange(len(targets)), targets.astype(np.int64)])
 
 
 def _patient_folds(

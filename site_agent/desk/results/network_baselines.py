@@ -41,8 +41,7 @@ Float32: TypeAlias = npt.NDArray[np.float32]
 def has_placebo(plan: NetworkPlan) -> bool:
     """Return whether the method of a plan can run with copies of one site, as the placebo needs."""
     method = plan.ingredients
-    depends = isinstance(method.federated, SensitivePrefix | Nothing)
-    return not depends and len(plan.sites) > 1 and plan.privacy is None
+    return not isinstance(method.federated, SensitivePrefix | Nothing) and len(plan.sites) > 1 and plan.privacy is None
 
 
 def train_placebo(study: Study) -> Outcome | None:

@@ -104,15 +104,13 @@ def _model(
     slopes = found.slopes
     if isinstance(prior.outcome, OneOfClasses):
         slopes = slopes[[prior.outcome.classes.index(name) for name in contract.target.classes]]
-    names = tuple(column.name for column in prior.columns)
-    concepts = ConceptEncoding.of(names, mapped, found.standard)
+    concepts = ConceptEncoding.of(tuple(column.name for column in prior.columns), mapped, found.standard)
     design = found.standard.applied(values_of(mapped, table.features, table.rows))
     lines = design.astype(np.float32).astype(np.float64) @ slopes.T
     starts = np.array([-float(line.mean()) for line in lines.T])
     if not prior.is_number:
         # The intercept with which the mean probability equals the share of patients.
-        shares = _shares(hospital, prior, contract, found.standard).clip(1e-3, 1.0 - 1e-3)
-        pairs = zip(lines.T, shares, strict=True)
+        pairs = zip(lines.T, _shares(hospital, prior, contract, found.standard).clip(1e-3, 1.0 - 1e-3), strict=True)
         starts = np.array([profiled_intercept(line, np.full(len(line), one), is_number=False) for line, one in pairs])
     outputs, columns = len(slopes), len(preprocessing.columns)
     return SavedModel(

@@ -34,7 +34,6 @@ def write_results(hospital: Hospital, study: StatisticsStudy, run: str) -> None:
         could = f"This hospital could answer {name}: another one could not, or all together give no result."
         told.append(could if why == common else reason)
     write_whole(folder / RESULTS_HTML, statistics_page(json.loads(content), own, told).encode())
-    mine = {"estimates": own, "told": told}
-    write_whole(folder / OWN_JSON, json.dumps(mine, indent=2).encode())
+    write_whole(folder / OWN_JSON, json.dumps({"estimates": own, "told": told}, indent=2).encode())
     refused = sum("refused" in one for one in results)
     structlog.get_logger().info("statistics_written", run=run, analyses=len(results), refused=refused)

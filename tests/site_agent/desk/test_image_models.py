@@ -149,8 +149,7 @@ def test_an_export_answers_from_intensities_and_nothing_written_has_an_image_or_
     made = export_model(hospital, tmp_path / "exported", None)
     facts = site_facts(hospital.state_path, None)
     (tmp_path / "report.html").write_text(report_page(facts) + json.dumps(facts, default=str))
-    new = put_images(tmp_path / "new", 1000, with_outcome=False)
-    predict_table(hospital, new, tmp_path / "out.csv", None)
+    predict_table(hospital, put_images(tmp_path / "new", 1000, with_outcome=False), tmp_path / "out.csv", None)
 
     images = [drawn(number, bool(number % 2)) * 2.0 - 1000 for number in range(1000, 1000 + ROWS)]
     intensities = np.array([image.ravel() for image in images])

@@ -150,9 +150,7 @@ def test_an_identifier_is_never_a_formula(tmp_path: Path, who: str) -> None:
     """A spreadsheet shows it; only an apostrophe is put in front, and a comma stays in its cell."""
     trained = _trained(tmp_path)
     rows = [[who, *row[1:]] if number == 3 else row for number, row in enumerate(trained.rows)]
-    new = trained.write(tmp_path / "new.csv", rows)
-
-    predict_table(trained.hospital, new, tmp_path / "out.csv", None)
+    predict_table(trained.hospital, trained.write(tmp_path / "new.csv", rows), tmp_path / "out.csv", None)
 
     _, found = _read(tmp_path / "out.csv")
     assert found[3][0] == ("'" + who if who[0] in "=+-@" else who)

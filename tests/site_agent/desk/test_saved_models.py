@@ -49,8 +49,7 @@ def site_agent(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyt
     """A terminal: exit status, and what was written to screen and log."""
 
     def run(command: str, *words: object) -> tuple[int, str]:
-        config = ["--config", str(folder / "hospital.yaml")]
-        return typed(capfd, monkeypatch, command, *config, *words)
+        return typed(capfd, monkeypatch, command, "--config", str(folder / "hospital.yaml"), *words)
 
     return run
 

@@ -82,9 +82,7 @@ def test_an_honest_run_is_accepted_to_its_end(name: str) -> None:
     plan = PLANS[name]
     rounds = honest(plan, layers=b"\x01" if plan.has_probe else b"")
 
-    itinerary = begun(plan, *rounds)
-
-    assert itinerary.accept_result(Finish(len(rounds), DIGEST, b"\x01" if plan.has_probe else b""))
+    assert begun(plan, *rounds).accept_result(Finish(len(rounds), DIGEST, b"\x01" if plan.has_probe else b""))
 
 
 def test_newton_rounds_may_end_early() -> None:

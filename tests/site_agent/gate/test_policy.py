@@ -23,8 +23,7 @@ MEASURING: dict[str, Any] = {"checkpoint": "global"}
 
 def asked(changes: dict[str, Any], parameters: int = 10, **policy: Any) -> str | None:
     """Why a plan of three training rounds with these changes is refused under this policy."""
-    plan = plan_with(IDENTITIES, parameters=parameters, changes=changes)
-    return answer(plan, **policy)
+    return answer(plan_with(IDENTITIES, parameters=parameters, changes=changes), **policy)
 
 
 def answer(plan: Plan, **policy: Any) -> str | None:

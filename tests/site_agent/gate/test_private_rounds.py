@@ -112,8 +112,7 @@ def test_a_draw_beyond_the_rounds_of_the_plan_pays_again(tmp_path: Path, audit: 
         sent(0, audit, tmp_path, plan=private_network_plan(rounds=4, version=9))
     exchange = Exchanges(PLAN, manifest_of(PLAN)).of(0, Stage.TRAINING, b"")
     gate = gate_for(PLAN, audit, tmp_path, policy=policy(9.0), site="ahus", masking=Unmasked())
-    payload = memoryview(np.zeros(len(exchange.scalars), "<i8").tobytes())
-    released(gate, bytes([99]) * 32, exchange, payload)
+    released(gate, bytes([99]) * 32, exchange, memoryview(np.zeros(len(exchange.scalars), "<i8").tobytes()))
     assert spent(audit) == [1.0, 1.0]
 
 
@@ -154,8 +153,7 @@ def test_sums_of_private_layers_are_kept_once_and_never_leave(tmp_path: Path, au
 
     def total(place: int | None) -> list[int]:
         gate = gate_for(plan, audit, tmp_path, policy=policy(1.0), site="ahus", masking=Unmasked())
-        position = None if place is None else _position(place)
-        return np.frombuffer(gate.own_sums(position), "<i8").tolist()
+        return np.frombuffer(gate.own_sums(None if place is None else _position(place)), "<i8").tolist()
 
     before = total(0)
     first, second = made(0, 5), made(1, 7)

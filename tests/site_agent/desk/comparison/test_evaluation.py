@@ -98,9 +98,7 @@ def drawn(seed: int, rows: int, tilt: float = 1.0, shift: float = 0.0) -> tuple[
 def test_two_groups_by_hand() -> None:
     """One of four at 20% and three of four at 60%: the line goes through both groups exactly."""
     scores = np.repeat([0.2, 0.6], 4)
-    happened = np.array([1, 0, 0, 0, 1, 1, 1, 0])
-
-    found = calibration(happened, scores)
+    found = calibration(np.array([1, 0, 0, 0, 1, 1, 1, 0]), scores)
 
     low, high = np.log(0.2 / 0.8), np.log(0.6 / 0.4)
     slope = (np.log(3.0) - np.log(1.0 / 3.0)) / (high - low)

@@ -22,8 +22,7 @@ def two_classes(rows: int = 200, positives: int = 80) -> HeldOutRows:
 
 def model(rows: HeldOutRows, shift: float, seed: int = 0) -> Scores:
     """A model that separates the classes by so many deviations; all have the same noise."""
-    noise = np.random.default_rng(seed).normal(size=len(rows))
-    return probabilities("binary", noise + shift * rows.labels)
+    return probabilities("binary", np.random.default_rng(seed).normal(size=len(rows)) + shift * rows.labels)
 
 
 def numbers(rows: int = 60) -> HeldOutRows:
@@ -39,8 +38,7 @@ def gained(rows: HeldOutRows, models: dict[str, Scores], baselines: Baselines) -
 
 def gain_between(rows: HeldOutRows, federated: Scores, siloed: Scores, **others: Scores) -> Gain:
     """What joining brought between these two; the placebo is the siloed model unless another one is given."""
-    models = {FEDERATED: federated, SILOED: siloed, PLACEBO: siloed} | others
-    return gained(rows, models, Baselines())
+    return gained(rows, {FEDERATED: federated, SILOED: siloed, PLACEBO: siloed} | others, Baselines())
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,7 @@ def test_a_class_with_one_patient_still_has_an_interval() -> None:
 
     compared = compare(HeldOutRows(task="binary", targets=labels, classes=TWO), {"one": scores}, 0)
 
-    values = compared.resampled["one"]["auroc"]
-    assert np.isnan(values).mean() == pytest.approx((1 - 1 / 40) ** 40, abs=0.03)
+    assert np.isnan(compared.resampled["one"]["auroc"]).mean() == pytest.approx((1 - 1 / 40) ** 40, abs=0.03)
     assert compared.interval("one", "auroc") == Interval(1.0, 1.0)
     three = HeldOutRows(task="multi-class", targets=np.r_[0, 1, 2, np.zeros(37)].astype(int), classes=tuple("abc"))
     assert compare(three, {"one": np.full((40, 3), 1 / 3)}, 0).interval("one", "auroc") is None

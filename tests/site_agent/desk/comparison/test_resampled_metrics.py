@@ -26,8 +26,7 @@ def made_up(task: Task, rows: int, generator: np.random.Generator, decimals: int
     scores = np.round(probabilities("multi-class", noise), decimals)
     # Rounded rows no longer add up to one, which scikit-learn would warn about.
     scores[:, -1] = 1.0 - scores[:, :-1].sum(axis=1)
-    given = scores[:, 1] if task == "binary" else scores
-    return HeldOutRows(task=task, targets=labels, classes=classes), given
+    return HeldOutRows(task=task, targets=labels, classes=classes), scores[:, 1] if task == "binary" else scores
 
 
 @pytest.mark.parametrize("decimals", [1, 12])

@@ -86,8 +86,7 @@ def test_a_word_that_can_be_an_answer_is_a_marker_only_among_numbers(tmp_path: P
 
 def test_negative_numbers_switch_no_check_off() -> None:
     """A base excess is around 0, and 500 is none; one negative amount hides no marker."""
-    generator = np.random.default_rng(7)
-    excess = generator.normal(0, 3, 400)
+    excess = np.random.default_rng(7).normal(0, 3, 400)
     assert not far_values(excess).any()
     excess[::100] = 500
     assert np.flatnonzero(far_values(excess)).tolist() == [0, 100, 200, 300]

@@ -78,8 +78,7 @@ def model(network: str = "global-layers", task: str = "binary", **plan: Any) -> 
     method = METHODS.get(network, "global-layers")
     agreed = {"columns": list(preprocessing.columns[:5])} if method in ("fenda-fl", "chfl") else {}
     outputs = {"outputs": 3 if task == "multi-class" else 1} if method == "chfl" else {}
-    options = {"name": method}
-    made = make_plan(method=options, architecture=NETWORKS[network], **agreed, **outputs, **plan)
+    made = make_plan(method={"name": method}, architecture=NETWORKS[network], **agreed, **outputs, **plan)
     saved = SavedModel(plan=made, preprocessing=preprocessing, values={}, profile=profile_of(declared, table, rows))
     tensors = network_tensors(made.architecture, columns=len(saved.columns), outputs=saved.outputs, common=saved.common)
     values = {one.name: generator.normal(0, 0.4, one.shape).astype(np.float32) for one in tensors}
@@ -209,8 +208,7 @@ def drawn_contract(generator: np.random.Generator) -> Contract:
     if features[0]["type"] != "date":  # nothing else can be counted from
         features = [one | {end: "seen" for end in ("since", "until") if one.get(end) == "f0"} for one in features]
     days = [{"name": "seen", "role": "date"}, {"name": "left", "role": "date", "pattern": "%d.%m.%Y"}]
-    target = {"name": "y", "role": "target", "task": "binary", "positive": ["1"]}
-    columns = [*features, *days, target]
+    columns = [*features, *days, {"name": "y", "role": "target", "task": "binary", "positive": ["1"]}]
     form = {"header": True, "delimiter": ";", "decimal": str(generator.choice([".", ","]))}
     return Contract.model_validate_json(json.dumps({"format": form, "columns": columns}))
 

@@ -77,9 +77,7 @@ def test_net_benefit_by_hand() -> None:
 def test_calibration_groups_by_hand() -> None:
     """Twenty rows in ten groups of two: mean probability against the share that had the outcome."""
     scores = np.repeat(np.linspace(0.05, 0.95, 10), 2) + np.tile([0.0, 0.02], 10)
-    happened = np.array([0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1])
-
-    found = calibration_curve(happened, scores)
+    found = calibration_curve(np.array([0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1]), scores)
 
     assert found is not None
     np.testing.assert_allclose(found["xs"], np.linspace(0.06, 0.96, 10))

@@ -152,8 +152,7 @@ def test_a_patient_is_in_one_fold_and_classes_are_in_all(seed: int) -> None:
     """Rows of one patient stay together; each fold has its part of the rarer class."""
     generator = np.random.default_rng(seed)
     patients = generator.integers(0, 40, 100)
-    of_patient = generator.random(40) < 0.3
-    targets = of_patient[patients].astype(np.float32)
+    targets = (generator.random(40) < 0.3)[patients].astype(np.float32)
 
     folds = _patient_folds(targets, patients, seed, has_classes=False)
 

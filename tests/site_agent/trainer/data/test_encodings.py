@@ -110,6 +110,4 @@ def test_the_most_common_code_stands_in_and_says_so() -> None:
         "{name: x, role: feature, type: categorical, codes: [a, b], encoding: one-hot, missing: most-common-and-flag}"
     )
 
-    encoded = _encoded(contract, [1, 1, 0], [0, 1, -1])
-
-    assert encoded.tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
+    assert _encoded(contract, [1, 1, 0], [0, 1, -1]).tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]

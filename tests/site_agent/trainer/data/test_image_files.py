@@ -213,9 +213,7 @@ def test_a_damaged_exif_entry_does_not_turn_an_image_by_chance(form: str) -> Non
         end = place + 4 + int.from_bytes(longer[place - 4 : place], "big")
         longer = longer[:end] + struct.pack(">I", zlib.crc32(longer[place:end])) + longer[end + 4 :]
 
-    found = pixels_of(longer, column(image={"height": 6, "width": 4}))
-
-    assert found == image_formats.DAMAGED
+    assert pixels_of(longer, column(image={"height": 6, "width": 4})) == image_formats.DAMAGED
 
 
 @for_each("seed", range(300))
@@ -368,9 +366,7 @@ def test_equal_images_are_found_where_they_give_the_test_away(tmp_path: Path) ->
     files = {f"{number:02d}.png": encoded(Image.fromarray(drawn(number))) for number in range(30)}
     files["again.png"] = files["03.png"]
     files["blank.png"] = encoded(Image.new("L", (6, 4), 7))
-    place = table(tmp_path, [*sorted(files)], files)
-
-    found = examine(survey_table(place, contract()), Split(seed=0))
+    found = examine(survey_table(table(tmp_path, [*sorted(files)], files), contract()), Split(seed=0))
 
     words = {finding.words: finding.rows for finding in found.findings}
     assert words["column scan: 2 images are equal to the image of another patient"] == (5, 32)

@@ -88,8 +88,7 @@ def read(content: bytes, declared: ImageColumn, number: int | None = None) -> np
 def test_a_ct_image_of_pydicom_is_read_in_hounsfield_units() -> None:
     """Stored numbers, slope and intercept, then the window: by hand from the last bytes of the file."""
     content = (DICOM_FILES / "CT_small.dcm").read_bytes()
-    tags = pydicom.dcmread(io.BytesIO(content))
-    units = np.frombuffer(tags.PixelData, dtype="<i2").astype(np.float64) - 1024
+    units = np.frombuffer(pydicom.dcmread(io.BytesIO(content)).PixelData, dtype="<i2").astype(np.float64) - 1024
 
     found = read(content, column(128, 128, window=[-1000, 400], files={"kind": "dicom", "modality": "CT"}))
 
@@ -116,8 +115,7 @@ def test_colours_are_red_green_and_blue_however_they_are_stored(name: str) -> No
     """Pydicom's stripes of colour begin with red: RGB, luminance with colour differences, and JPEG agree."""
     found = read((DICOM_FILES / name).read_bytes(), column(100, 100, 3, window=[0, 255]))
 
-    top = found.reshape(3, 100, 100)[:, 5, 50]
-    np.testing.assert_allclose(top, [1, 0, 0], atol=0.05)
+    np.testing.assert_allclose(found.reshape(3, 100, 100)[:, 5, 50], [1, 0, 0], atol=0.05)
 
 
 WORDS: dict[str, Flaw] = {
@@ -381,8 +379,7 @@ def test_one_frame_or_slice_is_named_behind_the_path(tmp_path: Path) -> None:
     frames = drawn(5, 12, 4, 6)
     (tmp_path / "scans").mkdir()
     (tmp_path / "scans" / "run.dcm").write_bytes(dicom(frames))
-    image = json.loads(column().model_dump_json())
-    columns = [{"name": "who", "role": "patient"}, image, ILL]
+    columns = [{"name": "who", "role": "patient"}, json.loads(column().model_dump_json()), ILL]
     contract = Contract.model_validate_json(json.dumps({"format": {"header": True}, "columns": columns}))
     lines = [f"P{number},run.dcm#{number},{number % 2}" for number in range(1, 13)]
     (tmp_path / "table.csv").write_text("\n".join(["who,scan,ill", *lines]) + "\n")

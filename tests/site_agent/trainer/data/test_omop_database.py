@@ -150,9 +150,7 @@ def test_a_query_to_omop_tables_reads_what_another_program_computes(eunomia: Eun
 @needs_postgres
 def test_a_real_server_gives_the_same_rows(eunomia: Eunomia, postgres: Callable[[str], Path]) -> None:
     """PostgreSQL with the model's own types, over its socket."""
-    url = postgres(_statements(eunomia))
-
-    _assert_as_computed(read_table(url, contract_from(CONTRACT)), eunomia)
+    _assert_as_computed(read_table(postgres(_statements(eunomia)), contract_from(CONTRACT)), eunomia)
 
 
 @pytest.mark.parametrize("version", ["5.3", "5.4", "CSV"])

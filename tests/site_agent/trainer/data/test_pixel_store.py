@@ -67,8 +67,7 @@ def test_blocks_of_any_size_give_the_same_bits(tmp_path: Path, seed: int, monkey
     plan = make_plan(method={"name": "fedavg"}, architecture=NETWORK, outputs=1, schedule=schedule)
     trained = []
     for dataset, scale in found:
-        study = Study(plan, dataset, seeds=Seeds.published(1, "ahus"))
-        trained.append(run_rounds(plan, [study]).tobytes())
+        trained.append(run_rounds(plan, [Study(plan, dataset, seeds=Seeds.published(1, "ahus"))]).tobytes())
         assert dataset.digest == found[0][0].digest
         np.testing.assert_allclose(scale.deviation, found[0][1].deviation, rtol=1e-12)
 

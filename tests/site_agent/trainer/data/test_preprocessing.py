@@ -61,9 +61,7 @@ def test_numbers_are_scaled_as_scikit_learn_does(breast_cancer: tuple[Path, Cont
 def test_every_kind_of_column_is_encoded_as_declared(write: Write, small_contract: Contract) -> None:
     """By hand: z-scores, median and flag, positions with unknown at -1, one-hot with unknown last."""
     table = read_table(write(SMALL_ROWS), small_contract)
-    rows = np.arange(10)
-
-    fitted = fit(small_contract, table, rows)
+    fitted = fit(small_contract, table, np.arange(10))
     encoded = fitted.encode(table)
 
     names = ("age", "chol", "chol is missing", "cp", "smoker=no", "smoker=yes", "smoker=unknown")

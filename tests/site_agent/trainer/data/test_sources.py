@@ -237,8 +237,7 @@ def test_an_unknown_database_or_an_absent_server_is_told_without_its_password(
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
 def test_a_password_may_have_any_character(scheme: str, password: str) -> None:
     """As it is or written %XX, before the last @ of the line."""
-    line = f"{scheme}://reader:{password}@/hospital?host=/run/postgresql\n"
-    url = database._server(line.encode()).url
+    url = database._server(f"{scheme}://reader:{password}@/hospital?host=/run/postgresql\n".encode()).url
     assert (url.username, url.password or "", url.database) == ("reader", unquote(password), "hospital")
     assert url.query["host"] == "/run/postgresql"
 
@@ -357,8 +356,7 @@ def test_ignored_columns_of_a_postgresql_are_not_read(postgres: Callable[[str], 
     ignored = "\n".join(f"  - {{name: odd{place}, role: ignore}}" for place in range(len(odd)))
     form = f'{{kind: sql, query: "SELECT *, {wanted} FROM visits"}}'
     small = SMALL.replace("format: {header: true}", f"format: {form}")
-    found = read_table(url, contract_from(f"{small.rstrip()}\n{ignored}\n"))
-    _assert_same(plain, found)
+    _assert_same(plain, read_table(url, contract_from(f"{small.rstrip()}\n{ignored}\n")))
 
 
 ZONED: Final = """

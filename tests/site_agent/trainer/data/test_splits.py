@@ -26,9 +26,7 @@ def test_each_part_has_its_share_of_every_outcome(small_contract: Contract, seed
     outcomes = np.random.default_rng(seed).permutation((np.arange(200) < 23).astype(np.float64))
     target = np.repeat(outcomes, rows_of_each)
     patients = None if rows_of_each == 1 else tuple(f"p{n}" for n in np.repeat(np.arange(200), rows_of_each))
-    table = replace(_table(small_contract, len(target), patients), target=target)
-
-    parts = split_rows(table, Split(seed=seed))
+    parts = split_rows(replace(_table(small_contract, len(target), patients), target=target), Split(seed=seed))
 
     for rows in (parts.training, parts.validation, parts.test):
         assert abs(target[rows].sum() / rows_of_each - 23 * len(rows) / len(target)) < 2

@@ -58,8 +58,7 @@ def test_a_german_export_is_read(tmp_path: Path) -> None:
     )
     path = tmp_path / "export.csv"
     path.write_bytes("\r\n".join(["Größe;y", *(f"1,{i};{i}" for i in range(10))]).encode("windows-1252"))
-    table = read_table(path, contract)
-    assert table.features["Größe"].tolist() == [float(f"1.{i}") for i in range(10)]
+    assert read_table(path, contract).features["Größe"].tolist() == [float(f"1.{i}") for i in range(10)]
 
 
 @pytest.mark.parametrize(
