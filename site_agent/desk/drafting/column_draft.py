@@ -231,8 +231,7 @@ class ColumnDraft:
         words = {one: re.split(r"\W", text)[0] for one, text in told.items()}
         negative = [code for code, word in words.items() if word in _NO]
         events = [code for code, word in words.items() if word in _YES] or [one for one in words if one not in negative]
-        is_clear = len(words) == 2 and len(events) == 1 and (negative or words[events[0]] != "1")
-        return events[0] if is_clear else None
+        return events[0] if len(words) == 2 and len(events) == 1 and (negative or words[events[0]] != "1") else None
 
     @property
     def is_named_as_identifier(self) -> bool:
@@ -244,8 +243,7 @@ class ColumnDraft:
             return False
         if self.is_numeric:
             return seem_identifiers(self.numbers)
-        numbered = sum(map(bool, map(_NUMBERED.fullmatch, self.texts)))
-        return numbered >= max(_FEWEST_TEXTS, _DIFFERENT * self.filled)
+        return sum(map(bool, map(_NUMBERED.fullmatch, self.texts))) >= max(_FEWEST_TEXTS, _DIFFERENT * self.filled)
 
     def count(self, pattern: re.Pattern[str]) -> int:
         return sum(count for text, count in self.texts.items() if pattern.fullmatch(text))
@@ -511,7 +509,7 @@ def noted_line(column: ColumnDraft, line: Line, note: FileNote | None) -> Line:
         if note.limits is not None:
             keys["range"] = f"[{note.limits[0]:.15g}, {note.limits[1]:.15g}]"
     if column.declared and keys["role"] in ("feature", "group", "follow-up", "target"):
-        keys["missing_markers"] = json.dumps(list(column.declared))
+        keys["missing_markers"] = json.dumps([*json.loads(keys.get("missing_markers", "[]")), *column.declared])
         words.append("missing_markers: what the file calls missing; a reason such as 'not asked' can also be a code")
     if note.label and note.label != column.name:
         keys["note"] = json.dumps(note.label[:_LONGEST_NOTE], ensure_ascii=False)
@@ -519,6 +517,9 @@ def noted_line(column: ColumnDraft, line: Line, note: FileNote | None) -> Line:
 
 
 def _labelled(keys: dict[str, str], labels: Mapping[str, str]) -> dict[str, str]:
+    if keys["role"] == "target":
+        marks = {canonical_code(str(one)) for one in json.loads(keys.get("missing_markers", "[]"))}
+        labels = {code: label for code, label in labels.items() if code not in marks}
     codes = json.dumps(list(labels), ensure_ascii=False)
     told = json.dumps(list(labels.values()), ensure_ascii=False)
     if keys["role"] == "target":

@@ -26,7 +26,7 @@ from site_agent.desk.drafting.column_draft import (
     scalar,
     target_line,
 )
-from site_agent.desk.drafting.format_guess import guess_format, has_header
+from site_agent.desk.drafting.format_guess import guess_format, has_header, may_be_patient
 from site_agent.desk.drafting.redcap_dictionary import dictionary_notes, export_note
 from site_agent.desk.examination.examined_outcome import FOLLOW_UP
 from site_agent.trainer.data.cell_rules import UNPROVED
@@ -208,10 +208,10 @@ def _columns(
                 flaws[place][flaw.words] += 1
             if has_more := len(numbers) > len(taken):
                 break
-    looked_at = [list(row) for row in zip(*(column[:_MOST_LOOKED_AT] for column in cells.values()), strict=True)]
-    if isinstance(form, SqlFormat) and path.suffix.lower() == ".csv" and not _is_named([names, *looked_at]):
-        refuse(["the query's names are like its values; write names above a CSV file's rows, or AS and another name"])
-    drafts = _drafts({names[place]: column for place, column in cells.items()}, form.decimal, notes)
+    cells_of = {names[place]: column for place, column in cells.items()}
+    if isinstance(form, SqlFormat) and path.suffix.lower() == ".csv":
+        _check_result(form.query, {name: column[:_MOST_LOOKED_AT] for name, column in cells_of.items()}, doubts)
+    drafts = _drafts(cells_of, form.decimal, notes)
     for draft, place in zip(drafts, cells, strict=True):
         draft.unread = flaws[place]
     doubts[:] = [
@@ -231,6 +231,16 @@ def _drafts(cells: Mapping[str, list[str]], decimal: str, notes: Mapping[str, Fi
                 column = ["" if cell.strip() == "NA" else cell for cell in cells[draft.name]]
                 drafts[place] = noted_draft(draft.name, decimal, column, notes)
     return drafts
+
+
+def _check_result(query: str, cells: Mapping[str, list[str]], doubts: list[Doubt]) -> None:
+    """Ask about names that are like values below them. Refuse those that can be a patient: the query's own cannot."""
+    if _is_named([[*cells], *map(list, zip(*cells.values(), strict=True))]):
+        return
+    found = {name for name in cells if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", query, re.I)}
+    if found and may_be_patient([(name, list(map(str.strip, cells[name]))) for name in found]):
+        refuse(["the query's names are like its values; write names above a CSV file's rows, or AS and another name"])
+    doubts.append(Doubt("some names of the query's result are like values: are they names, and no patient's?"))
 
 
 def _check_names(names: list[str]) -> None:

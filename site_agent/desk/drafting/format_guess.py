@@ -122,14 +122,29 @@ def has_header(rows: list[list[str]]) -> bool:
         first.pop()
     pairs = [(cell, [row[place].strip() for row in rows[1:] if place < len(row)]) for place, cell in enumerate(first)]
     pairs = pairs[1:] if first and not first[0] else pairs
-    numbers = [int(cell) for cell, below in pairs if cell.isdecimal() and _names_a_column(cell, below)]
+    numbers = [int(cell[:18]) for cell, below in pairs if cell.isdecimal() and _names_a_column(cell, below)]
     is_counted = len(numbers) == len(pairs) > _FEW and numbers == [*range(numbers[0], numbers[0] + len(numbers))]
     others = [pair for pair in pairs if len(rows) <= _FEWEST_ROWS or not _names_a_column(*pair)]
     words = {cell for cell, below in others if not _NUMBER.fullmatch(cell) and _are_numbers(below)}
     is_proved = len(others) == len(pairs) or len(words) >= _FEW or is_counted
-    is_index = len(words) >= _FEW and len(pairs) < len(first) and all(row[0].strip() for row in rows[1:])
-    are_names = ((is_index and cell.isidentifier()) or (cell and not _is_value(cell, below)) for cell, below in others)
+    counted, index = [*map(str, range(len(rows)))], ["".join(row[:1]).strip() for row in rows[1:]]
+    is_index = len(words) >= _FEW and len(pairs) < len(first) and index in (counted[1:], counted[:-1])  # no patient's
+    are_names = (cell and not _is_value(cell, [] if is_index and len(cell) == 1 else below) for cell, below in others)
     return bool(pairs) and is_proved and all(are_names)
+
+
+def may_be_patient(pairs: list[tuple[str, list[str]]]) -> bool:
+    """Return whether names above their columns can be a patient: one is like a value, or none is unlike them all."""
+    others = [pair for pair in pairs if len(pair[1]) < _FEWEST_ROWS or not _names_a_column(*pair)]
+    unsure = [pair for pair in others if not _is_unlike(*pair)]
+    return len(unsure) == len(others) or any(_is_value(*pair) for pair in unsure)
+
+
+def _is_unlike(cell: str, below: list[str]) -> bool:
+    """Return whether a cell is a word unlike all values, which are numbers, or codes that come again: t1 above T1."""
+    is_again = _are_numbers(below) or 2 * len({*below}) <= len(below)
+    is_word = is_again and not (_NUMBER.fullmatch(cell) or _DATE.match(cell))
+    return is_word and re.sub(r"\d+", "9", cell) not in (re.sub(r"\d+", "9", one) for one in below)
 
 
 def _are_numbers(column: list[str]) -> bool:

@@ -71,8 +71,7 @@ class Examination:
 
 def examined(hospital: Hospital) -> Examination:
     """Read the hospital's table, and return all findings. Raise OperatorError if it cannot be read at all."""
-    contract = read_contract(Path(hospital.data.contract))
-    survey = survey_table(Path(hospital.data.table), contract)
+    survey = survey_table(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
     return examine(survey, hospital.data.split, trains=hospital.policy.tier != "statistics")
 
 
@@ -131,7 +130,7 @@ def _reading_findings(survey: Survey) -> Iterator[Finding]:
         level: Level = "warning" if share > _MOST_DROPPED else "note"
         yield Finding(level=level, key="without-outcome", words=words, rows=table.dropped[:KEPT_ROWS], count=count)
     for name, numbers in survey.emptied.items():
-        low, high = np.nanquantile([*table.features[name], 0.0], [0.1, 0.9])
+        low, high = np.nanquantile(np.append(table.features[name], 0.0), [0.1, 0.9]) if numbers else (0, 0)
         if usual := [f"{one:g}" for one in sorted(numbers) if low < one < high]:
             told = "of the contract's missing_markers lies among the usual values, and is read as missing here too"
             words = f"column {name}: {', '.join(usual)} {told}; list it at the columns where it means that"

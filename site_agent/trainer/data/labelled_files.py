@@ -85,6 +85,7 @@ _SINGLE: Final = (
 _UNIT: Final = re.compile(
     rf".*[(\[] *({_PER}|{_SINGLE}) *[)\]] *|(?i:.*[a-z\d][_.]((([mun]?g|[mu]?mol)_d?l)|[mun]g_ml|kg|cm|mmhg|bpm|kg_m2))"
 )
+_IN_LABEL: Final = re.compile(r".*[(\[] *(?=[^)\]]*[^\W\d])([^()\[\]=;:]{1,15}?) *[)\]] *")  # and in no name: cmH2O, s
 # A transport file has records of 80 bytes. Headers in them name the parts; behind the last one the rows follow each
 # other without a mark, and blanks fill the last record (SAS Institute, "The Record Layout of a Data Set in SAS
 # Transport Format"). The library loses special missing values, a second table, a missing end.
@@ -131,15 +132,15 @@ class FileNote:
     @property
     def written_unit(self) -> str:
         """The unit of the format, or in brackets at the end of the label."""
-        return self.unit or unit_in(self.label)
+        found = _IN_LABEL.fullmatch(self.label)
+        return self.unit or unit_in(self.label) or (found[1] if found else "")
 
 
 def unit_in(name: str) -> str:
     """Return the unit in the name or label of a column, or an empty text."""
     found = _UNIT.fullmatch(name)
-    return (
-        "" if found is None else found[1] or found[found.lastindex or 1].lower().replace("_", "/").replace("hg", "Hg")
-    )
+    last = found[found.lastindex or 1].lower() if found else ""
+    return (found[1] if found else "") or last.replace("_", "/").replace("hg", "Hg")
 
 
 def labelled_kind(start: bytes) -> Kind | None:
@@ -402,5 +403,4 @@ def _layout(path: Path) -> tuple[int, int, int, list[tuple[int, slice]]]:
         for place in range(len(parts))
         if parts[place, 1] == 1 and lengths[place] > 1
     ]
-    rows = int(stated) if stated.isdigit() else 0
-    return start, sum(lengths), rows, numbers
+    return start, sum(lengths), int(stated) if stated.isdigit() else 0, numbers

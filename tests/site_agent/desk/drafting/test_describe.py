@@ -22,6 +22,7 @@ from site_agent.desk.examination.examined_columns import unlikely_markers
 from site_agent.hospital import Split
 from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, NumericFeature
 from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.labelled_files import FileNote
 from site_agent.trainer.data.tables import survey_new_rows, survey_table
 from tests.for_each import for_each
 
@@ -47,7 +48,7 @@ def _made(tmp_path: Path, lines: list[str], name: str = "table.csv", encoding: s
 
 def test_a_german_export_is_described_as_it_is_written(tmp_path: Path) -> None:
     """Semicolons, decimal commas, an umlaut of windows-1252, German dates, an identifier, codes and an outcome."""
-    rows = [f"P{i:3};{20 + i % 60},5;0{1 + i % 9}.03.1950;{'mw'[i % 2]};{'ja' if i % 3 else 'nein'}" for i in range(90)]
+    rows = [f"P{i:03};{20 + i % 60},5;1{i % 9}.03.1950;{'mw'[i % 2]};{'ja' if i % 3 else 'nein'}" for i in range(90)]
     path = _made(tmp_path, ["Patient;Größe;geboren;Geschlecht;outcome", *rows], encoding="windows-1252")
     contract, text = _drafted(path)
     form = contract.format
@@ -81,11 +82,8 @@ def test_no_patient_is_in_a_draft(tmp_path: Path) -> None:
         ([0, 0, 0], (0,)),
         ([71, 68, 80, 999, 75, 62], (999,)),
         ([34, -9, 51, 62, 27, 48], (-9,)),
-        ([0, 0.1, 1.2, 2.3, 0.4, 3.1, 0], ()),
-        ([0, 1, 2, 3, 0, 1], ()),
-        ([88, 91, 99, 102, 77, 83], ()),
-        ([-2.5, -1, 0, 1.1, 2.3, 0.4], ()),
-        ([5, 6, 7], ()),
+        *((one, ()) for one in ([0, 0.1, 1.2, 2.3, 0.4, 3.1, 0], [0, 1, 2, 3, 0, 1], [88, 91, 99, 102, 77, 83])),
+        *((one, ()) for one in ([-2.5, -1, 0, 1.1, 2.3, 0.4], [5, 6, 7])),
     ],
 )
 def test_numbers_that_stand_for_not_known_are_pointed_out(values: list[float], markers: tuple[float, ...]) -> None:
@@ -114,8 +112,7 @@ def test_a_drafted_range_holds_every_value_and_ends_at_none(seed: int) -> None:
 def test_every_heart_study_meets_its_own_draft(file: str) -> None:
     """What is drafted is a contract, 63.0 and 63 are the same number in it, and every cell is as it says."""
     contract, text = _drafted(HEART / file)
-    mistakes = survey_table(HEART / file, contract).mistakes
-    assert [mistake.words for mistake in mistakes] == []
+    assert [mistake.words for mistake in survey_table(HEART / file, contract).mistakes] == []
     if file == "cleveland.data":
         assert "name: column_1, role: feature, type: numeric, range: [20, 80]" in text
     if file == "faisalabad.csv":
@@ -192,6 +189,9 @@ def test_a_column_without_a_name_is_never_read(tmp_path: Path, place: str) -> No
     assert [one.level for one in notes] == ["note"] * len(numbers)
     assert survey_new_rows(path, contract).mistakes == ()
     assert has_header([["", "dose", "height", "y"], *([f"{row}", "1", "2", "yn"[row % 2]] for row in range(9))])
+    patients = [["", "Smith", "clotted", "refused", "yes"], *([f"{row}", "Smith", "5", "6", "yes"] for row in range(9))]
+    assert not has_header(patients)
+    assert has_header([["9" * 5000, "dose", "height"], *([["1", "2", "3"]] * 20)])
 
 
 @pytest.mark.parametrize(
@@ -214,8 +214,26 @@ def test_numbers_are_names_only_where_no_patient_has_them(tmp_path: Path, first:
         draft = describe(tmp_path / "table.xlsx")
         assert ("in row 2, and" if is_named else "header: false") in draft.text
         assert draft.rows == 61 - is_named
-    with nullcontext() if is_named else pytest.raises(DataError, match="row of names"):
+    with nullcontext() if is_named else pytest.raises(DataError, match="names above"):
         describe(tmp_path / "table.csv", query='SELECT * FROM "table"')
+
+
+@pytest.mark.parametrize(
+    ("first", "below", "query"),
+    [
+        ("t1,age,died", "T{0},{1},{2}", "*"),
+        ("q1,age,died", "a{0},{1},{2}", "*"),
+        ("sex,2019,2020", "m{2}f,{1},{1}.5", "*"),
+        ("age,died", "{1},{2}", "age, died, 1"),
+        ("P0000,Kowalski0,1952-07-15,35", "P{3},Kowalski{0},19{1}-07-15,{1}", "*"),
+        ("P0000,Kowalski,refused,35", "P{3},Kowalski{3},{0}.5,{1}", "*"),
+    ],
+)
+def test_names_of_a_query_that_can_be_a_patient_are_refused(tmp_path: Path, first: str, below: str, query: str) -> None:
+    """Names like values are asked about where words beside them, or the query, prove names."""
+    path = _made(tmp_path, [first, *(below.format(i % 4, 30 + i % 40, i % 2, f"{i + 1:04}") for i in range(60))])
+    with pytest.raises(DataError, match="names above") if first[0] == "P" else nullcontext():
+        assert "are they names" in describe(path, query=f'SELECT {query} FROM "table"').text
 
 
 def test_a_mark_of_the_outcome_empties_no_other_column(tmp_path: Path) -> None:
@@ -232,6 +250,14 @@ def test_a_mark_of_the_outcome_empties_no_other_column(tmp_path: Path) -> None:
         assert (survey.mistakes, [one.key for one in found if one.key.startswith("emptied")]) == ((), told)
     with pytest.raises(ConfigurationError, match="missing markers"):
         _parsed(text.replace("missing_markers: [9]", "missing_markers: [1]"))
+    fields = ["id,f,text,Id,", 'died,f,radio,Died,"0, no | 1, yes | 2, late | 9, ?"']
+    head = "field_name,form_name,field_type,field_label,select_choices_or_calculations"
+    dictionary = _made(tmp_path, [head, *fields], "dictionary.csv")
+    for codes in ("01", "012"):  # nor is it lost beside what the file calls missing, or one of the labelled codes
+        rows = [f"{row},{row % 37},{[*codes, '9', 'NI'][row % (len(codes) + 2)]}" for row in range(300)]
+        path = _made(tmp_path, ["id,age,died", *rows])
+        target = (contract := _parsed(describe(path, dictionary=dictionary).text)).target
+        assert (set(target.missing_markers), survey_table(path, contract).mistakes) == ({"9", "NI"}, ())
 
 
 def test_a_unit_in_a_name_is_drafted_if_it_is_hardly_anything_else() -> None:
@@ -241,6 +267,8 @@ def test_a_unit_in_a_name_is_drafted_if_it_is_hardly_anything_else() -> None:
     for name, unit in {**units, **dict.fromkeys(others)}.items():
         line = feature_line(ColumnDraft(name, ".", [f"{one}.5" for one in range(40)]))
         assert (dict(line.keys).get("unit"), "unit: add" in str(line.words)) == (unit and f'"{unit}"', unit is None)
+    labels = {one: FileNote(label=f"Level [{one}]").written_unit for one in ("cmH2O", "s", "L", "mOsm/kg", "0-10")}
+    assert labels == {one: one for one in labels} | {"0-10": ""}
 
 
 def test_a_time_of_admission_is_known_before_the_outcome() -> None:
