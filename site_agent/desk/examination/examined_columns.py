@@ -42,11 +42,11 @@ _FAR_SIGNED: Final = 40.0
 _WIDEST_GAP: Final = 2.5
 _SMALLEST_GROUP: Final = 0.02
 _FEWEST_IDENTIFIERS: Final = 20
-DAYS: Final = "its numbers are like days that a spreadsheet counts; if so, export dates as 2020-01-31"
+DAYS: Final = "days that a spreadsheet counts, seconds since 1970, or an identifier? Export dates as 2020-01-31"
 UNITS: Final = "its codes are units, so numbers of another column seem to have several; export them in one unit"
 _SHORT: Final = {"yes": "y", "ja": "j", "oui": "o", "no": "n", "nein": "n", "non": "n"}
 _DATED: Final = re.compile(r"date|datum|born|birth|geb|dob|day", re.I)
-_DAY_1910, _DAY_2000, _DAY_2031 = 3654, 36526, 47849
+_DAY_1910, _DAY_2000, _DAY_2031, _SECOND_2000, _SECOND_2036 = 3654, 36526, 47849, 946_684_800, 2_082_758_400
 _DIFFERENT: Final = 0.7  # patients come again
 _SMALLEST_IDENTIFIER: Final = 10_000
 
@@ -116,10 +116,7 @@ def _suspicious(table: Table, name: str, values: Numbers, *, is_number: bool) ->
     if is_number and seem_days(name, values):
         yield Finding(level="warning", key=f"days:{name}", words=f"column {name}: {DAYS}")
     elif is_number and seem_identifiers(values):
-        words = (
-            f"column {name}: nearly all rows have a different whole number; is it an identifier of patients?; if so, "
-            "give it the role patient or ignore"
-        )
+        words = f"column {name}: most rows have a different whole number; if it is a patient's, role patient or ignore"
         yield Finding(level="warning", key=f"identifier:{name}", words=words)
     words = f"column {name}: values are too far from the others; is a decimal point missing, or is the unit wrong?"
     yield from row_warning(table, f"far:{name}", words, far_values(np.where(np.isin(values, markers), np.nan, values)))
@@ -199,10 +196,12 @@ def _apart(logs: Numbers, is_there: npt.NDArray[np.bool_]) -> npt.NDArray[np.boo
 
 
 def seem_days(name: str, values: Numbers) -> bool:
-    """Return whether numbers, float64 (rows,), are like days that a spreadsheet counts: in this century, or by name."""
+    """Return whether numbers, float64 (rows,), are like days of a spreadsheet, or (milli)seconds since 1970."""
     there = values[~np.isnan(values) & ~np.isin(values, MARKERS)]
     first = _DAY_1910 if _DATED.search(name) else _DAY_2000
-    return len(there) >= _FEWEST_IDENTIFIERS and bool(((there >= first) & (there < _DAY_2031)).all())
+    spans = ((first, _DAY_2031), *((_SECOND_2000 * one, _SECOND_2036 * one) for one in (1, 1000)))
+    is_in = any(bool(((there >= low) & (there < high)).all()) for low, high in spans)
+    return len(there) >= _FEWEST_IDENTIFIERS and is_in
 
 
 def seem_units(codes: Sequence[str]) -> bool:

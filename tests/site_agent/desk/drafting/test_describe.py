@@ -278,6 +278,16 @@ def test_a_time_of_admission_is_known_before_the_outcome() -> None:
     assert ["only after" in one for one in told] == [False] * 3 + [True] * 3
 
 
+@for_each("number", (1_700_000_000, 1_700_000_000_000, 45_000))
+def test_moments_as_numbers_are_asked_about(number: int) -> None:
+    """Seconds and milliseconds since 1970, and days; but no number between, and no amount of this size."""
+    told = [
+        str(feature_line(ColumnDraft("x", ".", [f"{start + 86_400 // 5000 * one}" for one in range(40)])).words)
+        for start in (number, number * 100, 0)
+    ]
+    assert ["since 1970" in one for one in told] == [True, False, False]
+
+
 def test_numbers_of_which_some_are_text_are_no_codes(tmp_path: Path) -> None:
     """As if every seventh has a decimal comma, or a dash; and numbers with units, and dates with names of months."""
     mark = {i: "," if i % 7 == 0 else "." for i in range(210)}
