@@ -29,6 +29,7 @@ from site_agent.desk.drafting.column_draft import (
 from site_agent.desk.drafting.format_guess import guess_format, has_header, may_be_patient
 from site_agent.desk.drafting.redcap_dictionary import dictionary_notes, export_note
 from site_agent.desk.examination.examined_outcome import FOLLOW_UP
+from site_agent.desk.examination.examined_rows import SUMMARY
 from site_agent.trainer.data.cell_rules import UNPROVED
 from site_agent.trainer.data.cells import decimal_marks, thousands
 from site_agent.trainer.data.columns import written_name
@@ -186,8 +187,7 @@ def _columns(
 ) -> tuple[list[ColumnDraft], list[int], int, bool]:
     """Return the named columns, the numbers of those without a name, the rows read, and whether there are more."""
     with open_rows(path, form, doubts, Wanted(start)) as rest:
-        first = first_row(rest)
-        width = len(first[1])
+        width = len((first := first_row(rest))[1])
         numbered = [f"column_{place}" for place in range(1, width + 1)]
         names = list(map(written_name, first[1])) if form.header else numbered
         cells: dict[int, list[str]] = {place: [] for place, name in enumerate(names) if name}
@@ -218,9 +218,18 @@ def _columns(
         replace(one, words=f"column {names[one.place]}: {one.words}") if one.place in cells else one for one in doubts
     ]
     marks = {one.name: decimal_marks(arrow.array(one.texts.elements(), arrow.string())) for one in drafts}
+    doubts += [] if has_more else _summaries(list(cells.values()), last)
     for name in thousands(marks) if isinstance(form, TableFormat) else ():
         doubts.append(Doubt(UNPROVED if name is None else f"column {name}: {UNPROVED}"))
     return drafts, nameless, rows, has_more
+
+
+def _summaries(columns: list[list[str]], last: int) -> list[Doubt]:
+    ends = [column for column in columns if column and column[-1].strip()]
+    begin, *others = [column[-1].strip() for column in ends] or [""]
+    is_once = bool(SUMMARY.fullmatch(begin)) and ends[0].count(ends[0][-1]) == 1
+    told = Doubt(f"row {last} begins with a word for a summary; is it a patient?")
+    return [told] if is_once and all(map(_NUMBER.fullmatch, others)) else []
 
 
 def _drafts(cells: Mapping[str, list[str]], decimal: str, notes: Mapping[str, FileNote]) -> list[ColumnDraft]:

@@ -123,10 +123,8 @@ def _reading_findings(survey: Survey) -> Iterator[Finding]:
     table, count = survey.table, len(survey.table.dropped)
     if count:
         share = count / (count + table.rows)
-        words = (
-            f"{count} of {count + table.rows} rows ({share:.1%}) have no outcome and are not used, as the contract "
-            "declares; do these patients differ from the others?"
-        )
+        words = f"{count} of {count + table.rows} rows ({share:.1%}) have no outcome and are not used, as the contract"
+        words += " declares; do these patients differ from the others?"
         level: Level = "warning" if share > _MOST_DROPPED else "note"
         yield Finding(level=level, key="without-outcome", words=words, rows=table.dropped[:KEPT_ROWS], count=count)
     for name, numbers in survey.emptied.items():

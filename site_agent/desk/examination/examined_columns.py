@@ -75,10 +75,8 @@ def column_findings(table: Table, unread: Container[str | None]) -> Iterator[Fin
             yield from row_warning(table, f"apart:{name}", words, np.abs(values) > far)
     coded = (one for one in table.contract.features if isinstance(one, CategoricalFeature))
     if named := [one.name for one in coded if one.concept is not None and one.concept_codes is None]:
-        words = (
-            f"column {', '.join(named)}: codes that the plan lacks, or has by other names, need concept_codes, such as"
-        )
-        words += " [female, male, null], in the order of codes"
+        words = f"column {', '.join(named)}: codes that the plan lacks, or has by other names, need concept_codes, such"
+        words += " as [female, male, null], in the order of codes"
         yield Finding(level="note", key="concept-codes", words=words)
     target = table.contract.target
     if isinstance(target, MultiClassTarget) and table.target is not None:

@@ -74,11 +74,8 @@ def part_findings(parts: tuple[Part, ...]) -> Iterator[Finding]:
     """Yield a finding for each class that is rare in the test rows."""
     for name, count in parts[-1].by_class.items():
         if count < FEWEST_OF_CLASS:
-            words = (
-                f"only {counted(count, 'test row')} with the outcome {name}; the metrics of this outcome will be "
-                "imprecise"
-            )
-            yield Finding(level="warning", key=f"few-of-class:{name}", words=words)
+            words = f"only {counted(count, 'test row')} with the outcome {name}; the metrics of this outcome"
+            yield Finding(level="warning", key=f"few-of-class:{name}", words=f"{words} will be imprecise")
 
 
 def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
@@ -154,9 +151,9 @@ def alone_findings(table: Table, measured: Mapping[str, float]) -> Iterator[Find
     for name, value in sorted(measured.items(), key=lambda pair: -pair[1]):
         if value >= limit:
             words = (
-                f"column {name}: this column alone predicts the outcome with {what} of {value:.2f} (limit {limit:g}); "
-                "is its value known before the outcome?"
+                f"column {name}: this column alone predicts the outcome with {what} of {value:.2f} (limit {limit:g})"
             )
+            words += "; is its value known before the outcome?"
             yield Finding(level="warning", key=f"predicts-alone:{name}", words=words)
 
 
@@ -168,18 +165,16 @@ def follow_up_findings(table: Table) -> Iterator[Finding]:
     if contract.follow_up is None or table.follow_up is None:
         for feature in contract.features:
             if FOLLOW_UP.fullmatch(feature.name):
-                words = (
-                    f"column {feature.name}: its name is that of a time of follow-up to {target.name}, which is known "
-                    "only afterwards; if so, give it role: follow-up"
-                )
+                words = f"column {feature.name}: its name is that of a time of follow-up to {target.name}, which is"
+                words += " known only afterwards; if so, give it role: follow-up"
                 yield Finding(level="warning", key=f"follow-up:{feature.name}", words=words)
         return
     name, competing = contract.follow_up.name, contract.follow_up.competing
     for feature in contract.features:
         if _ENTRY.fullmatch(feature.name) and not (table.features[feature.name] > table.follow_up).any():
-            words = (
-                f"column {feature.name}: its name is that of a time of entry, and no value is above {name}; delayed "
-                "entry is not offered: Cox models and curves count each patient from time 0, before they were observed"
+            words = f"column {feature.name}: its name is that of a time of entry, and no value is above {name}; delayed"
+            words += (
+                " entry is not offered: Cox models and curves count each patient from time 0, before they were observed"
             )
             yield Finding(level="warning", key=f"entry:{feature.name}", words=words)
     if table.patients is not None and (more := table.rows - len(set(table.patients))):
@@ -187,14 +182,10 @@ def follow_up_findings(table: Table) -> Iterator[Finding]:
         yield Finding(level="warning", key=f"rows:{name}", words=f"{words}; make one row for each patient")
     censored = [code for code in target.negative or () if code not in competing]
     if len(censored) > 1:
-        words = (
-            f"column {target.name}: {', '.join(censored)} all count as censored; is one of them another event, such as "
-            f"death from another cause? If so, list it under competing of {name}"
-        )
+        words = f"column {target.name}: {', '.join(censored)} all count as censored; is one of them another event, such"
+        words += f" as death from another cause? If so, list it under competing of {name}"
         yield Finding(level="warning", key=f"competing:{target.name}", words=words)
     if competing:
-        words = (
-            f"column {target.name}: {', '.join(competing)} count as censored, although another event ended follow-up; "
-            "hazard ratios are for this event alone, and a survival curve shows it as if the other could not happen"
-        )
-        yield Finding(level="note", key=f"competing:{target.name}", words=words)
+        words = f"column {target.name}: {', '.join(competing)} count as censored, although another event ended"
+        words += " follow-up; hazard ratios are for this event alone, and a survival curve shows it as if the other"
+        yield Finding(level="note", key=f"competing:{target.name}", words=f"{words} could not happen")

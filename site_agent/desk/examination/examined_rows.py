@@ -22,6 +22,12 @@ from site_agent.trainer.data.tables import Table
 
 _POWER: Final = re.compile(r"\d([.,]\d+)?[eE]\+?\d+", re.ASCII)
 _LONGER: Final = re.compile(r"\d{15,}(\d)(\.0)?", re.ASCII)  # than the 15 digits of a spreadsheet
+# Words that begin a row below the table.
+SUMMARY: Final = re.compile(
+    r"((grand |sub)?totals?|sum|mean|average|n|summe|(ins)?gesamt|mittelwert|durchschnitt|moyenne|somme|totale|media"
+    r"|promedio|suma|totaal|gemiddelde)( *[:=(±].*)?",
+    re.I,
+)
 _FEWEST_ROUNDED: Final = 3
 _LONG: Final = re.compile(r"\d{8,15}(\.0)?", re.ASCII)
 _FLOAT_WHOLE: Final = 1 << 24  # above it, a float of 32 bits does not hold every whole number
@@ -116,6 +122,10 @@ def identifier_findings(table: Table) -> Iterator[Finding]:
         found["nobody"] = f"{told}; does it mean 'not known'?"
     for kind, words in found.items():
         yield Finding(level="warning", key=f"identifiers-{kind}", words=f"column {column.name}: {words}")
+    if summaries := {who for who in counts if SUMMARY.fullmatch(who)}:
+        is_one = np.array([who in summaries for who in table.patients or ()])
+        words = f"column {column.name}: a word for a summary; is it a patient?"
+        yield from row_warning(table, "identifiers-summary", words, is_one)
 
 
 def _twins(table: Table, compared: pd.DataFrame, equal: _Numbers, patients: _Numbers) -> Iterator[Finding]:
@@ -146,11 +156,8 @@ def _kinds(table: Table, patients: _Numbers | None, *, is_read: bool) -> Iterato
     kinds = patterns[counts > _RARE_KIND * len(there)]
     is_apart = len(kinds) > 1 and (kinds.sum(axis=0) <= 1).all() and (kinds.any(axis=1)).sum() > 1
     if is_apart and counts[counts > _RARE_KIND * len(there)].sum() > _MOST_ROWS * len(there):
-        words = (
-            "a patient has rows of several kinds, whose values are in different columns; make one row of them, or "
-            "export one instrument or event"
-        )
-        yield Finding(level="warning", key="kinds-of-rows", words=words)
+        words = "a patient has rows of several kinds, whose values are in different columns; make one row of them"
+        yield Finding(level="warning", key="kinds-of-rows", words=f"{words}, or export one instrument or event")
 
 
 def image_findings(table: Table) -> Iterator[Finding]:

@@ -58,6 +58,14 @@ def test_one_patient_under_two_spellings_is_asked_about(tmp_path: Path, other: s
     assert ("identifiers-alike" in keys) == (other.strip() not in ("A-1", "1E999"))
 
 
+@pytest.mark.parametrize(("word", "is_asked"), [("Mean", 1), ("N = 20", 1), ("Gesamt:", 1), ("N-20", 0), ("Summer", 0)])
+def test_a_summary_below_the_table_is_asked_about(tmp_path: Path, word: str, is_asked: bool) -> None:
+    """Its row would be a patient, and its mean of the outcome would make a number of the codes 0 and 1."""
+    path = _file(tmp_path / "table.csv", [*_lines(), [word, "", "", "0"]])
+    keys = {one.key for one in examine(survey_table(path, contract_from(_contract())), Split(seed=0)).findings}
+    assert ("identifiers-summary" in keys) == (f"row {ROWS + 2} begins" in describe(path).text) == is_asked
+
+
 def test_no_patient_becomes_the_names_of_a_draft(tmp_path: Path) -> None:
     """Without a header the first row has values like those below it: numbers, dates, numbered texts, words."""
     rows = _lines()
