@@ -131,16 +131,16 @@ def _rows_of(
         doubts.append(Doubt(f"{count} cells {_SHOWN[sign]}", column - 1, largest=2.0 if sign == "%" else None))
     sheet.reset_dimensions()
     rows = _rows(sheet.iter_rows(values_only=True), known, doubts, start, form.decimal)
-    header = next(rows, None)
-    if header is None:
+    if (header := next(rows, None)) is None:
         return
     yield header
-    for other in visible if form.sheet is None and form.header else ():
+    last = yield from rows
+    for other in visible[1:] if form.sheet is None else ():
         other.reset_dimensions()
-        first = _next(other.iter_rows(values_only=True, max_row=1)) if other is not sheet else None
-        if first is not None and {str(cell) for cell in first if cell} >= {cell for cell in header[1] if cell}:
-            doubts.append(Doubt("another visible sheet of the workbook has the same header, and it is not read"))
-    yield from rows
+        more = _rows(other.iter_rows(values_only=True), _Sheet(), [], 1, form.decimal)
+        is_same = form.header and {*next(more, (0, ()))[1]} >= {cell for cell in header[1] if cell}
+        if is_same or sum(1 for _ in itertools.islice(more, 2 * last + 9)) > 2 * last + 8:
+            doubts.append(Doubt("another visible sheet has this header, or more rows: is it the table (--sheet NAME)?"))
 
 
 def _signs(workbook: Any) -> dict[str, str]:
@@ -213,13 +213,13 @@ def _merge(place: tuple[int | None, ...], found: _Sheet) -> None:
 
 def _rows(
     rows: Iterator[tuple[object, ...]], known: _Sheet, doubts: list[Doubt], start: int, mark: str
-) -> Generator[Row, None, None]:
+) -> Generator[Row, None, Any]:
     width, dates = known.width, _Dates()
     for row in itertools.count(1):
         values = _next(rows)
         if values is None:
             doubts += dates.doubts
-            return
+            return row
         if row < start:
             continue
         # A number is written like the numbers that were typed as text beside it.
