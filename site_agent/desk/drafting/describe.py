@@ -195,7 +195,7 @@ def _columns(
         nameless = [place for place, name in enumerate(names, start=1) if not name]
         _check_names(names)
         rest = rest if form.header else itertools.chain([first], rest)
-        most, rows, has_more = min(MOST_ROWS, max(100, _MOST_CELLS // width)), 0, False
+        most, rows, last, has_more = min(MOST_ROWS, max(100, _MOST_CELLS // width)), 0, 0, False
         for block in blocks_of(rest, width, list(cells)):
             numbers = sorted([*block.rows.tolist(), *block.ragged])
             taken = numbers[: most - rows]
