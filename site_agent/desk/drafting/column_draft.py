@@ -301,12 +301,8 @@ def _of_many_texts(column: ColumnDraft, words: list[str]) -> Line:
         told = "numbers with units, thousands, words or marks, two numbers such as 120/80, times, months"
         asked = "export plain numbers, each in a column of its own, and dates as 2020-01-31"
         words.insert(0, f"suspicious: most cells begin with a digit; {told} are not read: {asked}")
-    return _ignored(
-        column,
-        "text with many different values, such as names, notes, lists of codes, or dates in several ways. With `role: "
-        "ignore` it is never read",
-        *words,
-    )
+    many = "text with many different values, such as names, notes, lists of codes, or dates in several ways"
+    return _ignored(column, f"{many}. With `role: ignore` it is never read", *words)
 
 
 def identifier_line(column: ColumnDraft) -> Line:
@@ -332,9 +328,7 @@ def target_line(column: ColumnDraft, *, is_timed: bool) -> Line:
     codes, unlikely = column.likely_codes, column.unlikely_codes
     dropped = [] if column.is_complete and not unlikely else [("missing", "drop")]
     if unlikely:
-        words.append(
-            f"suspicious: {' and '.join(unlikely)} is like a marker for not known. If it is a code, list it as one"
-        )
+        words.append(f"suspicious: {' and '.join(unlikely)} is like a marker for not known. If it is a code, list it")
         dropped.append(("missing_markers", _list(unlikely)))
     if column.patterns:
         words.append("suspicious: these are days; if an empty cell means that nothing happened, make it yes and no")
@@ -348,17 +342,12 @@ def target_line(column: ColumnDraft, *, is_timed: bool) -> Line:
     event = column.event
     if event is None:
         shown = [f"{one} ({column.labels[one]})" if one in column.labels else one for one in codes]
-        words.append(
-            f"which of the codes {', '.join(shown)} is the event? Move it to positive: some programs write 1 for yes "
-            "and 2 for no, others 1 for censored and 2 for the event"
-        )
+        words.append(f"which of the codes {', '.join(shown)} is the event? Move it to positive")
+        words.append("some programs write 1 for yes and 2 for no, others 1 for censored and 2 for the event")
     if len(codes) > 2:
-        words.append(
-            "a code of another event, such as another death, stays in negative; add it to competing of the time"
-        )
+        words.append("a code of another event, such as another death, stays in negative, and in the time's competing")
     keys = [("task", "binary"), ("positive", _list([event] if event else []))]
-    keys.append(("negative", _list([code for code in codes if code != event])))
-    return _line(column, "target", [*keys, *dropped], words)
+    return _line(column, "target", [*keys, ("negative", _list([x for x in codes if x != event])), *dropped], words)
 
 
 def scalar(text: str) -> str:
@@ -382,10 +371,8 @@ def _date(column: ColumnDraft, words: list[str]) -> Line:
     pattern, *others = column.patterns
     keys = [("type", "date"), ("pattern", scalar(pattern)), ("since", '"2000-01-01"'), ("unit", "days")]
     keys += [("missing_markers", _list(column.own_markers))] if column.own_markers else []
-    words.append(
-        "a date is read as the time since another day: name the day or the date column that makes sense. If follow-up "
-        "ends on this date, set `role: follow-up` and remove `type`"
-    )
+    words.append("a date is read as the time since another day: name the day or the date column that makes sense")
+    words.append("if follow-up ends on this date, set `role: follow-up` and remove `type`")
     if any(day.year < 1905 for text in column.texts if (day := written_day(text, pattern))):
         words.append("suspicious: some years are before 1905: another calendar, or numbers that are shown as dates?")
     if others:

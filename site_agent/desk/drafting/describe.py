@@ -8,6 +8,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -267,11 +268,12 @@ def _check_names(names: list[str]) -> None:
 def _lines(columns: list[ColumnDraft]) -> list[Line]:
     outcome = _outcome(columns)
     identifier = next((column for column in columns if column.is_named_as_identifier and column is not outcome), None)
-    follow_up = _follow_up(columns, outcome)
+    follow_up, asked = _follow_up(columns, outcome)
     lines = []
     for column in columns:
         if column is outcome:
-            lines.append(target_line(column, is_timed=follow_up is not None))
+            line = target_line(column, is_timed=follow_up is not None)
+            lines.append(replace(line, words=(*line.words, *asked)))
         elif column is follow_up:
             lines.append(follow_up_line(column, outcome))
         elif column is identifier:
@@ -281,11 +283,22 @@ def _lines(columns: list[ColumnDraft]) -> list[Line]:
     return lines
 
 
-def _follow_up(columns: list[ColumnDraft], outcome: ColumnDraft) -> ColumnDraft | None:
-    if not outcome.is_coded:
-        return None
-    named = (one for one in columns if one is not outcome and FOLLOW_UP.fullmatch(one.name))
-    return next((one for one in named if one.is_numeric and not one.is_coded and one.numbers.min() < _YEARS), None)
+def _follow_up(columns: list[ColumnDraft], outcome: ColumnDraft) -> tuple[ColumnDraft | None, list[str]]:
+    """Return the time of an outcome, by the names' common part, and a question if there are several such pairs."""
+    named = (one for one in columns if FOLLOW_UP.fullmatch(one.name) and one.is_numeric and not one.is_coded)
+    times = [one for one in named if one.numbers.min() < _YEARS]
+    if not outcome.is_coded or not times:
+        return None, []
+    ends = [one for one in columns if one is outcome or (one.is_coded and _OUTCOME.fullmatch(one.name))]
+    pairs = {end.name: max(times, key=partial(_in_common, end)) for end in ends}
+    told = " or ".join(f"{name} with {time.name}" for name, time in pairs.items())
+    asked = [f"suspicious: which outcome is it: {told}? Set `role: ignore` for the columns of the others"]
+    return pairs[outcome.name], asked * (len({time.name for time in pairs.values()}) > 1)
+
+
+def _in_common(one: ColumnDraft, other: ColumnDraft) -> int:
+    a, b = one.name.lower(), other.name.lower()
+    return max(n for n in range(len(b) + 1) if n != 1 and (a.startswith(b[:n]) or a.endswith(b[len(b) - n :])))
 
 
 def _outcome(columns: list[ColumnDraft]) -> ColumnDraft:

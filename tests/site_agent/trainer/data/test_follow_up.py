@@ -226,9 +226,7 @@ def test_a_draft_asks_which_code_is_the_event(tmp_path: Path, header: str, codes
     """A time beside a status is no feature. Codes 1 and 2, or three codes, are asked and not guessed."""
     rows = [f"{40 + row % 37},{5 + 3 * row},{codes[row % len(codes)]}" for row in range(80)]
     (tmp_path / "table.csv").write_text("\n".join([header, *rows]))
-
     text = describe(tmp_path / "table.csv").text
-
     time = header.split(",")[1]
     assert f"{{name: {time}, role: follow-up, unit: {'months' if 'mo' in time else 'days'}}}" in text
     assert text.count("role: follow-up") == 1
@@ -238,6 +236,15 @@ def test_a_draft_asks_which_code_is_the_event(tmp_path: Path, header: str, codes
             contract_from(text)
     else:
         assert contract_from(text).follow_up is not None
+
+
+@pytest.mark.parametrize("header", ["OS_STATUS,OS_MONTHS,DFS_STATUS,DFS_MONTHS", "os_time,os_event,pfs_event,pfs_time"])
+def test_the_time_of_an_outcome_has_its_name(tmp_path: Path, header: str) -> None:
+    """Two outcomes, each with its time, are asked about."""
+    rows = [",".join(str(row % (99 if "M" in one.upper() else 2)) for one in header.split(",")) for row in range(80)]
+    (tmp_path / "table.csv").write_text("\n".join([header, *rows]))
+    text = describe(tmp_path / "table.csv").text
+    assert (f"name: {header.split(',')[3]}, role: follow-up" in text, "which outcome" in text) == (True, True)
 
 
 def test_a_column_of_one_number_is_not_drafted_as_a_feature(tmp_path: Path) -> None:
