@@ -78,5 +78,4 @@ def test_a_decoder_that_hangs_or_hoards_is_found(decode: object, monkeypatch: py
 def test_malformed_calls_do_not_disturb_a_run(tmp_path: Path) -> None:
     """In a site's own name, with its certificate and without: the coordinator ends each call and goes on."""
     told = besiege(tmp_path, 150, 0)
-
     assert told.is_borne, told
