@@ -111,7 +111,7 @@ def _concepts(plan: Plan, contract: Contract | None) -> Section:
             heading,
             ("Your user account cannot read the contract, so this page does not show the columns of the concepts.",),
         )
-    own = recorded_concepts(contract)
+    own = recorded_concepts((*contract.features, *contract.columns))
     count = sum(one.name in own for one in plan.concepts)
     sentences = [f"This site records {count} of the {len(plan.concepts)} concepts of the plan."]
     if unused := sorted(set(own) - {one.name for one in plan.concepts}):

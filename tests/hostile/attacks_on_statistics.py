@@ -66,7 +66,7 @@ def without_a_check_of_recorders() -> AbstractContextManager[None]:
     mapped = concept_frame.mapped_concepts
 
     def lenient(concepts: Any, contract: Any, name: str) -> Any:
-        there = concept_frame.recorded_concepts(contract)
+        there = concept_frame.recorded_concepts(contract.columns)
         return mapped([concept for concept in concepts if concept.name in there], contract, name)
 
     return patched(concept_frame, mapped_concepts=lenient)

@@ -103,7 +103,7 @@ class House:
     def kinds(self, plan: Plan) -> list[Kind]:
         """Return the rows as a plan's sums treat them."""
         concepts, found = {one.name: one for one in getattr(plan, "concepts", ())}, []
-        recorded = recorded_concepts(self.contract)
+        recorded = recorded_concepts(self.contract.columns)
         for values, patient in zip(self.rows.values(), self.patients, strict=True):
             inside = []
             for name, value in zip(NUMBERS, values, strict=False):

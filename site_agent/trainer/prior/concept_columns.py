@@ -114,36 +114,35 @@ def mapped_columns(concepts: Sequence[Concept], contract: Contract, site: str | 
 
     `site` is None for a site that only receives, which may lack any concept. Raises as `recording_columns`.
     """
-    recorded = recorded_concepts(contract, features_only=True)
-    return tuple(one for pair in recording_columns(concepts, recorded, site) for one in _mapped(*pair))
+    return tuple(one for pair in recording_columns(concepts, contract.features, site) for one in _mapped(*pair))
 
 
-def recorded_concepts(contract: Contract, *, features_only: bool = False) -> dict[str, Recorded]:
-    """Return the columns that record a concept, by the concept's name. Raises ConfigurationError if two record one."""
+def recorded_concepts(columns: Iterable[object]) -> dict[str, Recorded]:
+    """Return the columns that record a concept, by its name: the first of two, which `recording_columns` refuses."""
     found: dict[str, Recorded] = {}
-    for one in _columns(contract.features if features_only else contract.columns):
-        if one.concept in found:
-            raise wrong_mapping(f"The contract maps {found[one.concept].name} and {one.name} to {one.concept}.")
-        found[one.concept] = one
+    for one in _columns(columns):
+        found.setdefault(one.concept, one)
     return found
 
 
 def recording_columns(
-    concepts: Sequence[Concept], recorded: Mapping[str, Recorded], site: str | None
+    concepts: Sequence[Concept], columns: Sequence[object], site: str | None
 ) -> list[tuple[Concept, Recorded | None]]:
     """Return each concept with the column that records it, or None. `site` is as in mapped_columns.
 
     Raises:
-        ConfigurationError: concepts that this site records are not mapped, have a unit without a conversion, or a
-            column of another kind. It names all of them.
+        ConfigurationError: concepts that this site records are not mapped, have a unit without a conversion, or two
+            columns or one of another kind. It names all of them.
     """
-    found, wrong = list[tuple[Concept, Recorded | None]](), list[str]()
+    recorded, found, wrong = recorded_concepts(columns), list[tuple[Concept, Recorded | None]](), list[str]()
     for concept in concepts:
         try:
             found.append((concept, one := _recording_column(concept, recorded, site)))
             _mapped(concept, one)
         except ConfigurationError as error:
             wrong.append(error.what)
+    pairs = ((recorded[one.concept].name, one) for one in _columns(columns))
+    wrong += [f"The contract maps {name} and {one.name} to {one.concept}." for name, one in pairs if name != one.name]
     if wrong:
         raise wrong_mapping(" ".join(wrong))
     return found

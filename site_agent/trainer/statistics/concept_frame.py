@@ -77,7 +77,7 @@ def outcomes_of(plan: StatisticsPlan) -> set[str]:
 
 def mapped_concepts(concepts: Sequence[Concept], contract: Contract, site: str) -> list[tuple[Concept, Recorded]]:
     """Return each concept that this site records, with its column. Raises as `recording_columns`."""
-    pairs = recording_columns(concepts, recorded_concepts(contract), site)
+    pairs = recording_columns(concepts, contract.columns, site)
     return [(concept, one) for concept, one in pairs if one is not None]
 
 
@@ -87,7 +87,7 @@ def used_values(plan: StatisticsPlan, table: Table, frame: Frame) -> dict[str, V
     `frame` has all rows of the table. Those that take no part have no value, but one under `row`, also those that the
     contract leaves out, which come last.
     """
-    recorded, found = recorded_concepts(table.contract), dict[str, Values]()
+    recorded, found = recorded_concepts(table.contract.columns), dict[str, Values]()
     named = {name for analysis in plan.analyses for used in concepts_used(analysis) for name in used}
     for concept in plan.concepts:
         if concept.name not in named & {*frame.columns}:
@@ -127,7 +127,7 @@ def cut_in_words(plan: StatisticsPlan, used: Mapping[str, Values]) -> Iterator[s
 
 def unmapped_in_words(plan: StatisticsPlan, table: Table, site: str) -> Iterator[str]:
     """Yield for each column how many rows have codes that the plan lacks and the contract does not map to null."""
-    recorded = recorded_concepts(table.contract)
+    recorded = recorded_concepts(table.contract.columns)
     for concept in (one for one in plan.concepts if site in (one.recorded_by or plan.site_names)):
         one = recorded.get(concept.name)
         if one is None or one.concept_codes or isinstance(concept, NumberConcept):

@@ -40,7 +40,7 @@ def _plan(factor: float = 38.67) -> Plan:
     return plan_from_json(json.dumps(document))
 
 
-def _contract(unit: str = "mmol/l", man: str = "male") -> Contract:
+def _contract(unit: str = "mmol/l", man: str = "male", weight: str = "body-weight") -> Contract:
     columns = [
         {"name": "chol", "role": "feature", "type": "numeric", "unit": unit, "concept": "total-cholesterol",
          "range": [1, 20]},
@@ -48,7 +48,7 @@ def _contract(unit: str = "mmol/l", man: str = "male") -> Contract:
             "name": "sex", "role": "feature", "type": "binary", "codes": ["0", "1"], "concept": "sex",
             "concept_codes": [man, "female"],
         },
-        {"name": "weight", "role": "feature", "type": "numeric", "concept": "body-weight"},
+        {"name": "weight", "role": "feature", "type": "numeric", "concept": weight},
         {"name": "died", "role": "target", "task": "binary", "positive": ["free"], "negative": ["ill"],
          "concept": "status", "concept_codes": ["free", "ill"]},
     ]  # fmt: skip
@@ -73,10 +73,10 @@ def test_the_mapping_is_shown_with_units_and_codes() -> None:
 
 def test_a_unit_without_a_factor_is_told_before_anything_runs() -> None:
     """A unit that the plan does not convert is shown as what has to be corrected, with all other faults."""
-    lines = "\n".join(as_lines(concept_sections(_plan(), _contract(unit="g/l", man="m"), "ahus")))
+    lines = "\n".join(as_lines(concept_sections(_plan(), _contract("g/l", "m", weight="sex"), "ahus")))
 
     assert "This site cannot take part now\n  chol is in g/l" in lines
-    assert "The column sex maps m to sex" in lines
+    assert "maps m to sex, which has female, male. The contract maps sex and weight to sex." in lines
     assert "same unit" not in lines
     other = "\n".join(as_lines(concept_sections(_plan(), _contract(unit="mg/dL"), "ahus")))
     assert "If mg/dl is the same unit" in other
