@@ -85,9 +85,8 @@ def check(path: Path) -> None:
             click.echo(f"  privacy   {price_in_words(plan.privacy, plan.private_sums)}")
             for sentence in how_private(plan):
                 click.echo(f"            {sentence}")
-        click.echo(
-            f"  manifest  {manifest.digest.hex()} ({len(manifest.tensors)} tensors, {manifest.parameters} numbers)"
-        )
+        size = f" ({len(manifest.tensors)} tensors, {manifest.parameters} numbers)" if manifest.tensors else ""
+        click.echo(f"  manifest  {manifest.digest.hex()}{size}")
         click.echo(f"  line      {line_of_a_round(plan, manifest)}")
         click.echo(f"  sites     {_registered(Path(configuration.authority), plan)}")
 
@@ -187,10 +186,11 @@ def results(path: Path, name: str | None) -> None:
     Example: coordinator results --config coordinator.yaml
     """
     from host.statistics_page import find_results
-    from protos.statistics.printed_results import results_as_lines
+    from protos.statistics.printed_results import RESULTS_JSON, results_as_lines
 
     folder, found = find_results(Path(read_configuration(path).state) / "runs", name)
-    for line in results_as_lines(found):
+    ended = [run for run, history in known_runs(folder.parents[1]).items() if history.is_over]
+    for line in results_as_lines(found, [run for run in ended if not (folder.parent / run / RESULTS_JSON).exists()]):
         click.echo(line)
     click.echo(f"The files are in {folder}.")
 
@@ -207,11 +207,11 @@ def stop(path: Path) -> None:
     click.echo(f"{asyncio.run(stop_run(Path(read_configuration(path).state)))} has ended.")
 
 
-def _source_of(path: Path) -> LogSource:
-    return LogSource(store_path(Path(read_configuration(path).state)), None)
-
-
-_log = LogProgram(command="coordinator", file="coordinator.yaml", source_of=_source_of)
+_log = LogProgram(
+    command="coordinator",
+    file="coordinator.yaml",
+    source_of=lambda path: LogSource(store_path(Path(read_configuration(path).state)), None),
+)
 cli.add_command(_log.group("Check, read and export the log of all that the coordinator decided and sent."))
 
 

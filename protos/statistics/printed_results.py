@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from protos.plan.statistics_plan import StatisticsPlan
@@ -36,16 +36,17 @@ def results_as_csv(results: Results) -> str:
 
     `statistic` says what `estimate` is, `term` of which column, concept or code, and `at` at which time, knot or share.
     """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, _WHERE + _FOUND, lineterminator="\n")
+    writer = csv.DictWriter(text := io.StringIO(), _WHERE + _FOUND, lineterminator="\n")
     writer.writeheader()
     writer.writerows({"analysis": result["name"]} | row for result in results for row in _rows(result))
     return text.getvalue()
 
 
-def results_as_lines(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what `results_as_json` wrote as lines for a terminal: an analysis, then its estimates or counts."""
+def results_as_lines(content: Mapping[str, Any], lacking: Iterable[str] = ()) -> Iterator[str]:
+    """Yield what `results_as_json` wrote as lines: an analysis, then its numbers. Runs in `lacking` ended without."""
     yield f"{content['study']}, version {content['version']}: the results of the run {content['run']}"
+    found = re.findall(rf"(?m)^({content['study']}-v(\d+)-\w+)$", "\n".join(lacking))
+    yield from (f"The newer run {run} ended without results." for run, at in found if int(at) > content["version"])
     for result in content["analyses"]:
         yield str(result["name"])
         if "refused" in result:

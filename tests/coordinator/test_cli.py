@@ -18,6 +18,7 @@ from tests.protos.privacy.private_plans import private_network_plan
 from tests.rehearsal.federation import Office
 from tests.rehearsal.programs import called, finished
 from tests.rehearsal.study import made_up_identities, made_up_identity, plan_document
+from tests.statistics.federations import statistics_plan
 
 COORDINATOR: dict[str, Any] = {
     "listen": "localhost:8443",
@@ -51,12 +52,14 @@ def write(folder: Path, configuration: object = COORDINATOR, plan: object = None
 
 def test_check_shows_the_price_of_a_private_plan_and_what_privacy_changes(coordinator: Terminal, folder: Path) -> None:
     """Epsilon, delta and the noise of all rounds, and one sentence for each part of the method."""
-    plan = private_network_plan(method={"name": "ditto"})
-    write(folder, plan=json.loads(plan.canonical))
+    both = COORDINATOR | {"plans": ["plan.yaml", "counts.yaml"]}
+    write(folder, both, json.loads(private_network_plan(method={"name": "ditto"}).canonical))
+    (folder / "counts.yaml").write_bytes(statistics_plan({"name": "who", "table_one": {"columns": ["age"]}}).canonical)
 
     assert coordinator("check", "--config", folder / "coordinator.yaml") == 0
     words = ("epsilon 1, delta 1e-05 for each patient over all 10 rounds", "stays at the site")
     assert all(word.lower() in coordinator.out.lower() for word in words)
+    assert coordinator.out.count(" tensors, ") == 1  # sums of statistics are of none
     write(folder, COORDINATOR | {"plans": []})
     assert coordinator("check", "--config", folder / "coordinator.yaml") == 0
     assert "no plan was checked" in coordinator.out
@@ -149,8 +152,6 @@ def test_check_compares_fingerprints_with_the_register(coordinator: Terminal, fo
     assert checked(**keys, d=made_up_identity("d")) == 0
     assert f"`pki revoke`: c. No request for enrolment yet: d. {others}" in coordinator.out
     assert checked(**(keys | {"b": made_up["b"]})) == 78
-    assert (
-        f"lists the site b with the fingerprint {made_up['b']}. The register of sites has the fingerprint {keys['b']}."
-        in coordinator.err
-    )
+    told = f"the site b with the fingerprint {made_up['b']}. The register of sites has the fingerprint {keys['b']}."
+    assert f"lists {told}" in coordinator.err
     assert_three_sentences(coordinator.err, "coordinator")

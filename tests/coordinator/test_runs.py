@@ -19,28 +19,25 @@ from protos.errors import UnavailableError, UsageError
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.for_each import for_each
 from tests.rehearsal.made_up_time import play
+from tests.rehearsal.programs import called
 from tests.rehearsal.study import MEAN, plan_with
 
 
-def connected(stage: Stage) -> list[BehavingSite]:
+def connect(stage: Stage) -> None:
     """The three sites, each with a stream."""
-    sites = [BehavingSite(name) for name in "abc"]
-    for site in sites:
-        stage.connect(site)
-    return sites
+    for name in "abc":
+        stage.connect(BehavingSite(name))
 
 
 @for_each("seed", range(12))
 def test_what_is_damaged_is_refused_or_gone_back_behind(tmp_path: Path, seed: int) -> None:
     """A store with a changed or missing record ends the start with a clear error; a damaged snapshot costs rounds."""
-    plan, luck = (
-        plan_with(IDENTITIES, rounds=5, changes={"timing": {"save_every_rounds": 1}}),
-        np.random.default_rng(seed),
-    )
+    plan = plan_with(IDENTITIES, rounds=5, changes={"timing": {"save_every_rounds": 1}})
+    luck = np.random.default_rng(seed)
 
     async def scene() -> None:
         stage = Stage.started(tmp_path / "one", plan)
-        connected(stage)
+        connect(stage)
         for number in range(30):
             stage._deliver_one(stage.streams[number % 3])
         for fault in ("changed", "lost"):
@@ -53,8 +50,7 @@ def test_what_is_damaged_is_refused_or_gone_back_behind(tmp_path: Path, seed: in
                 store.commit()
             with pytest.raises(StoreDamaged):
                 Stage(tmp_path / fault, plan).engine.start()
-        newest = sorted((tmp_path / "one").rglob("before-*"))[-1]
-        newest.write_bytes(newest.read_bytes()[:-1])
+        (newest := sorted((tmp_path / "one").rglob("before-*"))[-1]).write_bytes(newest.read_bytes()[:-1])
         again = Stage.started(tmp_path / "one", plan)
         for stream in stage.streams:
             again.connect(stream.site)
@@ -76,14 +72,17 @@ def test_a_run_is_ended_over_the_socket(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="`coordinator stop` has no effect"):
             await stop_run(tmp_path)
         stage.engine.start()
-        connected(stage)
+        connect(stage)
 
         assert (await stop_run(tmp_path)).startswith("study-v1-")
-
         (record,) = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/record.json")]
         assert record["reason"] == "it was stopped by a person"
-        (run,) = known_runs(tmp_path).values()
+        ((name, run),) = known_runs(tmp_path).items()
         assert run.standing == "ended: it was stopped by a person"
+        (tmp_path / "runs/old").mkdir()
+        (tmp_path / "runs/old/results.json").write_text('{"study":"study","version":0,"run":"old","analyses":[]}')
+        (file := tmp_path / "c.yaml").write_text("{listen: 'a:1', enrolment_listen: 'a:2', authority: a, state: .}")
+        assert f"{name} ended without results." in called("coordinator", "results", "--config", file).stdout
         server.close()
 
     asyncio.run(scene())
