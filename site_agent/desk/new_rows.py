@@ -154,8 +154,7 @@ def _foreign(table: Table, profile: Profile) -> list[LeftOut]:
 
 def _with_format_of(path: Path, contract: Contract) -> Contract:
     """Return the contract with the format that the file's name shows. A cell with a date has no declared pattern."""
-    suffix = path.suffix.lower().replace(".tsv", ".csv")
-    if _KINDS.get(suffix, contract.format.kind) == contract.format.kind:
+    if _KINDS.get(path.suffix.lower().replace(".tsv", ".csv"), contract.format.kind) == contract.format.kind:
         return contract
     other = guess_format(path, sheet=None, query=None)
     other = other.model_copy(update={"zone": contract.format.zone})

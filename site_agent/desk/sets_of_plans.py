@@ -129,8 +129,7 @@ def _computable(other: Plan, plan: Plan) -> Iterator[str]:
     for key in dict.fromkeys((*before, *after)):
         name, _, last = key.partition(".")[2].rpartition(".")
         is_alone = _listed(key) in {*added, *removed}
-        is_listed = is_alone and last != "recorded_by"
-        if is_listed or before.get(key) == after.get(key) or key.split(".")[0] in _ARE_NAMES:
+        if (is_alone and last != "recorded_by") or before.get(key) == after.get(key) or key.split(".")[0] in _ARE_NAMES:
             continue
         if last == "recorded_by":
             listed = (str(found.get(key, "null")) for found in (before, after))

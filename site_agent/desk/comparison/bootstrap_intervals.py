@@ -236,12 +236,11 @@ def _numbers(targets: Scores, scores: Scores) -> Resampled:
     # We subtract the mean first, because rounding the square of a large mean would hide the spread of a resample.
     wrong, centred = scores - targets, targets - targets.mean()
     columns = np.stack([np.ones(len(targets)), wrong**2, np.abs(wrong), centred, centred**2], axis=1)
-    is_constant = targets.min() == targets.max()
 
     def values(counts: Counts) -> Values:
         total, squares, absolutes, first, second = (counts @ columns).T
         found = {"rmse": np.sqrt(squares / total), "mae": absolutes / total}
-        if not is_constant:
+        if targets.min() < targets.max():
             spread = second - first**2 / total
             is_varied = spread > _CONSTANT * second
             found["r2"] = np.where(is_varied, 1.0 - squares / np.where(is_varied, spread, 1.0), np.nan)

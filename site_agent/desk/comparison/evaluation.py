@@ -190,11 +190,10 @@ def _ranked(targets: npt.NDArray[np.int64], scores: Scores) -> list[tuple[npt.ND
 def _measure_numbers(targets: Scores, scores: Scores) -> Metrics:
     from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 
-    varied = targets.min() < targets.max()
     return {
         "rmse": math.sqrt(float(mean_squared_error(targets, scores))),
         "mae": float(mean_absolute_error(targets, scores)),
-        "r2": float(r2_score(targets, scores)) if varied else None,
+        "r2": float(r2_score(targets, scores)) if targets.min() < targets.max() else None,
     }
 
 

@@ -202,9 +202,8 @@ def _columns(
             taken = numbers[: most - rows]
             rows += len(taken)
             last = taken[-1] if taken else 0
-            count = int(np.count_nonzero(block.rows <= last))
             for place, column in cells.items():
-                column += texts_of(block.columns[place].slice(0, count))
+                column += texts_of(block.columns[place].slice(0, int(np.count_nonzero(block.rows <= last))))
             for _, place, flaw in (one for one in block.unreadable if one[0] <= last):
                 flaws[place][flaw.words] += 1
             if has_more := len(numbers) > len(taken):

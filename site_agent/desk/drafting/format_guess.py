@@ -164,8 +164,7 @@ def _is_value(cell: str, column: list[str]) -> bool:
     if _NUMBER.fullmatch(cell) or _DATE.match(cell) or cell == "?":
         return True
     shape = _shape(cell)
-    is_numbered = "9" in shape and sum(_shape(other) == shape for other in column) > len(column) / 2
-    return is_numbered or column.count(cell) > 1
+    return column.count(cell) > 1 or ("9" in shape and sum(_shape(one) == shape for one in column) > len(column) / 2)
 
 
 def _has_commas(rows: list[list[str]]) -> bool:

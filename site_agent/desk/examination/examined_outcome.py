@@ -93,8 +93,7 @@ def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
     is_number = isinstance(declared, RegressionTarget)
     if len(rows) < 2 * FEWEST_OF_CLASS:
         return {}
-    places = range(1 if len(declared.classes) == 2 else 0, len(declared.classes))
-    happened = [(outcome == place) for place in places]
+    happened = [(outcome == place) for place in range(1 if len(declared.classes) == 2 else 0, len(declared.classes))]
     happened = [one for one in happened if min(one.sum(), (~one).sum()) >= FEWEST_OF_CLASS]
     wanted = [outcome] if is_number else [one.astype(np.float64) for one in happened]
     at_once = max(1, _CELLS_AT_ONCE // len(rows))

@@ -221,8 +221,7 @@ def _inputs(model: SavedModel) -> Iterator[dict[str, Json]]:
 def _kind(feature: Feature) -> dict[str, Json]:
     is_refused = feature.missing == "refuse"
     if isinstance(feature, CategoricalFeature):
-        missing = None if is_refused else -1
-        return {"kind": "position among the codes", "codes": list(feature.codes), "missing": missing}
+        return {"kind": "position among the codes", "codes": list(feature.codes), "missing": None if is_refused else -1}
     missing_number = None if is_refused else "NaN"
     if isinstance(feature, DateFeature):
         since = {"since": feature.since, "until": feature.until, "unit": feature.unit}

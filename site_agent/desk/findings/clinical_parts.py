@@ -48,7 +48,6 @@ def _calibration(label: str, found: Facts | None) -> str:
 def compared(facts: Facts, models: Sequence[str]) -> str:
     """Return a table that describes the comparison of models: site, run, sites, outcome, rows and models."""
     rows, sites = facts["rows"], facts["sites"]
-    counted = f"{rows['training']} training, {rows['validation']} validation, {rows['test']} test"
     return pairs(
         "What was compared",
         [
@@ -61,7 +60,7 @@ def compared(facts: Facts, models: Sequence[str]) -> str:
             ("outcome here", facts["outcome"]),
             *([("with the outcome", _prevalence(facts["prevalence"]))] if "prevalence" in facts else []),
             ("task", facts["task"]),
-            ("rows", counted),
+            ("rows", f"{rows['training']} training, {rows['validation']} validation, {rows['test']} test"),
             ("rows without an outcome, not used", str(facts["rows_without_outcome"])),
             ("rows that cannot be read, put aside by a person", str(facts["rows_put_aside"])),
             ("models", ", ".join(title_of(name) for name in models)),

@@ -185,8 +185,7 @@ def _forest(
     places = _places(dataset, trees)
     forest = forest_of(trees.estimators_)
     forest = replace(forest, values=forest.values @ places)
-    has_single_rows = len(np.unique(patients)) == len(rows)
-    if has_single_rows:
+    if len(np.unique(patients)) == len(rows):
         votes = trees.oob_prediction_[:, None] if dataset.task == "regression" else trees.oob_decision_function_
         return forest, np.nan_to_num(votes, nan=1.0 / max(1, votes.shape[1])) @ places
     unseen = np.empty((len(rows), dataset.outputs))

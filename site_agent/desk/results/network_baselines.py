@@ -57,7 +57,6 @@ def train_placebo(study: Study) -> Outcome | None:
     unmasked = study.plan.masking.model_copy(update={"required": False, "bits": 32})
     plan = study.plan.model_copy(update={"masking": unmasked, "checkpoint": checkpoint})
     names = [study.site, *(f"{study.site} copy {number}" for number in range(1, len(plan.sites)))]
-    draws = [replace(study.seeds, site=name) for name in names]
     members = [
         Study(
             plan,
@@ -68,7 +67,7 @@ def train_placebo(study: Study) -> Outcome | None:
             starts=study.networks.starts,
             device=study.networks.device,
         )
-        for own in draws
+        for own in [replace(study.seeds, site=name) for name in names]
     ]
     manifest = members[0].manifest
     parameters = manifest.initial_parameters(plan.seed)

@@ -57,11 +57,10 @@ def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preproce
         others = others * (known.standard.outcome_deviation * outcome.width / preprocessing.target_scale.deviation)
     elif outcome.task == "multi-class":
         others = others[[outcome.classes.index(name) for name in classes]]
-    design = known.design(study.part("training"), len(study.own.training))
     return join_models(
         study.own,
         own,
-        design.astype(np.float32).astype(np.float64),
+        known.design(study.part("training"), len(study.own.training)).astype(np.float32).astype(np.float64),
         others,
         has_others=known.guard is None or known.guard > 0,
     )

@@ -151,8 +151,7 @@ def _unfitted(dataset: Dataset, rows: int, random_state: int) -> Iterator[tuple[
     elif not is_wide:
         yield "random_forest", ensemble.RandomForestRegressor(**sizes, random_state=random_state)
     # Boosting grows a tree for each class if there are more than two.
-    trees = rows * (len(dataset.classes) if len(dataset.classes) > 2 else 1)
-    if not is_wide and trees > MOST_ROWS:
+    if not is_wide and rows * (len(dataset.classes) if len(dataset.classes) > 2 else 1) > MOST_ROWS:
         histogram = ensemble.HistGradientBoostingRegressor if is_number else ensemble.HistGradientBoostingClassifier
         yield "gradient_boosting", histogram(early_stopping=False, random_state=random_state)
     elif not is_wide:
