@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import combinations
 from types import MappingProxyType
 from typing import Final
 
@@ -62,6 +62,7 @@ _MONTH: Final = r"([-./]\d\d?[-./]|[-./ ]*[^\W\d]{3,9}\.?[-. ]*)"  # also in wor
 _DAY: Final = re.compile(rf"\d{{4}}-((0\d|1[0-2])|\d\d?-\d\d?([ T].*)?)|\d\d?(er)?{_MONTH}(19|20)\d\d([ T:].*)?")
 _HL7: Final = ("%Y%m%d", "%Y%m%d%H%M", "%Y%m%d%H%M%S")
 _PATTERNS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", *_HL7)
+_EITHER: Final = ("%d/%m/%Y", "%m/%d/%Y")  # no contract declares both
 # A number of a patient with letters, such as P-10000: one word with a digit.
 _NUMBERED: Final = re.compile(r"(?=[^\d]*\d)[\w./-]{2,40}")
 _NUMBER_WORD: Final = (
@@ -73,7 +74,9 @@ IDENTIFIER: Final = re.compile(
     re.I,
 )
 _NAME: Final = re.compile(
-    r"((patient|subject|person|first|last|full|family|given|middle)s?[ ._-]?)?(sur|fore)?names?", re.I
+    r"((patient|subject|person|first|last|full|family|given|middle)s?[ ._-]?)?(sur|fore|nach|vor|familien)?names?\d?"
+    r"|((contact|kontakt)[ ._-]?person|next.of.kin|ansprechpartner(in)?)([ ._-]?names?)?",
+    re.I,
 )
 _LATE: Final = re.compile(
     r"^(?!.*((admi|arriv)[a-z]*[ ._-]?(date)?[ ._-]?time|time.of.(admi|arriv)|(\b|_)in.?time)).*time"
@@ -97,12 +100,15 @@ _DATED: Final = re.compile(rf"\d\d?[-. ]+{_NAMED}|{_NAMED}-\d\d", re.I)
 _RANKED: Final = re.compile(r"\W*\d+[^\d/]|\W+\d|strongly|very|rather|dis|sehr|eher|trifft|mild|moderate|leicht", re.I)
 _SPLIT: Final = re.compile(r"\d{2,3}/\d{2,3}|\d{1,2}[-. ]?[A-Za-z]{3,9}[-. ]?(\d\d){1,2}")  # 120/80, 13MAY2024
 _WITH_DIGIT: Final = re.compile(r"\W{0,3}\d[\d.,' ]*(\W.*)?", re.ASCII)  # but no code such as 1988F1
+_PHRASE: Final = re.compile(r".{41,}|(.*?[^\W\d_]{2,}\b){3}.*", re.S)  # three words or more
 _LONGEST_NOTE: Final = 200
 _NINE: Final = 9.0  # the usual code for not known among codes to 4
 _MOST_CODES: Final = 50
 _LONGEST_CODE: Final = 60
 _MOST_WHOLE_CODES: Final = 10
 _MOST_WORDS: Final = 30
+_MOST_PHRASES: Final = 20
+_FEWEST_REPEATS: Final = 5
 _FEWEST_TEXTS: Final = 20
 _DIFFERENT: Final = 0.7  # patients come again
 _FEW: Final = 0.05
@@ -152,7 +158,10 @@ class ColumnDraft:
             codes[canonical_code(text, self._decimal)] += count
             if len(codes) > _MOST_CODES or len(text) > _LONGEST_CODE:
                 return Counter()
-        return codes
+        phrases = [count for code, count in codes.items() if _PHRASE.fullmatch(code)]
+        kinds = len(phrases)  # phrases that are codes come again, on average as often as there are different ones
+        are_codes = kinds <= _MOST_PHRASES and sum(phrases) >= kinds * max(_FEWEST_REPEATS, kinds)
+        return codes if kinds < 2 or kinds <= len(codes) / 2 or are_codes else Counter()
 
     @property
     def is_complete(self) -> bool:
@@ -177,16 +186,17 @@ class ColumnDraft:
         ]
 
     @cached_property
+    def dated(self) -> dict[tuple[str, ...], int]:
+        """How many cells each date format reads, and each two."""
+        texts = [text for text in self.texts if len(text) <= 30 and _DATES.fullmatch(text)]
+        read = {one: {text for text in texts if written_day(text, one) is not None} for one in _PATTERNS}
+        ways = [*((one,) for one in _PATTERNS), *combinations(_PATTERNS, 2)]
+        return {way: sum(self.texts[text] for text in set[str]().union(*(read[one] for one in way))) for way in ways}
+
+    @property
     def patterns(self) -> tuple[str, ...]:
         """The date formats that each read nearly all cells. A person must choose if there are several."""
-        if not self.texts or not all(len(text) <= 30 and _DATES.fullmatch(text) for text in islice(self.texts, 100)):
-            return ()
-        fewest = _NEARLY_ALL * self.filled
-        return tuple(
-            one
-            for one in _PATTERNS
-            if sum(count for text, count in self.texts.items() if written_day(text, one) is not None) >= fewest
-        )
+        return tuple(one for one in _PATTERNS if self.dated[one,] >= _NEARLY_ALL * self.filled > 0)
 
     @property
     def has_typed_commas(self) -> bool:
@@ -239,7 +249,7 @@ class ColumnDraft:
 
     @property
     def has_identifiers(self) -> bool:
-        if self.patterns or self.count(MARKED) > 0.5 * self.filled:
+        if max(max(self.dated.values()), self.count(MARKED)) > 0.5 * self.filled:
             return False
         if self.is_numeric:
             return seem_identifiers(self.numbers)
@@ -293,11 +303,12 @@ def feature_line(column: ColumnDraft) -> Line:
 
 
 def _of_many_texts(column: ColumnDraft, words: list[str]) -> Line:
-    begins = column.count(_SPLIT if column.has_identifiers else _WITH_DIGIT) > 0.5 * column.filled
-    if column.filled > (dates := column.count(_DATES)) >= 0.5 * column.filled:
+    dated = max(column.dated, key=column.dated.__getitem__)
+    if column.dated[dated] >= 0.5 * column.filled:
         told = "a mark such as infinity or 0000-00-00 belongs to missing_markers, and no other value to a date"
-        words.insert(0, f"suspicious: {dates} of {column.filled} cells are dates; {told}")
-    elif begins or column.is_uncoded:
+        how = "day first and month first, mend them" if dated == _EITHER else f"`type: date, pattern: {_list(dated)}`"
+        words.insert(0, f"suspicious: {column.dated[dated]} of {column.filled} cells are dates: {how}; {told}")
+    elif column.is_uncoded or column.count(_SPLIT if column.has_identifiers else _WITH_DIGIT) > 0.5 * column.filled:
         told = "numbers with units, thousands, words or marks, two numbers such as 120/80, times, months"
         asked = "export plain numbers, each in a column of its own, and dates as 2020-01-31"
         words.insert(0, f"suspicious: most cells begin with a digit; {told} are not read: {asked}")
@@ -391,6 +402,8 @@ def _coded(column: ColumnDraft, words: list[str]) -> Line:
         words.append("suspicious: 0 is OMOP's mark for a code that is not known: move it to missing_markers if so")
     if any(map(_DATED.fullmatch, codes)):
         words.append("suspicious: some codes are days, as a spreadsheet makes of 1-2: import them as text")
+    if not column.is_numeric and sum(map(bool, map(_WITH_COMMA.fullmatch, codes))) > len(codes) / 2:
+        words.append("suspicious: numbers with a decimal comma as text: convert the column in the statistics program")
     if seem_units(codes):
         words.append(f"suspicious: {UNITS}")
     if not column.is_numeric and len(codes) > 2 and len(list(filter(_RANKED.match, codes))) > len(codes) / 2:

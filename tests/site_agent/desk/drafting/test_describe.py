@@ -26,14 +26,12 @@ from site_agent.trainer.data.labelled_files import FileNote
 from site_agent.trainer.data.tables import survey_new_rows, survey_table
 from tests.for_each import for_each
 
-REPOSITORY = Path(__file__).parents[4]
-HEART = REPOSITORY.parent / "shared" / "data" / "heart"
+HEART = Path(__file__).parents[5] / "shared" / "data" / "heart"
 needs_heart = pytest.mark.skipif(not HEART.is_dir(), reason="the shared public tables are not here")
 
 
 def _drafted(path: Path) -> tuple[Contract, str]:
-    text = describe(path).text
-    return _parsed(text), text
+    return _parsed(text := describe(path).text), text
 
 
 def _parsed(text: str) -> Contract:
@@ -41,8 +39,7 @@ def _parsed(text: str) -> Contract:
 
 
 def _made(tmp_path: Path, lines: list[str], name: str = "table.csv", encoding: str = "utf-8") -> Path:
-    path = tmp_path / name
-    path.write_bytes("\r\n".join(lines).encode(encoding))
+    (path := tmp_path / name).write_bytes("\r\n".join(lines).encode(encoding))
     return path
 
 
@@ -54,16 +51,17 @@ def test_a_german_export_is_described_as_it_is_written(tmp_path: Path) -> None:
     form = contract.format
     assert (form.kind, form.header, form.decimal) == ("text", True, ",")
     assert all(one in text for one in ('delimiter: ";"', "encoding: windows-1252  # "))
-    assert contract.patient is not None
     size, born, sex = contract.features
     assert isinstance(size, NumericFeature)
     assert isinstance(born, DateFeature)
     assert isinstance(sex, CategoricalFeature)
     assert (size.range, born.pattern, sex.codes) == ((20, 80), "%d.%m.%Y", ("m", "w"))
-    assert (size.missing, born.missing, sex.missing) == ("refuse",) * 3
-    assert text.count("missing: refuse") == 3
-    assert contract.target.name == "outcome"
-    assert survey_table(path, contract).mistakes == ()
+    assert (size.missing, born.missing, sex.missing, text.count("missing: refuse")) == (*["refuse"] * 3, 3)
+    assert (bool(contract.patient), contract.target.name, survey_table(path, contract).mistakes) == (
+        True,
+        "outcome",
+        (),
+    )
 
 
 def test_no_patient_is_in_a_draft(tmp_path: Path) -> None:
@@ -73,13 +71,17 @@ def test_no_patient_is_in_a_draft(tmp_path: Path) -> None:
     assert "zebra" not in text.lower().replace("zebra0", "zebra")
     assert "1 further words occur only once" in text
     assert not any(value in text for value in ("37.3", "42.8714"))
+    notes = [f"Ann Zebra{i % 28} lives alone" for i in range(200)]
+    codes = ["never smoked", "other cause of death", "cancer of the lung", "not known at all"] * 6
+    kinds = {"a": notes, "b": codes[1:4] * 2, "contact_person": codes, "Name2": codes, "c": codes}
+    roles = [dict(feature_line(ColumnDraft(name, ".", cells)).keys)["role"] for name, cells in kinds.items()]
+    assert roles == [*["ignore"] * 4, "feature"]
 
 
 @pytest.mark.parametrize(
     ("values", "markers"),
     [
-        ([0, 0, 210, 180, 233, 254, 199, 301], (0,)),
-        ([0, 0, 0], (0,)),
+        *((one, (0,)) for one in ([0, 0, 210, 180, 233, 254, 199, 301], [0, 0, 0])),
         ([71, 68, 80, 999, 75, 62], (999,)),
         ([34, -9, 51, 62, 27, 48], (-9,)),
         *((one, ()) for one in ([0, 0.1, 1.2, 2.3, 0.4, 3.1, 0], [0, 1, 2, 3, 0, 1], [88, 91, 99, 102, 77, 83])),
@@ -94,11 +96,9 @@ def test_numbers_that_stand_for_not_known_are_pointed_out(values: list[float], m
 @for_each("seed", range(50))
 def test_a_drafted_range_holds_every_value_and_ends_at_none(seed: int) -> None:
     """Rounded outward, and a table without negative numbers is given no negative limit."""
-    generator = np.random.default_rng(seed)
-    values = generator.lognormal(sigma=3, size=30) * (1 if seed % 2 else -1)
+    values = np.random.default_rng(seed).lognormal(sigma=3, size=30) * (1 if seed % 2 else -1)
     low, high = rounded_range(float(values.min()), float(values.max()))
-    assert low <= values.min()
-    assert high > values.max()
+    assert low <= values.min() <= values.max() < high
     assert not {low, high} & set(values.tolist())
     assert low >= 0 or seed % 2 == 0
     written = dict(feature_line(ColumnDraft("x", ".", map(repr, (1.8e8 + np.arange(30) / 8).tolist()))).keys)["range"]
@@ -124,8 +124,7 @@ def test_every_heart_study_meets_its_own_draft(file: str) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "no rows"),
-        (b"a,b\n", "no rows"),
+        *((one, "no rows") for one in (b"", b"a,b\n")),
         (b"a,,b\n1,2,3\n", "no first row"),
         (b"a,A\n1,2\n", "1 and 2"),
         (b"a,b\n1,\x00\n", "is not a text file"),
@@ -134,8 +133,7 @@ def test_every_heart_study_meets_its_own_draft(file: str) -> None:
 )
 def test_a_table_that_cannot_be_described_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
     """Empty, with a name twice, or damaged; a first row with an empty cell is taken for a patient's."""
-    path = tmp_path / "table.csv"
-    path.write_bytes(content)
+    (path := tmp_path / "table.csv").write_bytes(content)
     if words == "no first row":
         assert "no first row of names was found" in describe(path).text
         return
@@ -154,7 +152,9 @@ def test_dates_that_cannot_be_told_apart_are_reported(tmp_path: Path) -> None:
     either = [f"{1 + day % 12:02}/{1 + day // 12 % 12:02}/2020" for day in range(60)]
     contract, text = _of_dates(tmp_path, clashing)
     assert [feature.name for feature in contract.features] == ["age"]
-    assert "dates in several ways" in text
+    assert ("dates in several ways" in text, "month first" in text, "identifier" in text) == (True, True, False)
+    _, text = _of_dates(tmp_path, [*(f"{10 + i}.03.2020" for i in range(20)), *["2020-03-07", "2020-03-08"] * 9, "?a"])
+    assert ('pattern: ["%Y-%m-%d", "%d.%m.%Y"]' in text, "identifier" in text) == (True, False)
     contract, text = _of_dates(tmp_path, either)
     assert isinstance(contract.features[0], DateFeature)
     assert "could also be written as %m/%d/%Y" in text
@@ -168,8 +168,7 @@ def test_the_usual_names_of_an_identifier_are_recognised(tmp_path: Path, name: s
     numbers = (100_000 + np.random.default_rng(0).permutation(900_000)[:300]).tolist()  # 60 come again
     lines = [f"{one},{i % 50 + 30},{i % 2}" for i, one in enumerate([*numbers, *numbers[:60]])]
     contract, _ = _drafted(_made(tmp_path, [f"{name},age,outcome", *lines]))
-    assert contract.patient is not None
-    assert contract.patient.name == name
+    assert [one.name for one in contract.columns if one.role == "patient"] == [name]
 
 
 @pytest.mark.parametrize("place", ["first", "quoted", "last"])
@@ -184,10 +183,9 @@ def test_a_column_without_a_name_is_never_read(tmp_path: Path, place: str) -> No
     for number in numbers:
         assert f"# Column number {number} has no name in the header, so it is never read." in text
     survey = survey_table(path, contract)
-    assert (survey.mistakes, survey.nameless) == ((), numbers)
+    assert (survey.mistakes, survey_new_rows(path, contract).mistakes, survey.nameless) == ((), (), numbers)
     notes = [one for one in examine(survey, Split(seed=0)).findings if one.key.startswith("nameless")]
     assert [one.level for one in notes] == ["note"] * len(numbers)
-    assert survey_new_rows(path, contract).mistakes == ()
     assert has_header([["", "dose", "height", "y"], *([f"{row}", "1", "2", "yn"[row % 2]] for row in range(9))])
     patients = [["", "Smith", "clotted", "refused", "yes"], *([f"{row}", "Smith", "5", "6", "yes"] for row in range(9))]
     assert not has_header(patients)
@@ -294,11 +292,11 @@ def test_numbers_of_which_some_are_text_are_no_codes(tmp_path: Path) -> None:
     _, text = _drafted(_made(tmp_path, ["hb;ef;pressure;day;few;many;dash;code;outcome", *rows]))
     assert text.count("it is never read\n  # suspicious: most cells begin with a digit") == 7
     assert {*feature_line(ColumnDraft("x", ".", ["0000-00-00"] * 99 + ["2024-03-01"] * 2)).keys} >= {("type", "date")}
-    kinds = (("sex_concept_id", ["0", "8507"] * 9), ("age", [f"1900-02-{one}" for one in range(10, 29)]))
+    kinds = (("a_concept_id", ["0", "85"] * 9), ("x", ["0,3", "1,2"] * 9), ("age", [f"1900-02-1{i}" for i in range(9)]))
     coded = (("1-MAI-2024", "2-MAI-2024"), ("2024-01", "2024-02"), ("2024-02-03", "x"), ("kg", "lb"), ("1-2", "3-Mar"))
     lines = [
         feature_line(ColumnDraft(name, ".", cells))
-        for name, cells in (*kinds, ("at", [*kinds[1][1], "infinity"]), *(("x", [*one] * 9) for one in coded))
+        for name, cells in (*kinds, ("at", [*kinds[2][1], "infinity"]), *(("x", [*one] * 9) for one in coded))
     ]
     assert all(any("suspicious" in word for word in line.words) for line in lines)
     cells = ([*(f"{one} {i}" for i in range(99)), "2024-03-01"] for one in ("nurse", "0"))  # one date among notes

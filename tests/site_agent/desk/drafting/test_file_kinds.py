@@ -88,9 +88,7 @@ def test_a_redcap_dictionary_becomes_the_draft(tmp_path: Path) -> None:
     table, dictionary = tmp_path / "table.csv", tmp_path / "dictionary.csv"
     table.write_text("\n".join([HEADER, *rows]))
     dictionary.write_text(DICTIONARY)
-
     contract = contract_from(describe(table, dictionary=dictionary).text)
-
     columns = {column.name: column for column in contract.columns}
     assert {name for name, column in columns.items() if column.role == "ignore"} == {
         "mrn", "k", "demo_complete", "vitals_complete",
@@ -105,8 +103,7 @@ def test_a_redcap_dictionary_becomes_the_draft(tmp_path: Path) -> None:
     assert isinstance(aspirin, CategoricalFeature)
     assert aspirin.labels == ("checked", "unchecked")
     assert read_table(table, contract).rows == 40
-    undescribed = {one.name: one.role for one in contract_from(describe(table).text).columns}
-    assert undescribed["vitals_complete"] == "ignore"
+    assert {one.name: one.role for one in contract_from(describe(table).text).columns}["vitals_complete"] == "ignore"
     table.write_text("\n".join([HEADER.upper(), *rows]))  # as labels
     for other in (table, dictionary):
         with pytest.raises(DataError):
