@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import click
 
 from host.command_line import PATH
-from protos.errors import DataError
-from site_agent.commands.site_options import config_option
+from protos.errors import DataError, OperatorError
+from site_agent.commands.site_options import config_option, opened_log
 from site_agent.hospital import read_hospital
 from site_agent.trainer.isolation import give_up_network
 
@@ -128,7 +129,10 @@ def results(path: Path, run_name: str | None, html: Path | None) -> None:
     if html is not None:
         check_place(html, "--html", hospital, [path])
     folder, found = find_results(hospital.state_path / STATISTICS, run_name)
-    for line in (*results_as_lines(found), *json.loads((folder / OWN_JSON).read_text()).get("told", ())):
+    lacking = list[str]()
+    with suppress(OperatorError):  # the log is the gate's, and this user may be unable to read it
+        lacking = [str(one["run"]) for one in opened_log(hospital, exists=True).records("run_voided")]
+    for line in (*results_as_lines(found, lacking), *json.loads((folder / OWN_JSON).read_text()).get("told", ())):
         click.echo(line)
     if html is not None:
         write_result(html, (folder / RESULTS_HTML).read_bytes())

@@ -118,8 +118,7 @@ def _facts(hospital: Hospital) -> dict[str, Any]:  # Any: JSON
     from site_agent.gate.privacy_ledger import PrivacyLedger, standing
 
     now, limits = datetime.now(UTC), hospital.policy.privacy
-    log = opened_log(hospital)
-    ledger = PrivacyLedger(log)
+    ledger = PrivacyLedger(opened_log(hospital))
     payments = ledger.payments()
     until = ledger.spent_until()
     facts: dict[str, Any] = {
@@ -219,10 +218,7 @@ def _trainer(path: Path) -> list[Finding]:
         return [failure("D412", "The process that reads this hospital's table ended too early.", remedy)]
     return [
         Finding(
-            identifier=facts["identifier"],
-            severity=Severity[facts["severity"].upper()],
-            says=facts["says"],
-            remedy=facts["remedy"],
+            **{key: one[key] for key in ("identifier", "says", "remedy")}, severity=Severity[one["severity"].upper()]
         )
-        for facts in json.loads(done.stdout)
+        for one in json.loads(done.stdout)
     ]

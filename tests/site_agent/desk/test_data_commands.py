@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from protos.errors import DataError
+from site_agent.commands.site_options import opened_log
 from site_agent.desk.examination.examine import examined
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.data.run_table import TableCheck, find_check, keep_check, table_for_run
@@ -41,21 +42,15 @@ def write_patients(folder: Path, rows: int = 200) -> Path:
         pressure = 0 if row % 29 == 0 else round(float(generator.normal(125 + 10 * ill, 15)))
         age, stay = round(float(generator.normal(60, 12))), round(float(generator.normal(5 + 9 * ill, 1.5)), 1)
         lines.append(f"Zebra{row},{age},{'fm'[row // 2 % 2]},{pressure},{stay},{'dead' if ill else 'alive'}")
-    path = folder / "patients.csv"
-    path.write_text("\n".join(lines) + "\n")
+    (path := folder / "patients.csv").write_text("\n".join(lines) + "\n")
     return path
 
 
 def write_hospital(folder: Path, **data: object) -> Path:
     """The hospital's file of that clinic."""
-    document = {
-        "site": "st-mary",
-        "state": "state",
-        "policy": POLICY,
-        "data": {"table": "patients.csv", "contract": "contract.yaml", "split": {"seed": 0}, **data},
-    }
-    path = folder / "hospital.yaml"
-    path.write_text(yaml.safe_dump(document))
+    of_data = {"table": "patients.csv", "contract": "contract.yaml", "split": {"seed": 0}, **data}
+    document = {"site": "st-mary", "state": "state", "policy": POLICY, "data": of_data}
+    (path := folder / "hospital.yaml").write_text(yaml.safe_dump(document))
     return path
 
 
@@ -86,6 +81,11 @@ def test_a_data_manager_connects_a_table_without_code(run: Run, tmp_path: Path) 
     assert "data_accepted" in "\n".join(lines_of(tmp_path / "state" / "gate" / "gate.sqlite"))
     words = [done.stdout + done.stderr for done in (drafted, first, wrong, accepted, again)]
     assert "Zebra" not in "".join([*words, page, text])
+    (folder := tmp_path / "state/statistics/old").mkdir(parents=True)
+    (folder / "results.json").write_text('{"study":"s","version":1,"run":"old","analyses":[]}')
+    (folder / "own.json").write_text("{}")
+    opened_log(read_hospital(config)).write("run_voided", run="s-v2-a", own_reason="none")
+    assert "s-v2-a ended without results." in run("results", "--config", config).stdout
 
 
 @pytest.mark.parametrize(("rows", "level"), [(3, "note"), (30, "WARNING")])
