@@ -74,7 +74,7 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # Lines of a room, words of the pages, keys of a plan. A change that needs more space finds it in its own room, or
 # lowers another ceiling.
 CEILINGS: Final = {
-    "package_lines": 47_633, "audited_lines": 5_941, "beside_a_round_lines": 18_902, "test_lines": 54_395,
+    "package_lines": 47_628, "audited_lines": 5_941, "beside_a_round_lines": 18_902, "test_lines": 54_395,
     "benchmark_lines": 6_690, "doc_words": 28_850, "plan_keys": 20,
     "protos.plan": 5_399, "protos.statistics": 3_010, "protos.wire": 1_002, "protos.masking": 548,
     "protos.privacy": 236, "protos.numbers": 528, "protos": 156, "host": 2_373, "pki": 1_987,
