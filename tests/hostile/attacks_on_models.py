@@ -97,9 +97,8 @@ def cox_of_one_patient(weakened: bool) -> bool:
     cox = {"time": "days", "event": "died", "terms": ["age"]}
     (model,), frames = _begun(_patients()[:1], {"name": "cox", "cox": cox})
     with in_copy(weakened, exact_moments), suppress(Unanswerable):
-        return _is_oldest(
-            _first(model, [replace(one, smallest_cell=1 if weakened else 10) for one in frames])["sum age"]
-        )
+        cells = [replace(one, smallest_cell=1 if weakened else 10) for one in frames]
+        return _is_oldest(_first(model, cells)["sum age"])
     return False
 
 
@@ -299,17 +298,18 @@ def outcome_by_a_formula(weakened: bool) -> bool:
 
 
 def outcomes_of_almost_the_same_patients(weakened: bool) -> bool:
-    """Ask for two outcomes that differ in one patient: the difference of their scores is this patient's row."""
+    """Ask for an outcome beside another, or beside groups, that differs in one patient: a difference is this row."""
     table = _patients().assign(sex=lambda rows: np.where(rows["died"] == "yes", "male", "female"))
     table.loc[0, "sex"] = "male"
     other = {"name": "other", "regression": MODEL | {"outcome": "sex"}}
-    plan = statistics_plan(AGES, other)
+    groups, voids = {"name": "groups", "table_one": {"columns": ["age"], "by": "died"}}, list[int]()
     with in_copy(weakened, lambda: patched(statistics_study, nearly_equal=lambda *_: frozenset())):
-        frame = next(iter(frames_of(plan, table).values()))
-        study = StatisticsStudy(plan, frame, site=plan.site_names[0], secret=bytes(32))
-        zeros = np.zeros(plan.tensor.number_count, np.float32)
-        numbers = study.train(Asked(round=0, stage=Stage.STATISTICS), zeros).scalars
-    return not any(numbers[place] for place in (0, len(numbers) // 2))
+        for plan in (statistics_plan(other, AGES), statistics_plan(other, groups)):
+            frame = next(iter(frames_of(plan, table).values()))
+            study = StatisticsStudy(plan, frame, site=plan.site_names[0], secret=bytes(32))
+            zeros = np.zeros(plan.tensor.number_count, np.float32)
+            voids.append(study.train(Asked(round=0, stage=Stage.STATISTICS), zeros).scalars[0])
+    return not all(voids)
 
 
 def _is_oldest(number: float) -> bool:

@@ -102,9 +102,8 @@ def used_values(plan: StatisticsPlan, table: Table, frame: Frame) -> dict[str, V
             found |= codes_of(f"{concept.name}, mapped", mapped, concept.codes)
     for analysis in plan.analyses:
         found |= cells_of(analysis, plan.concepts, frame, found)
-    for first, second in combinations(
-        sorted(outcomes_of(plan) & {*frame.columns}), 2
-    ):  # a difference of sums is of those in whom they differ
+    # A difference of sums is of those in whom two outcomes differ.
+    for first, second in combinations(sorted(outcomes_of(plan) & {*frame.columns}), 2):
         values = np.where(frame.columns[first] != frame.columns[second], 1.0, np.nan)
         found[f"{first}, {second} differ"] = Values(values=values, is_code=True)
     kept = complete_rows(plan.analyses, frame)
@@ -172,10 +171,10 @@ def cells_of(
 
 
 def nearly_equal(plan: StatisticsPlan, frame: Frame) -> frozenset[str]:
-    """Return the concepts of models and curves that differ from another one in fewer than `smallest_part` patients."""
+    """Return the concepts of models, curves and groups that differ from another in under `smallest_part` patients."""
     columns, found, part = [], set[str](), plan.smallest_part
     first = np.unique(frame.patients, return_index=True)[1]  # patients who differ in one of these rows do differ
-    used = (concepts_used(one)[0] for one in plan.analyses if not isinstance(one, TableOneAnalysis))
+    used = (concepts_used(one)[0][isinstance(one, TableOneAnalysis) :] for one in plan.analyses)
     for name in dict.fromkeys(name for names in used for name in names if name in frame.columns):
         concept, own = concept_named(plan.concepts, name), frame.columns[name]
         codes = 0 if isinstance(concept, NumberConcept) else len(concept.codes)
