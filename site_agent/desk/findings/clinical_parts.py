@@ -1,4 +1,4 @@
-"""Writes the first parts of a site's report for a clinician: the patients, the outcome, calibration and thresholds."""
+"""Writes the first parts of a site's report for a clinician: the patients, the outcome and calibration."""
 
 from __future__ import annotations
 
@@ -96,28 +96,6 @@ def calibration(facts: Facts, models: Facts) -> list[str]:
     return [*calibration_plots(facts), table("Calibration", head, lines), paragraph(words, "soft")]
 
 
-def at_threshold(facts: Facts) -> list[str]:
-    """Return a table of thresholds for the federated and the best local model."""
-    if facts["task"] != "binary":
-        return []
-    head = [
-        "from", "model", "treated", "sensitivity", "specificity", "positive predictive value",
-        "negative predictive value", "net benefit in 100 patients", "without a model",
-    ]  # fmt: skip
-    known, best = facts["at_thresholds"], facts["gain"]["best_local"]
-    lines: list[list[Cell]] = []
-    for place, of_federated in enumerate(known[FEDERATED]):
-        for name in (FEDERATED, *([best] if best in known else [])):
-            lines.append([f"{100 * of_federated['threshold']:g}%", title_of(name), *_shares(known[name][place])])
-    words = (
-        "Each line of the table shows what happens if every patient with at least this predicted probability is "
-        "treated. The numbers in brackets are 95% intervals. The net benefit is the number of true positives, minus "
-        "the false positives weighted by the threshold. The last column is the net benefit of the better of two "
-        "choices: treat all patients, or treat nobody."
-    )
-    return [table("Values at each threshold", head, lines), paragraph(words, "soft")]
-
-
 def verdict(metric: str, difference: float, interval: Sequence[float] | None) -> str:
     """Return whether the first of two models is better, as a short text, from its metric minus the second one's."""
     if interval is None or interval[0] <= 0.0 <= interval[1]:
@@ -132,21 +110,6 @@ def figure_with_interval(value: float | None, interval: Sequence[float] | None, 
     # The number is rounded before it is formatted, because -0.0004 would otherwise be shown as -0.000.
     text, *span = (f"{round(number, 3) + 0.0:{sign}.3f}" for number in (value, *(interval or ())))
     return f"{text} {_span(*span)}" if span else text
-
-
-def _shares(found: Facts) -> list[Cell]:
-    keys = (
-        "sensitivity", "specificity", "positive_predictive_value", "negative_predictive_value",
-    )  # fmt: skip
-    benefits = (f"{100 * found[key]:.1f}" for key in ("net_benefit", "without_model"))
-    return [f"{found['treated']['value']:.0%}", *(_percent(found[key]) for key in keys), *benefits]
-
-
-def _percent(share: Facts) -> str | None:
-    if share["value"] is None:
-        return None
-    low, high = share["interval"]
-    return f"{share['value']:.0%} {_span(f'{low:.0%}', f'{high:.0%}')}"
 
 
 def _span(low: str, high: str) -> str:

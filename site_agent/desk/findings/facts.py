@@ -1,4 +1,4 @@
-"""Collects the facts of a site's report beyond metrics: curves, thresholds, groups of patients and warnings.
+"""Collects the facts of a site's report beyond metrics: curves, groups of patients and warnings.
 
 They are computed at the end of a run, from the rows of its test, and stored with the metrics. `site-agent report` shows
 them as a page or as lines.
@@ -18,7 +18,6 @@ from protos.errors import ConfigurationError
 from site_agent.desk.comparison.bootstrap_intervals import compare
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, calibration_curve, headline_metric
 from site_agent.desk.comparison.gain import FEDERATED, FEWEST_NUMBERS, FEWEST_OF_A_CLASS
-from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds, prevalence_of
 from site_agent.desk.results.saved_model import latest_run
 from site_agent.state_folders import require_run_name
 from site_agent.trainer.data.contract import BinaryTarget, Contract, MultiClassTarget, RegressionTarget
@@ -78,14 +77,18 @@ def saved_facts(state: Path, run: str) -> dict[str, Json]:
 
 
 def _of_outcome(test: HeldOutRows, models: Mapping[str, Scores]) -> dict[str, Json]:
-    """Return each model's calibration curve, and the results of treating patients from usual thresholds on."""
-    happened = test.labels == 1
+    """Return each model's calibration curve, and the share of the test rows that have the outcome.
+
+    The share has the 95% interval of Wilson 1927. Rows of one patient count as one, because they are not independent.
+    """
+    from scipy.stats import binomtest
+
+    happened, patients = test.labels == 1, len(np.unique(test.owners))
+    share = float(happened.mean())
+    interval = binomtest(round(share * patients), patients).proportion_ci(method="wilson")
     return {
         "calibration_curves": {name: calibration_curve(happened, scores) for name, scores in models.items()},
-        "prevalence": prevalence_of(happened, test.patients),
-        "at_thresholds": {
-            name: at_thresholds(happened, scores, USUAL_THRESHOLDS, test.patients) for name, scores in models.items()
-        },
+        "prevalence": {"value": share, "interval": [float(interval.low), float(interval.high)]},
     }
 
 

@@ -15,7 +15,6 @@ from site_agent.desk.comparison.evaluation import METRIC_NAMES, headline_metric
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED
 from site_agent.desk.findings.clinical_parts import (
     Facts,
-    at_threshold,
     calibration,
     compared,
     figure_with_interval,
@@ -29,10 +28,6 @@ _READING: Final = (
     "measured on the same resamples of the test patients. The report writes 'better' or 'worse' only if the interval "
     "of the difference excludes zero. If two models do not really differ, 1 of 20 such intervals excludes zero by "
     "chance.",
-    "Sensitivity: the fraction of patients with the outcome who are treated. Specificity: the fraction of patients "
-    "without the outcome who are not treated. Positive predictive value: the fraction of treated patients who have the "
-    "outcome. Negative predictive value: the fraction of untreated patients who do not have the outcome. Both "
-    "predictive values depend on how common the outcome is.",
     "AUROC: take all pairs of one row with the outcome and one row without it. AUROC is the fraction of these pairs "
     "that the model ranks correctly. Brier score and log loss: the distance between the predicted probabilities and "
     "the observed outcomes. A lower Brier score or log loss is better.",
@@ -64,7 +59,6 @@ def report_page(facts: Facts) -> str:
         Section(heading="How good the models are", parts=_quality(facts)),
         Section(heading="Federated minus every other model", parts=_differences(facts)),
         Section(heading="Calibration", parts=calibration(facts, models)),
-        Section(heading="Use for a decision", parts=at_threshold(facts)),
         Section(heading="Groups of patients", parts=_groups(facts)),
         Section(heading="Which model was kept", parts=[paragraph(kept_sentence(facts))]),
         Section(heading="How to read this", parts=[paragraph(text) for text in _READING]),

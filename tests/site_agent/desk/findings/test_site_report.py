@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from scipy.stats import binomtest
 
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_lines, report_page
@@ -50,6 +51,15 @@ def test_the_page_asks_for_nothing(facts: Mapping[str, Any]) -> None:
     assert REQUEST.findall(re.sub(r'<meta name="[a-z]+"|<img [^>]*src="data:image[^"]*">', "", page)) == []
     assert "default-src 'none'" in page
     assert REQUEST.search('<img src="https://example.org/a.png">')
+
+
+def test_the_share_with_the_outcome_has_wilsons_interval(facts: Mapping[str, Any]) -> None:
+    """It is the share that calibration observes, and each of these rows is a patient."""
+    share, rows = facts["prevalence"], facts["rows"]["test"]
+    interval = binomtest(round(share["value"] * rows), rows).proportion_ci(method="wilson")
+
+    assert share["value"] == facts["federated"]["calibration"]["observed"]
+    assert share["interval"] == pytest.approx([interval.low, interval.high], abs=1e-12)
 
 
 @pytest.fixture(scope="module")
