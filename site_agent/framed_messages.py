@@ -160,7 +160,7 @@ class FramedSocket(Generic[Message]):
         self._socket.setblocking(False)
         self._waiting: deque[memoryview] = deque()  # queued, and not written yet
         self._reader = FrameReader(self._socket, framing)
-        self._reading: tuple[_Reading[Message], asyncio.Future[Message]] | None = None
+        self._arrival: asyncio.Future[None]  # of the bytes for which a task waits
         self._watches: asyncio.AbstractEventLoop | None = None
         self._is_over = False
 
@@ -172,19 +172,17 @@ class FramedSocket(Generic[Message]):
             MalformedMessage: the bytes are none of this socket's messages.
         """
         reading, loop = self._reader.read(largest_payload), asyncio.get_running_loop()
-        try:
-            next(reading)
-        except StopIteration as read:
-            found: Message = read.value
-            return found
-        self._reading = reading, loop.create_future()
-        if self._watches is None:
-            loop.add_reader(self._socket, self._read_more)
-            self._watches = loop
-        try:
-            return await self._reading[1]
-        finally:
-            self._reading = None
+        while True:
+            try:
+                next(reading)
+            except StopIteration as read:
+                found: Message = read.value
+                return found
+            self._arrival = loop.create_future()
+            if self._watches is None:
+                loop.add_reader(self._socket, self._arrived)
+                self._watches = loop
+            await self._arrival
 
     def listen(
         self,
@@ -295,20 +293,11 @@ class FramedSocket(Generic[Message]):
         if not self._waiting:
             asyncio.get_running_loop().remove_writer(self._socket)
 
-    def _read_more(self) -> None:
-        """Continue with the message that a task waits for, because bytes have arrived. Pass on a complete message."""
-        if self._reading is None:
-            self._stop_watching()  # the bytes stay in the kernel until a task receives
-            return
-        reading, complete = self._reading
-        if complete.done():
-            return
-        try:
-            next(reading)
-        except StopIteration as read:
-            complete.set_result(read.value)
-        except Exception as error:  # also a lack of memory; the task that waits handles or reports it
-            complete.set_exception(error)
+    def _arrived(self) -> None:
+        if self._arrival.done():
+            self._stop_watching()  # nobody waits, so the bytes stay in the kernel until a task receives
+        else:
+            self._arrival.set_result(None)
 
     def _stop_watching(self) -> None:
         if self._watches is not None:

@@ -77,7 +77,6 @@ class Gate:
 
     def __init__(
         self,
-        run: str,
         plan: Plan,
         manifest: Manifest,
         *,
@@ -90,11 +89,10 @@ class Gate:
         """Prepare the gate. `masking` is None only if the plan has secure aggregation off."""
         if (masking is None) != (not plan.masking.required):
             raise ValueError("a plan is masked or it is not")
-        self._masking = masking
-        self._run, self._plan, self._manifest, self._audit = run, plan, manifest, audit
+        self._masking, self._plan, self._manifest, self._audit = masking, plan, manifest, audit
         self._ledger = None if plan.privacy is None else PrivacyLedger(audit)
         self._permission = Permission(
-            run, plan, manifest, site=site, policy=policy, consent=consent, audit=audit, ledger=self._ledger
+            plan, manifest, site=site, policy=policy, consent=consent, audit=audit, ledger=self._ledger
         )
         trains = plan.tier_of(site) == "training"  # otherwise no update differs from zero
         self._builder = Builder(plan, trains=trains, smallest_rows=policy.smallest_training_rows)
@@ -155,7 +153,7 @@ class Gate:
                 self._ledger.pay(self._plan, contribution.position, contribution.noisy)
             self._audit.write(
                 "contribution_released",
-                run=self._run,
+                run=self._plan.run_name,
                 round=bind.round,
                 attempt=bind.attempt,
                 position=contribution.position.hex(),

@@ -37,19 +37,13 @@ class Itinerary:
     """Checks the offers of one run against the earlier offers that this site received."""
 
     def __init__(
-        self,
-        run: str,
-        plan: Plan,
-        manifest: Manifest,
-        released: Iterable[Mapping[str, Any]],
-        *,
-        only_receives: bool = False,
+        self, plan: Plan, manifest: Manifest, released: Iterable[Mapping[str, Any]], *, only_receives: bool = False
     ) -> None:
         """Read the earlier rounds. `released` are the records of this run's releases, also those of earlier logs.
 
         A site that `only_receives` was offered no round, so only the plan limits when a result can come.
         """
-        self._run, self._plan, self._manifest, self._only_receives = run, plan, manifest, only_receives
+        self._plan, self._manifest, self._only_receives = plan, manifest, only_receives
         self._exchanges = Exchanges(plan, manifest)
         self._known: dict[int, tuple[int, bytes]] = {}  # for each round the newest attempt, and its position
         self._oldest = 0
@@ -75,7 +69,7 @@ class Itinerary:
         Raises:
             MalformedMessage: an honest coordinator would not offer this.
         """
-        here, known, newest = position(self._run, offer), self._known.get(offer.round), self._highest
+        here, known, newest = position(self._plan.run_name, offer), self._known.get(offer.round), self._highest
         if offer.round < self._oldest or (offer.round < newest if known is None else offer.attempt < known[0]):
             raise MalformedMessage("a round that is over")
         if known is not None and known[1] not in (here, b""):

@@ -38,7 +38,7 @@ from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.door import unexpected_answer
 from site_agent.gate.mishaps import TrainerFailed, is_over, masks_nothing, misbehaved
 from site_agent.gate.permission import GateRefusal
-from site_agent.gate.run_admission import Admission, Turns
+from site_agent.gate.run_admission import Admission
 from site_agent.gate.site_rounds import Built, Concluded, Outgoing, Rounds, Surroundings
 from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.gate.waiting import APPROVAL_POLL_SECONDS, CONSENT_POLL_SECONDS, Repetitions, await_approval, watch
@@ -103,8 +103,15 @@ class SiteGate:
         self._tasks: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger()
         around = Surroundings(send=self._send, ask=self._ask, spawn=self._spawn, deliver=self._inbox.put)
-        turns = Turns(around=around, tell=self._tell, wait=self._await_approval, began=self._standing.began_run)
-        self._admission = Admission(hospital, identity_key=identity_key, audit=audit, turns=turns)
+        self._admission = Admission(
+            hospital,
+            identity_key=identity_key,
+            audit=audit,
+            around=around,
+            tell=self._tell,
+            wait=self._await_approval,
+            began=self._standing.began_run,
+        )
 
     async def run(self) -> None:
         """Take part in runs until the coordinator reports that all runs are over.

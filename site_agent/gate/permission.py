@@ -76,7 +76,6 @@ class Permission:
 
     def __init__(
         self,
-        run: str,
         plan: Plan,
         manifest: Manifest,
         *,
@@ -87,8 +86,7 @@ class Permission:
         ledger: PrivacyLedger | None,
     ) -> None:
         """Compare the plan with the policy. `consent` is that of the persons here; `ledger` is for a private plan."""
-        self._run, self._plan, self._audit = run, plan, audit
-        self._policy, self._consent, self._ledger = policy, consent, ledger
+        self._plan, self._audit, self._policy, self._consent, self._ledger = plan, audit, policy, consent, ledger
         self._refused = refusals(policy, plan, manifest, site=site, identity=None)
         if plan.tier_of(site) == "receiving":
             self._refused += ("this site only receives under the plan, so it may not send a contribution",)
@@ -116,14 +114,14 @@ class Permission:
         reasons = list(self._refused)
         if bind.sites != self._plan.site_names:
             reasons.append("its contributors are not exactly the sites of the plan")
-        if self._audit.records("run_finished", run=self._run):
+        if self._audit.records("run_finished", run=self._plan.run_name):
             reasons.append(_ENDED)
         return tuple(reasons)
 
     def _overspends(self, position: bytes) -> str | None:
         """Return why no noise may be sent for a step: no budget remains for one more."""
-        spending, run = self._ledger, self._plan.run_name
-        if spending is None or spending.kept(run, position) is not None:
+        spending = self._ledger
+        if spending is None or spending.kept(self._plan.run_name, position) is not None:
             return None
         return None if spending.covering(self._plan) else spending.refuse(self._policy.privacy, self._plan)
 
@@ -131,10 +129,10 @@ class Permission:
         """Record all reasons against sending in the audit log and raise an error, if there are any."""
         if withdrawn is None and not forbidden:
             return
-        reasons = "; ".join((*_clauses(withdrawn), *forbidden))
-        self._audit.write("release_refused", reason=reasons, run=self._run, round=bind.round, attempt=bind.attempt)
+        reasons, run = "; ".join((*_clauses(withdrawn), *forbidden)), self._plan.run_name
+        self._audit.write("release_refused", reason=reasons, run=run, round=bind.round, attempt=bind.attempt)
         if withdrawn is not None:
-            raise ConsentEnded(self._plan.study, withdrawn, self._run)
+            raise ConsentEnded(self._plan.study, withdrawn, run)
         what = f"This site's policy does not allow sending a contribution: {reasons}."
         raise PolicyForbids(what=what, reason=SiteReason.POLICY_FORBIDS)
 

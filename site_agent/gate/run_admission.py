@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -41,29 +40,30 @@ from site_agent.hospital import Hospital
 from site_agent.trainer_socket import Prepare, Prepared
 
 
-@dataclass(frozen=True, kw_only=True)
-class Turns:
-    """The functions of the gate process's loop that the start and the end of a run need.
-
-    Attributes:
-        around: what the rounds of a run need.
-        tell: sends a refusal, if the stream is open.
-        wait: returns as soon as enough persons here have approved the plan.
-        began: shows an operator that a run with this number of rounds has begun.
-    """
-
-    around: Surroundings
-    tell: Callable[[Refusal], Awaitable[None]]
-    wait: Callable[[Consent], Awaitable[None]]
-    began: Callable[[str, int], None]
-
-
 class Admission:
     """Starts and ends this site's part in runs."""
 
-    def __init__(self, hospital: Hospital, *, identity_key: Ed25519PrivateKey, audit: AuditLog, turns: Turns) -> None:
-        """Start without a run. `identity_key` is this site's long-term key."""
-        self._hospital, self._identity_key, self._audit, self._turns = hospital, identity_key, audit, turns
+    def __init__(
+        self,
+        hospital: Hospital,
+        *,
+        identity_key: Ed25519PrivateKey,
+        audit: AuditLog,
+        around: Surroundings,
+        tell: Callable[[Refusal], Awaitable[None]],
+        wait: Callable[[Consent], Awaitable[None]],
+        began: Callable[[str, int], None],
+    ) -> None:
+        """Start without a run. `identity_key` is this site's long-term key, and the rest belongs to the gate's loop.
+
+        Args:
+            around: what the rounds of a run need.
+            tell: sends a refusal, if the stream is open.
+            wait: returns as soon as enough persons here have approved the plan.
+            began: shows an operator that a run with this number of rounds has begun.
+        """
+        self._hospital, self._identity_key, self._audit = hospital, identity_key, audit
+        self._around, self._tell, self._wait, self._began = around, tell, wait, began
         self._identity = fingerprint(identity_key.public_key().public_bytes_raw())
         self._read: tuple[bytes, Plan, Manifest] | None = None  # the newest plan, which each stream announces again
 
@@ -93,7 +93,33 @@ class Admission:
             MaskingRefused: this site does not mask for the run.
         """
         await self._check_policy(plan, manifest)
-        return await self._begin(plan.run_name, plan, manifest)
+        if starts := starting_values(Path(self._hospital.starting_files), plan):
+            manifest = manifest_of(plan, starts)
+        facts = {"run": plan.run_name, "plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
+        hospital, state, site = self._hospital, self._hospital.state_path, self._hospital.site
+        guard, approvers = guard_of(hospital), hospital.policy.approvers
+        consent = Consent(state, plan, approvers=approvers, now=lambda: datetime.now(UTC), guard=guard)
+        keep_plan(state, plan)
+        await asyncio.to_thread(consent.why_not)  # the first look at an approval computes the manifest of its plan
+        await self._wait(consent)
+        saved = await self._prepare_trainer(plan, manifest)
+        beside = await asyncio.to_thread(allowed_beside, state, plan, approvers)
+        method = plan.method_name
+        receives = {"tier": "receiving"} if plan.tier_of(site) == "receiving" else {}
+        self._audit.write("run_joined", rounds=plan.rounds, method=method, **receives, **facts)
+        self._began(plan.run_name, plan.rounds)
+        structlog.get_logger().info("run_joined", run=plan.run_name, method=method, rounds=plan.rounds)
+        return Rounds(
+            plan=plan,
+            manifest=manifest,
+            site=site,
+            policy=self._hospital.policy,
+            consent=consent,
+            audit=self._audit,
+            masking=self._masking(plan, manifest, beside),
+            around=self._around,
+            saved=saved,
+        )
 
     async def _check_policy(self, plan: Plan, manifest: Manifest) -> None:
         """End this site's part in the run if the policy does not allow the study. Raises RefusedError."""
@@ -103,38 +129,8 @@ class Admission:
         refusal = "; ".join(refused)
         digests = {"plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
         self._audit.write("plan_refused", reason=refusal, run=plan.run_name, **digests)
-        await self._turns.tell(Refusal(plan.run_name, SiteReason.POLICY_FORBIDS))
+        await self._tell(Refusal(plan.run_name, SiteReason.POLICY_FORBIDS))
         raise policy_refuses(plan.study, refusal)
-
-    async def _begin(self, run: str, plan: Plan, manifest: Manifest) -> Rounds:
-        if starts := starting_values(Path(self._hospital.starting_files), plan):
-            manifest = manifest_of(plan, starts)
-        facts = {"run": run, "plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
-        hospital, state, site = self._hospital, self._hospital.state_path, self._hospital.site
-        guard, approvers = guard_of(hospital), hospital.policy.approvers
-        consent = Consent(state, plan, approvers=approvers, now=lambda: datetime.now(UTC), guard=guard)
-        keep_plan(state, plan)
-        await asyncio.to_thread(consent.why_not)  # the first look at an approval computes the manifest of its plan
-        await self._turns.wait(consent)
-        saved = await self._prepare_trainer(plan, manifest)
-        beside = await asyncio.to_thread(allowed_beside, state, plan, approvers)
-        method = plan.method_name
-        receives = {"tier": "receiving"} if plan.tier_of(site) == "receiving" else {}
-        self._audit.write("run_joined", rounds=plan.rounds, method=method, **receives, **facts)
-        self._turns.began(run, plan.rounds)
-        structlog.get_logger().info("run_joined", run=run, method=method, rounds=plan.rounds)
-        return Rounds(
-            run=run,
-            plan=plan,
-            manifest=manifest,
-            site=site,
-            policy=self._hospital.policy,
-            consent=consent,
-            audit=self._audit,
-            masking=self._masking(run, plan, manifest, beside),
-            around=self._turns.around,
-            saved=saved,
-        )
 
     async def _prepare_trainer(self, plan: Plan, manifest: Manifest) -> tuple[int, ...]:
         """Let the trainer build this site's neural network. Return the training states that the trainer has on disk.
@@ -143,9 +139,9 @@ class Admission:
             ProtocolError: the trainer's network has other shared tensors.
         """
         memory = self._audit.newest("contribution_released", "memory")  # what the trainer must still remember
-        answer = await self._turns.around.ask(Prepare(plan.run_name, plan.canonical, memory), 8 * MOST_SAVED)
+        answer = await self._around.ask(Prepare(plan.run_name, plan.canonical, memory), 8 * MOST_SAVED)
         if not isinstance(answer, Prepared) or answer.manifest_digest != manifest.digest.hex():
-            await self._turns.tell(Refusal(plan.run_name, SiteReason.NETWORK_DIFFERS))
+            await self._tell(Refusal(plan.run_name, SiteReason.NETWORK_DIFFERS))
             raise ProtocolError(
                 what="The shared parameters of this site's neural network differ from the list in the plan.",
                 consequence="Nothing was sent.",
@@ -156,11 +152,10 @@ class Admission:
         except ValueError as cause:
             raise unexpected_answer() from cause
 
-    def _masking(self, run: str, plan: Plan, manifest: Manifest, beside: frozenset[str]) -> SiteMasking | None:
+    def _masking(self, plan: Plan, manifest: Manifest, beside: frozenset[str]) -> SiteMasking | None:
         if not plan.masking.required or plan.tier_of(self._hospital.site) == "receiving":
             return None
         return SiteMasking(
-            run=run,
             plan=plan,
             manifest=manifest,
             site=self._hospital.site,
@@ -180,7 +175,7 @@ class Admission:
             case MalformedMessage():
                 self._audit.write("coordinator_refused", reason=str(ended))
                 if run:
-                    await self._turns.tell(Refusal(run, SiteReason.COORDINATOR_MISBEHAVED))
+                    await self._tell(Refusal(run, SiteReason.COORDINATOR_MISBEHAVED))
             case MaskingRefused():
                 await self._refuse(run, SiteReason.MASKING_REFUSED, because=str(ended))
             case GateRefusal(reason=reason):
@@ -199,7 +194,7 @@ class Admission:
         facts = {"because": because} if because else {}
         self._audit.write("participation_ended", run=run, reason=reason.name.lower(), tensor=tensor, **facts)
         if run:
-            await self._turns.tell(Refusal(run, reason, tensor))
+            await self._tell(Refusal(run, reason, tensor))
 
 
 def _read(raw: bytes) -> tuple[bytes, Plan, Manifest]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cached_property
 
 from blake3 import blake3
@@ -50,7 +49,6 @@ class SiteMasking:
     def __init__(
         self,
         *,
-        run: str,
         plan: Plan,
         manifest: Manifest,
         site: str,
@@ -59,13 +57,13 @@ class SiteMasking:
         beside: frozenset[str] = frozenset(),
     ) -> None:
         """Begin without keys. `store` is the gate's. Persons here allowed the sums of the runs in `beside`."""
-        self._run, self._plan, self._manifest, self._site = run, plan, manifest, site
+        self._plan, self._manifest, self._site = plan, manifest, site
         self._identity_key, self._store = identity_key, store
         self._encoding = encoding_name(plan.masking.clipping_range, len(plan.sites), plan.bits)
-        self._answer = replace(answer_of(plan), run=run)
-        self._steps = MaskedSteps(store, self._answer)
+        answer = answer_of(plan)
+        self._steps = MaskedSteps(store, answer)
         self._sent: tuple[bytes, bytes] | None = None  # the newest context, and the vector that was masked under it
-        self._why_not = why_not_answered(self._answer, self._steps.answered_beside(beside))
+        self._why_not = why_not_answered(answer, self._steps.answered_beside(beside))
         self._terms: KeySessionTerms | None = None
         self._secret: KeySessionSecret | None = None
         self._advert: KeyAdvert | None = None
@@ -90,7 +88,7 @@ class SiteMasking:
         self.forget()
         self._highest_key_session = message.key_session
         self._terms = KeySessionTerms(
-            run=self._run,
+            run=self._plan.run_name,
             key_session=message.key_session,
             plan_digest=self._plan.digest,
             candidates=message.sites,

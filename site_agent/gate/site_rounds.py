@@ -142,7 +142,6 @@ class Rounds:
     def __init__(
         self,
         *,
-        run: str,
         plan: Plan,
         manifest: Manifest,
         site: str,
@@ -157,14 +156,14 @@ class Rounds:
 
         `consent` has the decisions of persons here; `saved` are the states on the trainer's disk.
         """
-        self.run, self.plan, self.manifest, self.consent = run, plan, manifest, consent
+        self.run, self.plan, self.manifest, self.consent = plan.run_name, plan, manifest, consent
         self._site, self._audit, self._masking, self._around = site, audit, masking, around
-        released = audit.records("contribution_released", run=run)
+        released = audit.records("contribution_released", run=self.run)
         # From the first void of a run on, this site sends only voids. An earlier step is repeated with its numbers.
         voids = ((facts["round"], SiteReason[facts["void"].upper()]) for facts in released if facts["void"] != "no")
         self.void: tuple[int, SiteReason] | None = min(voids, default=None)
         # A site that only receives has no gate object, so nothing in this process can build a contribution.
-        door = partial(Gate, run, plan, manifest, site=site, policy=policy, audit=audit, masking=masking)
+        door = partial(Gate, plan, manifest, site=site, policy=policy, audit=audit, masking=masking)
         self._gate = None if self._receives else door(consent=consent)
         self._download: Download | None = None
         self._interrupted: Download | None = None  # of an earlier stream
@@ -178,7 +177,7 @@ class Rounds:
         self._position = b""  # of the newest complete download
         self._trains, self._log = asyncio.Lock(), structlog.get_logger()
         self._contribution: Contribution | None = None
-        self._itinerary = Itinerary(run, plan, manifest, released, only_receives=self._receives)
+        self._itinerary = Itinerary(plan, manifest, released, only_receives=self._receives)
         self._saved, self.next_round = set(saved), None if saved else 0
         self._upload: asyncio.Task[None] | None = None
         self._training: Callable[[], Awaitable[None]] | None = None  # the newest one, not sent to the trainer yet

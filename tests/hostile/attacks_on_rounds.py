@@ -284,7 +284,7 @@ def newton_round_after_the_guard(weakened: bool) -> bool:
     """Ask for a further sum of a regression after its last one."""
     plan = receiving_plan("abcd", "", newton_rounds=4)
     assert isinstance(plan, PriorPlan)
-    itinerary = Itinerary(plan.run_name, plan, manifest_of(plan), ())
+    itinerary = Itinerary(plan, manifest_of(plan), ())
     nothing = parameters_digest(np.zeros(0, np.float32))
     stages = (Stage.STATISTICS, Stage.NEWTON, Stage.GUARD, Stage.NEWTON)
     *honest, last = [Offer(number, 0, nothing, stage) for number, stage in enumerate(stages)]

@@ -68,12 +68,11 @@ Gates = dict[str, tuple[SiteMasking, Itinerary]]
 
 def is_admitted(house: House, plan: Plan, gates: Gates, answers: dict[str, Any]) -> bool:
     """Whether the real policy, gate store, witness and memory let a hospital answer. It then has answered."""
-    manifest, run, rules = manifest_of(plan), plan.run_name, house.hospital
+    manifest, rules = manifest_of(plan), house.hospital
     if refusals(rules.policy, plan, manifest, site=house.name, identity=identity_of(house.name)):
         return False
     masking = SiteMasking(
-        run=run, plan=plan, manifest=manifest, site=house.name, identity_key=identity_key(house.name),
-        store=house.store,
+        plan=plan, manifest=manifest, site=house.name, identity_key=identity_key(house.name), store=house.store
     )  # fmt: skip
     try:
         if masking._why_not is not None:
@@ -85,7 +84,7 @@ def is_admitted(house: House, plan: Plan, gates: Gates, answers: dict[str, Any])
     house.head = newest_head(house.folder / "models")
     masking._steps.add(0, 0, bytes(32), bytes(32))
     masking._transcript = bytes(32)  # of all sites' keys
-    gates[house.name] = masking, Itinerary(run, plan, manifest, ())
+    gates[house.name] = masking, Itinerary(plan, manifest, ())
     return True
 
 

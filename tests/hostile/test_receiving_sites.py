@@ -162,9 +162,7 @@ def test_the_gates_limits_let_nothing_of_a_receiver_out(tmp_path: Path) -> None:
 
     def forbidden(site: str, rules: Policy) -> tuple[str, ...]:
         consent = Consent(tmp_path, plan, approvers=1, now=lambda: NOON)
-        given = Permission(
-            "run", plan, manifest_of(plan), site=site, policy=rules, consent=consent, audit=log, ledger=None
-        )
+        given = Permission(plan, manifest_of(plan), site=site, policy=rules, consent=consent, audit=log, ledger=None)
         return given.forbidden(bind)
 
     assert forbidden("e", policy)

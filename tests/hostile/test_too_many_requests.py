@@ -109,7 +109,7 @@ def rounds_with(
 
     approve(state, PLAN, by="A. Jones", at=NOON)
     rounds = Rounds(
-        run=PLAN.run_name, plan=PLAN, manifest=manifest_of(PLAN), site="a", policy=policy_with(), audit=audit,
+        plan=PLAN, manifest=manifest_of(PLAN), site="a", policy=policy_with(), audit=audit,
         consent=Consent(state, PLAN, approvers=1, now=lambda: NOON), masking=None, saved=(),
         around=Surroundings(send=send, ask=ask, spawn=spawned, deliver=deliver),  # type: ignore[arg-type]
     )  # fmt: skip

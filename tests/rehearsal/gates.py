@@ -54,8 +54,7 @@ def sealed(plan: Plan, keys: Mapping[str, Ed25519PrivateKey], stores: Mapping[st
     """The masks of the first site of a plan, after all sites have agreed on keys."""
     sites = [
         SiteMasking(
-            run=plan.run_name, plan=plan, manifest=manifest_of(plan), site=name, identity_key=keys[name],
-            store=stores[name],
+            plan=plan, manifest=manifest_of(plan), site=name, identity_key=keys[name], store=stores[name]
         )
         for name in plan.site_names
     ]  # fmt: skip
@@ -92,4 +91,4 @@ def gate_for(
     rules = policy or policy_with()
     consent = Consent(state, plan, approvers=rules.approvers, now=now)
     manifest = manifest_of(plan)
-    return Gate("run", plan, manifest, site=site, policy=rules, audit=audit, masking=masking, consent=consent)
+    return Gate(plan, manifest, site=site, policy=rules, audit=audit, masking=masking, consent=consent)

@@ -42,7 +42,7 @@ PLANS = {
 
 def begun(plan: Plan, *offers: Offer, released: tuple[dict[str, Any], ...] = ()) -> Itinerary:
     """A site that was offered these rounds."""
-    itinerary = Itinerary(plan.run_name, plan, manifest_of(plan), released)
+    itinerary = Itinerary(plan, manifest_of(plan), released)
     for offer in offers:
         itinerary.accept(started(plan, offer))
     return itinerary

@@ -33,7 +33,7 @@ def test_the_write_of_an_ended_stream_fails_in_silence(tmp_path: Path, *, has_en
             raise UnavailableError(what="It broke.", consequence="Nothing is lost.", remedy="Wait.")
 
         rounds = Rounds(
-            run=PLAN.run_name, plan=PLAN, manifest=manifest_of(PLAN), site=NAMES[0], policy=policy_with(),
+            plan=PLAN, manifest=manifest_of(PLAN), site=NAMES[0], policy=policy_with(),
             consent=Consent(tmp_path, PLAN, approvers=1, now=lambda: NOON), audit=audit, masking=None,
             around=Surroundings(send=fails, ask=nothing, spawn=spawned, deliver=nothing), saved=(),
         )  # fmt: skip

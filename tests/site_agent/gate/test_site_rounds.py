@@ -51,7 +51,7 @@ def rounds_of(
 
     masking = None if not plan.masking.required else object()  # is not come to
     return Rounds(
-        run=plan.run_name, plan=plan, manifest=manifest_of(plan), site=site, policy=policy_with(), audit=audit,
+        plan=plan, manifest=manifest_of(plan), site=site, policy=policy_with(), audit=audit,
         consent=Consent(state, plan, approvers=1, now=lambda: NOON), masking=masking, saved=(),  # type: ignore[arg-type]
         around=Surroundings(send=nothing, ask=ask, spawn=spawned, deliver=nothing),  # type: ignore[arg-type]
     )  # fmt: skip
