@@ -399,7 +399,7 @@ class _Text:
         rows = np.arange(self._row + 1, self._row + 1 + len(table), dtype=np.int64)
         self._row, self._line = self._row + len(table), self._line + lines
         self.swallowed += swallowed
-        columns = {place: column.combine_chunks() for place, column in enumerate(table.columns)}
+        columns = {place: column.chunk(0) for place, column in enumerate(table.columns)}
         for place in broken:
             for inner, end in zip(_INNER_ENDS, "\r\n", strict=True):
                 columns[place] = compute.replace_substring(columns[place], inner, end)
@@ -411,7 +411,7 @@ class _Text:
         try:
             table = csv_reader.read_csv(
                 arrow.BufferReader(part),
-                csv_reader.ReadOptions(column_names=list(kinds)),
+                csv_reader.ReadOptions(column_names=list(kinds), block_size=len(part) + 1),
                 csv_reader.ParseOptions(
                     delimiter=self._delimiter, quote_char='"' if is_quoted else False, ignore_empty_lines=False
                 ),

@@ -320,8 +320,7 @@ class _Reading:
                 self.mistakes.add(f"it is missing{like_column(name, found, declared)}", column=name)
         if not self.for_prediction:
             self._find_undeclared(found, declared)
-        places = {name: place for place, name in enumerate(found)}
-        return {name: places[name] for name in declared if name in counts}
+        return {name: place for place, name in enumerate(found) if name in declared}
 
     def _find_undeclared(self, header: Sequence[str], declared: Mapping[str, Column]) -> None:
         """Add a mistake for the columns that the contract lacks. A column without a name is never read."""
@@ -516,12 +515,13 @@ class _Reading:
 
     def _find_anonymous(self, rows: npt.NDArray[np.int64]) -> None:
         assert self.contract.patient is not None
-        if anonymous := [int(rows[place]) for place, who in enumerate(self.patients) if who in self.no_identifiers]:
+        nobody = self.no_identifiers.intersection(self.patients)
+        if anonymous := [int(rows[at]) for at, who in enumerate(self.patients if nobody else ()) if who in nobody]:
             self.mistakes.add("no patient identifier", anonymous, column=self.contract.patient.name)
 
     def _check_patients(self, rows: npt.NDArray[np.int64]) -> None:
         patient = self.contract.patient
-        if patient is None or not patient.one_row_per_patient:
+        if patient is None or not patient.one_row_per_patient or len(set(self.patients)) == len(self.patients):
             return
         twice = {who for who, count in Counter(self.patients).items() if count > 1} - self.no_identifiers
         if again := [int(rows[place]) for place, who in enumerate(self.patients) if who in twice]:
