@@ -203,12 +203,12 @@ MODELS_RESERVE_BYTES: Final = 8 << 20  # kept free by snapshots, saved states an
 
 
 @contextmanager
-def on_disk(*, what: str, consequence: str, kind: type[OperatorError] = UnavailableError) -> Iterator[None]:
+def on_disk(*, what: str, consequence: str) -> Iterator[None]:
     """If the disk of the state directory fails inside the block, raise an error with three sentences."""
     try:
         yield
     except OSError as cause:
-        raise kind(
+        raise UnavailableError(
             what=f"{what}: {cause.strerror}.",
             consequence=consequence,
             remedy="Free space on the disk of the state directory, or correct its permissions, and start again.",

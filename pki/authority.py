@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer
 
 from host import secret_files
 from host.durable import sync_folder
@@ -36,49 +37,20 @@ def new_passphrase() -> str:
     return "-".join("".join(secrets.choice(letters) for _ in range(length)) for length in (5, 5, 5, 5, 6))
 
 
-class _File(Document):
-    """The content of federation.json. `hosts` are separated by blanks."""
+_Address: TypeAlias = Annotated[
+    Address, BeforeValidator(lambda one: Address.parse(one) if isinstance(one, str) else one), PlainSerializer(str)
+]
+_Hosts: TypeAlias = Annotated[tuple[str, ...], AfterValidator(lambda hosts: tuple(map(host_name, hosts)))]
+
+
+class FederationRecord(Document):
+    """The content of federation.json: the federation's name, two addresses, and further hosts of the certificate."""
 
     format: Literal[1] = 1
-    federation: str
-    coordinator: str
-    enrolment: str
-    hosts: str
-
-
-@dataclass(frozen=True, slots=True)
-class FederationRecord:
-    """The content of federation.json: the federation's name, two addresses, and every host of the certificate."""
-
-    federation: FederationName
-    coordinator: Address
-    enrolment: Address
-    hosts: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        federation_name(self.federation)
-        hosts = (self.coordinator.host, self.enrolment.host, *(host_name(host) for host in self.hosts))
-        object.__setattr__(self, "hosts", tuple(dict.fromkeys(hosts)))
-
-    def to_json(self) -> bytes:
-        content = _File(
-            federation=self.federation,
-            coordinator=str(self.coordinator),
-            enrolment=str(self.enrolment),
-            hosts=" ".join(self.hosts),
-        )
-        return content.model_dump_json(indent=2).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes) -> FederationRecord:
-        """Read federation.json. Raises ConfigurationError if the content of the file is not valid."""
-        found = parse_document(data, _File, source="federation.json", consequence="Nothing was started or changed.")
-        return cls(
-            federation=federation_name(found.federation),
-            coordinator=Address.parse(found.coordinator),
-            enrolment=Address.parse(found.enrolment),
-            hosts=tuple(found.hosts.split()),
-        )
+    federation: Annotated[FederationName, AfterValidator(federation_name)]
+    coordinator: _Address
+    enrolment: _Address
+    hosts: _Hosts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +95,9 @@ class Authority:
     @classmethod
     def load(cls, directory: Path) -> Authority:
         """Open a certificate authority that `pki init` created."""
-        return cls(directory, FederationRecord.from_json(secret_files.read_public(directory / "federation.json")))
+        content, unchanged = secret_files.read_public(directory / "federation.json"), "Nothing was started or changed."
+        record = parse_document(content, FederationRecord, source="federation.json", consequence=unchanged)
+        return cls(directory, record)
 
     @property
     def federation(self) -> FederationName:
@@ -150,7 +124,7 @@ class Authority:
         """
         # The key stays the same, so certificate and key on disk match even after a power cut.
         key, issuing = certificates.key_from_pem(secret_files.read_secret(self.coordinator_key_path)), self._issuing()
-        hosts = self.record.hosts
+        hosts = (self.record.coordinator.host, self.record.enrolment.host, *self.record.hosts)
         leaf = certificates.coordinator_certificate(key.public_key(), issuing, self.federation, hosts, now)
         record(leaf.not_valid_after_utc)
         chain = certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing.certificate)
@@ -194,7 +168,7 @@ class Authority:
         secret_files.write_secret(self.coordinator_key_path, coordinator_key, replace=False)
         self.renew_coordinator(now)
         Register.create(self.register_path).close()
-        secret_files.write_public(self.directory / "federation.json", self.record.to_json())
+        secret_files.write_public(self.directory / "federation.json", self.record.model_dump_json(indent=2).encode())
 
     def _issuing(self) -> certificates.Issuer:
         issuing = certificates_in(secret_files.read_public(self.issuing_certificate_path))[0]

@@ -67,8 +67,12 @@ def init(
 
     The program creates a passphrase for the root key and prints it once.
     """
-    addresses = Address.parse(address), Address.parse(enrolment_address)
-    record = FederationRecord(federation_name(federation), *addresses, hosts)
+    record = FederationRecord(
+        federation=federation_name(federation),
+        coordinator=Address.parse(address),
+        enrolment=Address.parse(enrolment_address),
+        hosts=hosts,
+    )
     passphrase = new_passphrase()
     authority = Authority.create(directory, record, passphrase=passphrase, now=_now())
     click.echo(f"Created the authority of federation {federation} in {directory}.")

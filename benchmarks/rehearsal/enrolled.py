@@ -30,7 +30,7 @@ def enrol_all(setting: Setting) -> dict[str, str]:
     """Create an authority and a certificate for every site in the setting's folder. Return the keys' fingerprints."""
     now, (host, _, port) = datetime.now(UTC), setting.address.rpartition(":")
     address = Address(host, int(port))
-    record = FederationRecord(FederationName("benchmark"), address, address, ())
+    record = FederationRecord(federation=FederationName("benchmark"), coordinator=address, enrolment=address)
     authority = Authority.create(setting.folder / "authority", record, passphrase="correct horse battery", now=now)
     return {name: _enrol(authority, setting, name, now) for name in setting.site_names}
 

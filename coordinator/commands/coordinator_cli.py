@@ -1,7 +1,7 @@
 """Implements the commands of the program `coordinator`.
 
 An operator never sees a traceback: every failure is three sentences on standard error and a documented exit status.
-`check` and `status` start nothing and change nothing.
+`check`, `doctor` and `status` start nothing and change nothing.
 """
 
 from __future__ import annotations
@@ -15,26 +15,38 @@ from contextlib import closing
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
-from coordinator.commands.configuration import read_configuration, read_plans
-from coordinator.commands.coordinator_doctor import config_option, doctor
+from coordinator.commands.configuration import CoordinatorConfiguration, read_configuration, read_plans
 from coordinator.network.control_socket import ask, stop_run
 from coordinator.storage.history import known_runs, store_path
 from host.audit_log import AuditLog
-from host.command_line import account, by_option, finish, json_option, metrics_option, person
+from host.command_line import (
+    account,
+    by_option,
+    configuration_option,
+    finish,
+    json_option,
+    metrics_option,
+    person,
+    report_findings,
+)
+from host.diagnosis import Finding, failure, fine, judge_disk, judge_log, warning
 from host.log_commands import LogProgram, LogSource
 from host.log_lines import set_up_log
 from host.metrics_text import metrics_text
 from host.secret_files import hold_directory
+from pki import key_checks
 from pki.authority import Authority
 from pki.register import Register, SiteState
-from protos.errors import ConfigurationError
+from protos.errors import ConfigurationError, OperatorError, UnavailableError
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.plan.privacy_in_words import how_private, price_in_words
+
+_config_option: Final = configuration_option("coordinator.yaml")
 
 
 @click.group()
@@ -47,7 +59,7 @@ def cli() -> None:
 
 
 @cli.command()
-@config_option
+@_config_option
 def start(path: Path) -> None:
     """Run all plans that coordinator.yaml names, and stop when all plans are complete.
 
@@ -63,7 +75,7 @@ def start(path: Path) -> None:
 
 
 @cli.command()
-@config_option
+@_config_option
 def check(path: Path) -> None:
     """Check coordinator.yaml and every plan, and show the digest of each plan. This command starts no run.
 
@@ -117,7 +129,7 @@ def _registered(authority: Path, plan: Plan) -> str:
 
 
 @cli.command()
-@config_option
+@_config_option
 @json_option
 @metrics_option
 def status(path: Path, as_json: bool, as_metrics: bool) -> None:
@@ -140,7 +152,7 @@ def status(path: Path, as_json: bool, as_metrics: bool) -> None:
 
 
 @cli.command()
-@config_option
+@_config_option
 @json_option
 def runs(path: Path, as_json: bool) -> None:
     """List every run in this coordinator's state directory. This command also works while no coordinator is running.
@@ -178,7 +190,7 @@ def runs(path: Path, as_json: bool) -> None:
 
 
 @cli.command()
-@config_option
+@_config_option
 @click.option("--run", "name", help="Name of the run. Without this option, the newest statistics plan is shown.")
 def results(path: Path, name: str | None) -> None:
     """Show the results of a statistics plan, and the folder with its page and its files.
@@ -196,7 +208,7 @@ def results(path: Path, name: str | None) -> None:
 
 
 @cli.command()
-@config_option
+@_config_option
 @click.confirmation_option(prompt="A run that is stopped is never taken up again. Stop it?")
 def stop(path: Path) -> None:
     """End the run permanently and keep its results. To interrupt a run only for a time, stop
@@ -216,7 +228,7 @@ cli.add_command(_log.group("Check, read and export the log of all that the coord
 
 
 @cli.command()
-@config_option
+@_config_option
 @by_option
 @click.option("--because", required=True, help="Reason in a few words, written to the audit log.")
 def restored(path: Path, by: str, because: str) -> None:
@@ -232,7 +244,53 @@ def restored(path: Path, by: str, because: str) -> None:
     click.echo("Recorded. Unfinished runs continue with much higher numbers of attempts and key sessions.")
 
 
-cli.add_command(doctor)
+@cli.command()
+@_config_option
+@json_option
+def doctor(path: Path, as_json: bool) -> None:
+    """Check whether the coordinator has everything that it needs to run.
+
+    You can run this command at any time. The command changes nothing.
+
+    The exit status is 0 if no problem was found, 3 if there are only warnings, and 1 if a check failed.
+
+    Example: coordinator doctor --config coordinator.yaml
+    """
+    report_findings(_examine(path), as_json=as_json)
+
+
+def _examine(path: Path) -> list[Finding]:
+    """Return the findings of all checks, in the order in which the coordinator needs the checked parts at its start."""
+    try:
+        configuration = read_configuration(path)
+    except OperatorError as wrong:
+        return [failure("D401", wrong.what, wrong.remedy)]
+    state = Path(configuration.state)
+    return [
+        fine("D401", f"{path.name} has no mistakes."),
+        judge_disk(state),
+        *key_checks.judge_authority(Path(configuration.authority), datetime.now(UTC)),
+        _plans(configuration),
+        judge_log(store_path(state), None),
+        _program(state),
+    ]
+
+
+def _program(state: Path) -> Finding:
+    """Check whether a coordinator answers. Its socket remains after a crash, so a connection is necessary."""
+    try:
+        asyncio.run(ask(state))
+    except UnavailableError as silent:
+        return warning("D418", silent.what, silent.remedy)
+    return fine("D418", "The coordinator is running.")
+
+
+def _plans(configuration: CoordinatorConfiguration) -> Finding:
+    try:
+        plans = read_plans(configuration)
+    except OperatorError as wrong:
+        return failure("D421", wrong.what, wrong.remedy)
+    return fine("D421", f"{len(plans)} plans were checked and have no mistakes.")
 
 
 def main() -> NoReturn:

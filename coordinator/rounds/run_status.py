@@ -66,7 +66,7 @@ def status_facts(
             for name in (run.plan.listed_names if run else sorted({*around.connected, *around.unaware}))
         },
         "waits_for": sorted(waited_for(run.state, run.terms)) if run else [],
-        "pace": pace_facts(run, around.now, is_whole=_is_whole(run)) if run else None,
+        "pace": pace_facts(run, around.now) if run else None,
         "concluding": concluding_facts(run.state, run.terms) if run else None,
         "taken_out": told(run.state, run.terms, history) if run else [],
         "yet_to_hear_of_the_end": around.unaware,
@@ -121,21 +121,17 @@ def concluding_facts(state: State, terms: Terms) -> dict[str, int] | None:
     return {"have_result": len(state.done), "sites": len(terms.sites - state.gone)}
 
 
-def _is_whole(run: Run) -> bool:
-    return not isinstance(run.state, Agreeing | Collecting) or run.terms.sites <= run.state.attempt.present
-
-
-def pace_facts(run: Run, now: datetime, *, is_whole: bool = True) -> dict[str, float | str | None] | None:
+def pace_facts(run: Run, now: datetime) -> dict[str, float | str | None] | None:
     """Return the speed of the newest rounds and the expected end of the run. Return None before the first round.
 
-    No end is reported while the run is interrupted, or while a contributor is missing (not `is_whole`). For a
-    plan that can end early it is the latest possible end.
+    No end is reported while the run is interrupted, or while a contributor is missing. For a plan that can
+    end early it is the latest possible end.
     """
     if (seconds := run.times.median) is None:
         return None
     left = (run.terms.rounds - run.rounds_made) * seconds
     left = max(0.0, left - min(run.times.under_way, seconds))
-    moves = isinstance(run.state, Agreeing | Collecting) and is_whole
+    moves = isinstance(run.state, Agreeing | Collecting) and run.terms.sites <= run.state.attempt.present
     try:
         ends = (now + timedelta(seconds=left)).isoformat(timespec="seconds") if moves else None
     except OverflowError:  # beyond the year 9999

@@ -10,10 +10,10 @@ from site_agent.hospital import Hospital
 from site_agent.trainer.disk import write_whole
 
 
-def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+def write_result(path: Path, content: bytes) -> None:
     """Write a file after `check_place`. Raise UnavailableError if the disk can't, ConfigurationError at a link."""
     try:
-        write_whole(path, content, mode=mode)
+        write_whole(path, content)
     except UnavailableError as error:
         raise UnavailableError(
             what=error.what,

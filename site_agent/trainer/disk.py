@@ -51,8 +51,8 @@ RECORDS: Final = "records.sqlite"
 _DRAWS_FILE: Final = "site.secret"
 
 
-def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replace the file `path` with this content and mode. After a crash, the old or the new file is complete.
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace the file `path` with this content, mode 0600. After a crash, the old or the new file is complete.
 
     The content is written to a temporary file in the same folder, which is synchronised and renamed. Then the folder's
     entry is synchronised. Temporary files of an earlier crash are removed first. Only one process may write a file.
@@ -69,7 +69,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
             with suppress(FileNotFoundError):
                 os.unlink(partial, dir_fd=folder)
             require_room(path.parent, len(content), MODELS_RESERVE_BYTES)
-            replace_in(folder, path.name, content, partial=partial, mode=mode)
+            replace_in(folder, path.name, content, partial=partial, mode=0o600)
     except OSError as cause:
         raise UnavailableError(
             what=f"{path.name} cannot be written: {cause.strerror}.",

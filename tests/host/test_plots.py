@@ -10,8 +10,8 @@ import pytest
 
 from host.plots import Axis, Series, plot
 from site_agent.desk.comparison.evaluation import HeldOutRows
-from site_agent.desk.findings.clinical_parts import calibration_plots, title_of
 from site_agent.desk.findings.facts import subgroups
+from site_agent.desk.findings.report_page import calibration_plots, title_of
 
 UNIT = Axis(label="<x>", low=0.0, high=1.0)
 

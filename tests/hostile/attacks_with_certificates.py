@@ -88,7 +88,7 @@ class Scene:
 def made(folder: Path) -> Authority:
     """An authority of federation heart."""
     address = Address("localhost", 8443)
-    record = FederationRecord(HEART, address, address, ())
+    record = FederationRecord(federation=HEART, coordinator=address, enrolment=address)
     return Authority.create(folder, record, passphrase="correct horse battery", now=NOW)
 
 

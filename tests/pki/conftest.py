@@ -22,9 +22,8 @@ def now() -> datetime:
 @pytest.fixture(scope="session")
 def record() -> FederationRecord:
     """The federation called heart."""
-    return FederationRecord(
-        FederationName("heart"), Address("localhost", 8443), Address("127.0.0.1", 8444), ("coordinator.example.org",)
-    )
+    both = {"coordinator": Address("localhost", 8443), "enrolment": Address("127.0.0.1", 8444)}
+    return FederationRecord(federation=FederationName("heart"), **both, hosts=("coordinator.example.org",))
 
 
 @pytest.fixture(scope="session")

@@ -55,7 +55,7 @@ class Office:
     def found(cls, folder: Path, federation: str = "heart", *, now: datetime | None = None) -> Office:
         """Make an authority for a coordinator on localhost."""
         address = Address("localhost", 8443)
-        record = FederationRecord(FederationName(federation), address, address, ())
+        record = FederationRecord(federation=FederationName(federation), coordinator=address, enrolment=address)
         authority = Authority.create(
             folder / "authority", record, passphrase="correct horse battery", now=now or utc_now()
         )

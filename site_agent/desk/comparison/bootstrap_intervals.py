@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,19 +38,11 @@ _BLOCK_NUMBERS: Final = 1 << 19  # 4 MiB at once, for any number of rows
 _CONSTANT: Final = 1e-12  # a smaller fraction of the sum of squares is a rounding error, not a spread of values
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """A 95% interval, computed from the resamples for which the metric is defined."""
 
     low: float
     high: float
-
-    @property
-    def has_zero(self) -> bool:
-        return self.low <= 0.0 <= self.high
-
-    def to_json(self) -> list[float]:
-        return [self.low, self.high]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +61,12 @@ class Difference:
     @property
     def better(self) -> bool | None:
         """True or False if the first model is clearly better or clearly worse. None if the interval includes zero."""
-        if self.interval is None or self.interval.has_zero:
+        if self.interval is None or self.interval.low <= 0.0 <= self.interval.high:
             return None
         return (self.value > 0.0) != is_lower_better(self.metric)
 
     def to_json(self) -> dict[str, Json]:
-        return {"difference": self.value, "interval": self.interval.to_json() if self.interval else None}
+        return {"difference": self.value, "interval": self.interval}
 
 
 def is_lower_better(metric: str) -> bool:
@@ -96,8 +88,7 @@ class Compared:
 
     def intervals(self, model: str) -> dict[str, Json]:
         """Return the intervals of all metrics of a model by name, ready for JSON."""
-        found = {metric: self.interval(model, metric) for metric in self.metrics[model]}
-        return {metric: interval.to_json() if interval else None for metric, interval in found.items()}
+        return {metric: self.interval(model, metric) for metric in self.metrics[model]}
 
     def difference(self, first: str, second: str, metric: str) -> Difference | None:
         """Return the metric of the first model minus the metric of the second, with the 95% interval of the difference.

@@ -97,7 +97,7 @@ class Gain:
             "best_local": self.best_local,
             "best_local_value": self.difference.second if self.difference else None,
             "difference": self.difference.value if self.difference else None,
-            "interval": self.interval.to_json() if self.interval else None,
+            "interval": self.interval,
             "placebo": self.placebo.to_json() if self.placebo else None,
             "verdict": self.verdict,
             "sentence": self.sentence,

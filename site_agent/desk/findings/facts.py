@@ -172,9 +172,8 @@ def _subgroup(rows: HeldOutRows, scores: Scores, members: npt.NDArray[np.int64],
     if len(members) < FEWEST_ROWS:
         return found | dict.fromkeys((metric, "interval", "predicted"))
     compared = compare(part, {_MODEL: scores[members]}, seed, _RESAMPLES)
-    interval = compared.interval(_MODEL, metric)
     return found | {
         metric: compared.metrics[_MODEL][metric],
-        "interval": interval.to_json() if interval else None,
+        "interval": compared.interval(_MODEL, metric),
         "predicted": float(scores[members].mean()) if is_binary else None,
     }

@@ -6,6 +6,7 @@ size. Rows that are not used in one epoch are used in another.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from protos.errors import DataError
 from protos.plan.schedules import Schedule, StepSchedule, too_few_rows
-from site_agent.trainer.training.flat_network import State, generator_state, restore_generator
+from site_agent.trainer.training.flat_network import State
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -74,9 +75,13 @@ class Batches:
         return self._permutation[place * self.rows_in_each : (place + 1) * self.rows_in_each]
 
     def state(self) -> State:
-        order = generator_state(self._order)
-        return {"order": order, "permutation": self._permutation, "drawn": torch.tensor(self._drawn)}
+        order = json.dumps(self._order.bit_generator.state, sort_keys=True).encode()
+        return {
+            "order": torch.tensor(list(order), dtype=torch.uint8),
+            "permutation": self._permutation,
+            "drawn": torch.tensor(self._drawn),
+        }
 
     def restore(self, state: State) -> None:
-        restore_generator(self._order, state["order"])
+        self._order.bit_generator.state = json.loads(bytes(state["order"].tolist()))
         self._permutation, self._drawn = state["permutation"], int(state["drawn"])

@@ -13,7 +13,6 @@ can be joined and separated again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -37,16 +36,6 @@ def part_of(state: State, prefix: str) -> State:
     """Return the tensors whose names have this prefix, under their names without it. Undoes `prefixed`."""
     start = prefix + "/"
     return {name.removeprefix(start): tensor for name, tensor in state.items() if name.startswith(start)}
-
-
-def generator_state(generator: np.random.Generator) -> Tensor:
-    """Return a random generator's state: uint8 of shape (bytes,)."""
-    return torch.tensor(list(json.dumps(generator.bit_generator.state, sort_keys=True).encode()), dtype=torch.uint8)
-
-
-def restore_generator(generator: np.random.Generator, state: Tensor) -> None:
-    """Set a random generator to a state that `generator_state` returned."""
-    generator.bit_generator.state = json.loads(bytes(state.tolist()))
 
 
 Vector: TypeAlias = npt.NDArray[np.float32]

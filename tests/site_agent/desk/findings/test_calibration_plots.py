@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from site_agent.desk.comparison.evaluation import calibration_curve
-from site_agent.desk.findings.clinical_parts import verdict
+from site_agent.desk.findings.report_page import verdict
 
 
 @pytest.mark.parametrize(
