@@ -119,7 +119,7 @@ def test_a_draft_asks_about_codes_days_and_long_tables(tmp_path: Path) -> None:
     )
     (tmp_path / "t.csv").write_text("\n".join(["Variable,value,land,code,sex,came,left", *rows]))
     text = describe(tmp_path / "t.csv").text
-    asked = ("Namibia", '["none"]', '["01060", "01061"]', "9 is like a marker", "a spreadsheet counts", "omop")
+    asked = ("Namibia", '["none"]', '["01060", "01061"]', "9 is like a marker", "SAS counts", "omop")
     assert [words for words in asked if words not in text] == []
 
 

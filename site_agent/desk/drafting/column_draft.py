@@ -136,6 +136,7 @@ class ColumnDraft:
         self.own_markers = [one for one in self.markers if one == "-" or one.lower() in _ANSWERS]  # codes elsewhere
         self.texts = Counter({text: count for text, count in found.items() if text and text not in is_marker})
         self.filled = self.texts.total()
+        self.is_complete = self.filled == self.rows
         numbers, self.beyond = list[tuple[float, int]](), 0
         for text, count in self.texts.items():
             plain = text if decimal == "." else text.replace(".", " ").replace(decimal, ".")
@@ -162,10 +163,6 @@ class ColumnDraft:
         kinds = len(phrases)  # phrases that are codes come again, on average as often as there are different ones
         are_codes = kinds <= _MOST_PHRASES and sum(phrases) >= kinds * max(_FEWEST_REPEATS, kinds)
         return codes if kinds < 2 or kinds <= len(codes) / 2 or are_codes else Counter()
-
-    @property
-    def is_complete(self) -> bool:
-        return self.filled == self.rows
 
     @property
     def is_numeric(self) -> bool:
@@ -228,7 +225,6 @@ class ColumnDraft:
 
     @property
     def likely_codes(self) -> list[str]:
-        """The codes without those that are probably marks for not known."""
         return [code for code in self.shown_codes if code not in self.unlikely_codes]
 
     @property
@@ -245,7 +241,8 @@ class ColumnDraft:
 
     @property
     def is_named_as_identifier(self) -> bool:
-        return bool(IDENTIFIER.fullmatch(self.name)) and (not self.codes or len(self.codes) > self.filled / 2)
+        few = min(self.filled / 2, _MOST_WHOLE_CODES)  # codes, as of studies
+        return bool(IDENTIFIER.fullmatch(self.name)) and not 0 < len(self.codes) <= few
 
     @property
     def has_identifiers(self) -> bool:
@@ -292,7 +289,7 @@ def feature_line(column: ColumnDraft) -> Line:
         return _ignored(column, f"times with a distance from UTC, whose day depends on the place: {told}", *words)
     if column.patterns:
         return _date(column, words)
-    if column.is_coded:
+    if column.is_coded and not column.is_named_as_identifier:
         return _coded(column, words)
     if column.is_numeric and len(column.codes) != 1:
         return _numeric(column, words)
@@ -393,8 +390,7 @@ def _date(column: ColumnDraft, words: list[str]) -> Line:
 
 
 def _coded(column: ColumnDraft, words: list[str]) -> Line:
-    unlikely = column.unlikely_codes
-    codes = column.likely_codes
+    unlikely, codes = column.unlikely_codes, column.likely_codes
     kind = "binary" if len(codes) == 2 else "categorical"
     if column.is_numeric and len(codes) > 2:
         words.append("whole numbers: codes (categorical), codes in order (ordinal), or an amount (numeric)?")
@@ -402,6 +398,8 @@ def _coded(column: ColumnDraft, words: list[str]) -> Line:
         words.append("suspicious: 0 is OMOP's mark for a code that is not known: move it to missing_markers if so")
     if any(map(_DATED.fullmatch, codes)):
         words.append("suspicious: some codes are days, as a spreadsheet makes of 1-2: import them as text")
+    if any("+" in one[1:] and _NUMBER.fullmatch(one) for one in codes):  # 9.00000000000207e+17
+        words.append("suspicious: some codes are rounded, as a spreadsheet stores long ones: export them as text")
     if not column.is_numeric and sum(map(bool, map(_WITH_COMMA.fullmatch, codes))) > len(codes) / 2:
         words.append("suspicious: numbers with a decimal comma as text: convert the column in the statistics program")
     if seem_units(codes):
@@ -476,8 +474,7 @@ def _list(codes: Sequence[str]) -> str:
 
 def noted_draft(name: str, decimal: str, cells: Sequence[str], notes: Mapping[str, FileNote]) -> ColumnDraft:
     """Return the draft of a column without the cells that its file calls missing. Notes are by name."""
-    note = notes.get(name)
-    if note is None:
+    if (note := notes.get(name)) is None:
         return ColumnDraft(name, decimal, cells)
     missing = {cell for cell in set(cells) if note.means_missing(cell.strip())}
     draft = ColumnDraft(name, decimal, ["" if cell in missing else cell for cell in cells])

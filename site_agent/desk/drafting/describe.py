@@ -56,7 +56,7 @@ _LETTERS: Final = {"windows-1252": "  # of Western Europe: are the letters right
 _LONG: Final = "each row seems to be one measurement: make one row for each patient, as contract-omop.yaml does"
 _OUTCOME: Final = re.compile(
     r"target|outcome|label|class|y|event|.*death.*|.*died.*|.*status|dead|cnsr|cens(or(ed|ing)?)?|relapse|chd|num|diagnosis"
-    r"|.*mortality.*|.*readmi.*|.*_event",
+    r"|.*(mortality|readmi|expire|deceased|verst[oe]rben|sterb|décès|décédé).*|.*_event",
     re.I,
 )
 
@@ -285,7 +285,7 @@ def _lines(columns: list[ColumnDraft]) -> list[Line]:
 def _follow_up(columns: list[ColumnDraft], outcome: ColumnDraft) -> tuple[ColumnDraft | None, list[str]]:
     """Return the time of an outcome, by the names' common part, and a question if there are several such pairs."""
     named = (one for one in columns if FOLLOW_UP.fullmatch(one.name) and one.is_numeric and not one.is_coded)
-    times = [one for one in named if one.numbers.min() < _YEARS]
+    times = [one for one in named if one.numbers.min() < _YEARS and (abs(one.numbers - 2000) > 100).mean() > 0.5]
     if not outcome.is_coded or not times:
         return None, []
     ends = [one for one in columns if one is outcome or (one.is_coded and _OUTCOME.fullmatch(one.name))]

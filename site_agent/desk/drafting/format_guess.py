@@ -46,8 +46,8 @@ def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
         raise another_kind(path, kind)
     if b"\0" in start and _encoding(start) != "utf-16":
         raise unusable(
-            what=f"The table {path} is not a text file, and its kind is not known.",
-            remedy="Export the table as CSV, with codes and not with labels.",
+            what=f"The table {path} is not a text file of a known kind: it has zero bytes.",
+            remedy="Export the table as CSV, with codes and not with labels, and with a blank for each zero byte.",
         )
     return _guess_text(start)
 
@@ -57,14 +57,15 @@ def _guess_text(start: bytes) -> TableFormat:
     lines = _lines(start, encoding)
     delimiter = max(_DELIMITERS, key=lambda mark: _agreement(lines, mark))
     if len(lines) > 1 and not _agreement(lines, delimiter)[0] > 0.5:
-        refuse(["no comma, semicolon, tab or | divides the lines into columns; export the table as CSV with one"])
+        refuse(["no comma, semicolon, tab or | divides most lines into equally many cells; export it as CSV with one"])
     try:
         rows = list(csv.reader(lines[:200], delimiter=delimiter))
     except csv.Error:
         refuse(["a cell near the beginning has more than 131,072 characters: remove the column, or a quotation mark"])
-    is_short = {len(row) for row in rows[1:]} == {len(rows[0]) + 1} if len(rows) > 1 else False
-    is_named = has_header(rows)
-    if is_short and is_named and any(row[-1].strip() for row in rows[1:]):
+    first, below, is_named = len(rows[0]) if rows else 0, {len(row) for row in rows[1:]}, has_header(rows)
+    if is_named and max(below, default=first) < first:
+        refuse(["the first row has more cells than any below; quote a name with a comma inside, and end it with none"])
+    if is_named and below == {first + 1} and any(row[-1].strip() for row in rows[1:]):
         told = "each row has one cell more than the first row has names; export without the names of rows, with"
         refuse([f"{told} row.names = FALSE in R or index=False in pandas, or name the first column too"])
     return TableFormat(

@@ -127,12 +127,14 @@ def test_every_heart_study_meets_its_own_draft(file: str) -> None:
         *((one, "no rows") for one in (b"", b"a,b\n")),
         (b"a,,b\n1,2,3\n", "no first row"),
         (b"a,A\n1,2\n", "1 and 2"),
-        (b"a,b\n1,\x00\n", "is not a text file"),
+        (b"a,b\n1,\x00\n", "zero bytes"),
+        *((one + b"\n1,2,3\n" * 9, "more cells") for one in (b"id,sex (1=m,2=f),dead", b"id,sex,dead,")),
+        (b"id,sex,dead\n" + b"1,2,0\n3,1\n4\n" * 9, "most lines"),
         (b"a,b\n\xc3\xbc,1\n\xc3\xbc,2\n\xfc,3\n", "line 4"),  # one line of another encoding
     ],
 )
 def test_a_table_that_cannot_be_described_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
-    """Empty, with a name twice, or damaged; a first row with an empty cell is taken for a patient's."""
+    """Empty, with a name twice or a separator in one, or damaged; a first row with an empty cell can be a patient's."""
     (path := tmp_path / "table.csv").write_bytes(content)
     if words == "no first row":
         assert "no first row of names was found" in describe(path).text
@@ -167,8 +169,10 @@ def test_the_usual_names_of_an_identifier_are_recognised(tmp_path: Path, name: s
     """German and English names get the role patient."""
     numbers = (100_000 + np.random.default_rng(0).permutation(900_000)[:300]).tolist()  # 60 come again
     lines = [f"{one},{i % 50 + 30},{i % 2}" for i, one in enumerate([*numbers, *numbers[:60]])]
-    contract, _ = _drafted(_made(tmp_path, [f"{name},age,outcome", *lines]))
-    assert [one.name for one in contract.columns if one.role == "patient"] == [name]
+    for some in (lines, [f"P-{i // 8:02}{line[6:]}" for i, line in enumerate(lines[:240])]):  # few patients, many rows
+        contract, text = _drafted(_made(tmp_path, [f"{name},age,outcome", *some]))
+        assert [one.name for one in contract.columns if one.role == "patient"] == [name]
+        assert "P-" not in text
 
 
 @pytest.mark.parametrize("place", ["first", "quoted", "last"])
@@ -281,6 +285,8 @@ def test_moments_as_numbers_are_asked_about(number: int) -> None:
     """Seconds and milliseconds since 1970, and days; but no number between, and no amount of this size."""
     columns = [ColumnDraft("x", ".", [f"{at + 17 * i}" for i in range(40)]) for at in (number, number * 100, 0)]
     assert ["since 1970" in str(feature_line(one).words) for one in columns] == [True, False, False]
+    counted = [ColumnDraft(name, ".", [f"{21915 + i % 30}" for i in range(90)]) for name in ("ADMDT", "PLT")]  # by SAS
+    assert ["since 1970" in str(feature_line(one).words) for one in counted] == [True, False]
 
 
 def test_numbers_of_which_some_are_text_are_no_codes(tmp_path: Path) -> None:
@@ -293,7 +299,14 @@ def test_numbers_of_which_some_are_text_are_no_codes(tmp_path: Path) -> None:
     assert text.count("it is never read\n  # suspicious: most cells begin with a digit") == 7
     assert {*feature_line(ColumnDraft("x", ".", ["0000-00-00"] * 99 + ["2024-03-01"] * 2)).keys} >= {("type", "date")}
     kinds = (("a_concept_id", ["0", "85"] * 9), ("x", ["0,3", "1,2"] * 9), ("age", [f"1900-02-1{i}" for i in range(9)]))
-    coded = (("1-MAI-2024", "2-MAI-2024"), ("2024-01", "2024-02"), ("2024-02-03", "x"), ("kg", "lb"), ("1-2", "3-Mar"))
+    coded = (
+        ("1-MAI-2024", "2-MAI-2024"),
+        ("2024-01", "2024-02"),
+        ("2024-02-03", "x"),
+        ("kg", "lb"),
+        ("1-2", "3-Mar"),
+        ("5", "9e+17"),
+    )
     lines = [
         feature_line(ColumnDraft(name, ".", cells))
         for name, cells in (*kinds, ("at", [*kinds[2][1], "infinity"]), *(("x", [*one] * 9) for one in coded))

@@ -59,7 +59,6 @@ def _ordinary_dates(*cells: str) -> list[str]:
 def test_a_number_is_the_time(tmp_path: Path) -> None:
     """The time is read beside the outcome, and is no feature."""
     survey = _read(tmp_path, _contract(NUMBER, ", zero: keep, missing: allow"), _ordinary("0", "7.5", ""))
-
     table = survey.table
     assert survey.mistakes == ()
     assert table.follow_up is not None
@@ -72,7 +71,6 @@ def test_two_dates_are_a_time(tmp_path: Path) -> None:
     """The time is from one date to another, in days or in years."""
     days = _read(tmp_path, _contract(DATES), _ordinary_dates("2020-01-01,31.12.2020")).table
     years = _read(tmp_path, _contract(DATES.replace("days", "years")), _ordinary_dates("2020-01-01,31.12.2020")).table
-
     assert days.follow_up is not None
     assert years.follow_up is not None
     assert days.follow_up[0] == 365.0
@@ -99,9 +97,7 @@ def test_a_wrong_time_is_a_mistake_with_its_row(
 ) -> None:
     """Negative and zero times, dates in the wrong order and days after the end are found, each once."""
     cells = (_ordinary_dates if follow_up is DATES else _ordinary)(cell)
-
     (mistake,) = _read(tmp_path, _contract(follow_up, more), cells).mistakes
-
     assert words in mistake.words
     assert mistake.rows == (2,)
 
@@ -127,7 +123,6 @@ def test_a_contract_that_leaves_the_event_open_is_refused(follow_up: str, more: 
 def test_both_codes_must_be_listed() -> None:
     """Without `negative` every other code would silently be censored."""
     text = f"format: {{header: true}}\ncolumns:\n  - {{name: age, role: feature, type: numeric}}\n  - {NUMBER % ''}\n"
-
     with pytest.raises(ConfigurationError):
         contract_from(f"{text}  - {{name: died, role: target, task: binary, positive: [2]}}\n")
 
@@ -135,7 +130,6 @@ def test_both_codes_must_be_listed() -> None:
 def test_other_times_are_another_table(tmp_path: Path) -> None:
     """An approval of a table does not cover the table with one other time."""
     one, other = (_read(tmp_path, _contract(NUMBER), _ordinary(cell)).table for cell in ("7", "8"))
-
     assert table_digest(one) != table_digest(other)
 
 
@@ -150,9 +144,7 @@ def test_a_statistics_plan_gets_time_and_event(tmp_path: Path) -> None:
         CodedConcept(kind="codes", name="event", definition="Death.", codes=("alive", "dead")),
     )  # fmt: skip
     table = _read(tmp_path, contract, _ordinary("7")).table
-
     frame = concept_frame(_plan(concepts), table, "site", 5)
-
     np.testing.assert_array_equal(frame.columns["time"][:2], [1.0, 4.29])  # a hundredth of a week: see converted
     np.testing.assert_array_equal(frame.columns["event"][:2], [0.0, 1.0])
     assert "days" in used_values(_plan(concepts), table, frame)
@@ -163,7 +155,6 @@ def test_a_feature_below_0_is_no_time(tmp_path: Path) -> None:
     contract = _contract(FEATURE, codes="], concept: event, concept_codes: [alive, dead")
     time = NumberConcept(kind="number", name="time", definition="Time.", low=0, high=20)
     plan = _plan((time, CodedConcept(kind="codes", name="event", definition="Death.", codes=("alive", "dead"))))
-
     concept_frame(plan, _read(tmp_path, contract, _ordinary("0")).table, "site", 5)
     with pytest.raises(DataError):
         concept_frame(plan, _read(tmp_path, contract, _ordinary("-1")).table, "site", 5)
@@ -172,7 +163,6 @@ def test_a_feature_below_0_is_no_time(tmp_path: Path) -> None:
 def test_new_rows_need_no_time(tmp_path: Path) -> None:
     """A prediction is made before the follow-up, so the column may be absent."""
     (tmp_path / "new.csv").write_text("age\n50\n")
-
     assert survey_new_rows(tmp_path / "new.csv", _contract(NUMBER)).mistakes == ()
 
 
@@ -183,16 +173,13 @@ def test_a_second_code_without_the_event_is_asked(tmp_path: Path, more: str, lev
     """Whether a code is a competing event is a warning until the contract says it."""
     cells = [str(10 + row) for row in range(90)]
     survey = _read(tmp_path, _contract(NUMBER, more, ", 0"), cells, codes=("0", "1", "2"))
-
     found = examine(survey, Split(seed=0)).findings
-
     assert {one.level for one in found if one.key == "competing:died"} == {level}
 
 
 def test_several_rows_of_a_patient_are_warned_about(tmp_path: Path) -> None:
     """A time to event needs one row for each patient, or models and curves count an event twice."""
     survey = _read(tmp_path, _contract(NUMBER), [str(10 + row) for row in range(90)])
-
     for rows, is_warned in ((1, False), (2, True)):
         table = replace(survey.table, patients=tuple(f"P{row // rows}" for row in range(90)))
         found = examine(replace(survey, table=table), Split(seed=0)).findings
@@ -206,9 +193,7 @@ def test_a_feature_that_is_a_time_of_follow_up_is_warned_about(tmp_path: Path) -
     rows = [f"{row},{row % 7},{row % 5},{1 + row % 2}" for row in range(60)]
     (tmp_path / "table.csv").write_text("\n".join(["age,survival_days,lifetime-dose,died", *rows]))
     survey = survey_table(tmp_path / "table.csv", contract_from(f"format: {{header: true}}\ncolumns:\n{lines}\n"))
-
     found = {one.key for one in examine(survey, Split(seed=0)).findings}
-
     assert [key for key in found if key.startswith("follow-up:")] == ["follow-up:survival_days"]
 
 
@@ -247,8 +232,9 @@ def test_the_time_of_an_outcome_has_its_name(tmp_path: Path, header: str) -> Non
     assert (f"name: {header.split(',')[3]}, role: follow-up" in text, "which outcome" in text) == (True, True)
 
 
-def test_a_column_of_one_number_is_not_drafted_as_a_feature(tmp_path: Path) -> None:
-    """It says nothing, whether it is a number or a word."""
-    (tmp_path / "table.csv").write_text("\n".join(["age,site,died", *(f"{row},7,{row % 2}" for row in range(60))]))
-
-    assert "{name: site, role: ignore}" in describe(tmp_path / "table.csv").text
+def test_years_of_the_calendar_are_no_follow_up(tmp_path: Path) -> None:
+    """Also beside a 0, as MySQL writes an unknown year. An outcome has a German name, and one number is no feature."""
+    rows = [f"{2001 + row % 20 if row % 9 else 0},{'ja' if row % 3 else 'nein'},{row % 2},7" for row in range(80)]
+    (tmp_path / "table.csv").write_text("\n".join(["year,verstorben,sex,site", *rows]))
+    text = describe(tmp_path / "table.csv").text
+    assert ("role: follow-up" in text, 'positive: ["ja"]' in text, "{name: site, role: ignore}" in text) == (0, 1, 1)
