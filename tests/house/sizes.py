@@ -75,7 +75,7 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # lowers another ceiling.
 CEILINGS: Final = {
     "package_lines": 47_418, "audited_lines": 5_930, "beside_a_round_lines": 18_884, "test_lines": 54_352,
-    "benchmark_lines": 6_688, "doc_words": 28_819, "plan_keys": 20,
+    "benchmark_lines": 6_663, "doc_words": 28_819, "plan_keys": 20,
     "protos.plan": 5_399, "protos.statistics": 3_010, "protos.wire": 1_002, "protos.masking": 548,
     "protos.privacy": 236, "protos.numbers": 528, "protos": 156, "host": 2_373, "pki": 1_965,
     "coordinator.rounds": 2_141, "coordinator.storage": 701, "coordinator.network": 1_111,

@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
-import click
 import numpy as np
 from sklearn.model_selection import train_test_split
 
@@ -20,16 +19,6 @@ from site_agent.trainer.data.dataset import Dataset, SplitRows
 from site_agent.trainer.data.tables import Table, read_table
 
 Sites: TypeAlias = dict[str, Dataset]
-
-# For every command that runs an experiment. The function's argument is called `folder`.
-data_option: Final = click.option(
-    "--data",
-    "folder",
-    envvar="GLOBAL_LAYERS_DATA",
-    required=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The folder that holds heart/ and covertype/.",
-)
 
 _HOSPITALS: Final = Path(__file__).parents[3] / "deploy" / "data"
 _EXPERIMENTS: Final = Path(__file__).parent / "contracts"

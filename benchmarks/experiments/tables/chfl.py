@@ -31,9 +31,6 @@ EPOCHS_PER_ROUND: Final = 5
 BATCH_ROWS: Final = 64
 RUNS: Final = 5
 SEEDS: Final = range(3 * RUNS)
-# Splits of table II's columns after the three usual ones, in which all clients have the column elevation. In the three
-# usual splits only one client has it.
-SPLITS_WITH_ELEVATION: Final = (3, 4)
 RATE: Final = 1e-3
 RATES: Final = (RATE, 3e-3)
 STRENGTHS: Final = (0.0, 0.25, 1.0)
@@ -65,12 +62,6 @@ PUBLISHED: Final = {
     TABLE_II: {COMMON: 0.6218, LOCAL: 0.6407, "mu 0": 0.6744, "mu above 0": 0.6843, CONCATENATED: 0.6637},
     Setting(clients=2): {COMMON: 0.6420, LOCAL: 0.7649, "mu 0": 0.7475, "mu above 0": 0.7748},
     Setting(clients=10): {COMMON: 0.6014, LOCAL: 0.5628, "mu 0": 0.6290, "mu above 0": 0.6291},
-}
-# Standard deviations that the paper prints beside these means.
-DEVIATIONS: Final = {
-    TABLE_II: {COMMON: 0.1086, LOCAL: 0.0594, "mu 0": 0.0731, "mu above 0": 0.0661, CONCATENATED: 0.0709},
-    Setting(clients=2): {COMMON: 0.1098, LOCAL: 0.0144, "mu 0": 0.0356, "mu above 0": 0.0224},
-    Setting(clients=10): {COMMON: 0.1112, LOCAL: 0.0854, "mu 0": 0.0921, "mu above 0": 0.0914},
 }
 
 

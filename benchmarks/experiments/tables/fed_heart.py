@@ -49,11 +49,6 @@ PUBLISHED: Final = {
     "central, own scales": (0.732, None, None),
     **{name: (value, None, None) for name, value in zip(CLIENTS, (0.735, 0.649, 0.589, 0.629), strict=True)},
 }
-# Table 1, column Fed-Heart.
-RANKS: Final = {
-    "fedavg": 8, "fedadam": 7, "fedprox": 9, "scaffold": 10, "moon": 6, "fedper": 2, "ditto": 4, "apfl": 5, "perfcl": 3,
-    "fenda-fl": 1,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
