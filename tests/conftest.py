@@ -31,10 +31,8 @@ settings.load_profile("same")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Cycles are looked for among what tests make, not in loaded libraries and thousands of collected tests.
-
-    Looking through those again and again took a twentieth of the suite's processor time.
-    """
+    """Cycles are looked for among what tests make, not in loaded libraries and thousands of collected tests. Looking
+    through those again and again took a twentieth of the suite's processor time."""
     gc.disable()
     try:
         return (yield)

@@ -141,12 +141,10 @@ def encoded(plan: Plan, update: Vector, weight: float = 1.0) -> Integers:
 
 
 class MadeUpTrainer:
-    """The process with the patients, without patients.
-
-    `updates` makes the update of a site, round and parameters; `seconds` how long the next training takes. Its
-    measurements follow from site, round and name alone, unless `scalar` is what it measures, whatever is measured. It
-    hands out `too_much` behind its answer, and instead of training it `fails`.
-    """
+    """The process with the patients, without patients. `updates` makes the update of a site, round and parameters;
+    `seconds` how long the next training takes. Its measurements follow from site, round and name alone, unless `scalar`
+    is what it measures, whatever is measured. It hands out `too_much` behind its answer, and instead of training it
+    `fails`."""
 
     def __init__(
         self,
@@ -423,12 +421,9 @@ class StreamEnd(QueuedStream):
 
 
 class Federation:
-    """A coordinator, its sites, and the order in which messages arrive.
-
-    `meddle` sees every message that arrives from a site and may replace it, repeat it or do something
-    else first; what it returns is delivered. `before` is called with the number of each message that is
-    about to be carried, in either direction.
-    """
+    """A coordinator, its sites, and the order in which messages arrive. `meddle` sees every message that arrives from a
+    site and may replace it, repeat it or do something else first; what it returns is delivered. `before` is called with
+    the number of each message that is about to be carried, in either direction."""
 
     def __init__(self, directory: Path, plan: Plan, seed: int = 0) -> None:
         self.directory, self.plan = directory, plan

@@ -15,11 +15,9 @@ import pytest
 
 
 def for_each(name: str, values: Iterable[object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run the decorated test once for each value of its argument `name`, in one case.
-
-    Each run has a folder `tmp_path` and changes through `monkeypatch` of its own. All runs share other fixtures. So a
-    test with state between runs needs `pytest.mark.parametrize`.
-    """
+    """Run the decorated test once for each value of its argument `name`, in one case. Each run has a folder `tmp_path`
+    and changes through `monkeypatch` of its own. All runs share other fixtures. So a test with state between runs needs
+    `pytest.mark.parametrize`."""
     listed = tuple(values)
 
     def looped(test: Callable[..., None]) -> Callable[..., None]:
@@ -51,10 +49,8 @@ def for_each(name: str, values: Iterable[object]) -> Callable[[Callable[..., Non
 
 
 def some(cases: Iterable[tuple[object, ...] | object], every: int) -> list[Any]:
-    """The cases for `pytest.mark.parametrize`, of which the first and then each `every`-th one runs by default.
-
-    The rest are slow, and continuous integration runs them.
-    """
+    """The cases for `pytest.mark.parametrize`, of which the first and then each `every`-th one runs by default. The
+    rest are slow, and continuous integration runs them."""
     return [
         pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow if number % every else ())
         for number, case in enumerate(cases)

@@ -25,11 +25,8 @@ Step = CoordinatorMessage | bytes | type | float | Callable[[], object] | None
 
 
 class Scripted(Site):
-    """Site a with a coordinator that follows the next script on each new stream.
-
-    A script is a list of steps: a message or bytes to send, a kind of message to wait for, seconds to wait, something
-    to call, or None to hang up.
-    """
+    """Site a with a coordinator that follows the next script on each new stream. A script is a list of steps: a message
+    or bytes to send, a kind of message to wait for, seconds to wait, something to call, or None to hang up."""
 
     is_waiting = False  # it was still running when the test stopped it
 
@@ -85,10 +82,8 @@ def scripted(
     too_much: bytes = b"",
     **policy: Any,
 ) -> Scripted:
-    """Site a after these scripts, one for each stream: as it ended by itself, or after a minute.
-
-    Its trainer changes every parameter by `change`.
-    """
+    """Site a after these scripts, one for each stream: as it ended by itself, or after a minute. Its trainer changes
+    every parameter by `change`."""
 
     async def scene() -> Scripted:
         trainer = MadeUpTrainer("a", lambda _site, _number, parameters: np.full_like(parameters, change))

@@ -14,10 +14,8 @@ from benchmarks.papers import main
 
 
 def test_a_stopped_run_goes_on_to_the_same_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a stop between two chunks, the second run computes the missing one.
-
-    The lines equal those of a single run.
-    """
+    """After a stop between two chunks, the second run computes the missing one. The lines equal those of a single
+    run."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert CliRunner().invoke(main, ["rehearsal", "--results", str(whole)]).exit_code == 0
     made: list[tuple[Any, ...]] = []

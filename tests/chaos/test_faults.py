@@ -200,10 +200,8 @@ def config_in(folder: Path, office: Office, state: Path) -> Path:
 
 
 def test_a_coordinator_on_a_disk_without_room_or_without_writing(tmp_path: Path, office: Office) -> None:
-    """A full disk gives exit status 1, because a restart corrects it; a read-only disk gives 78.
-
-    With free space it starts.
-    """
+    """A full disk gives exit status 1, because a restart corrects it; a read-only disk gives 78. With free space it
+    starts."""
     with small_disk(tmp_path / "disk", 8) as disk:
         config = config_in(tmp_path, office, disk / "state")
         (disk / "state").mkdir(mode=0o700)

@@ -88,10 +88,8 @@ MASKED_IN_TURNS = [
 
 @pytest.mark.parametrize(("method", "is_masked"), MASKED_IN_TURNS)
 def test_deaths_change_no_bit_for_any_method(tmp_path: Path, method: str, is_masked: bool) -> None:
-    """For the whole catalogue of methods: several parts stop in one run.
-
-    Every result equals that of an undisturbed run.
-    """
+    """For the whole catalogue of methods: several parts stop in one run. Every result equals that of an undisturbed
+    run."""
     number = NAMES.index(method)
     plan = a_plan(method, is_masked=is_masked, measures=is_masked == number % 2, every_rounds=1 + number % 3)
     expected, _, disk = to_the_end(tmp_path / "undisturbed", plan, number)
@@ -120,10 +118,8 @@ def ditto() -> Plan:
 def test_a_death_at_any_kind_of_write_changes_no_bit(
     tmp_path: Path, undisturbed: tuple[dict[str, Any], Counter[str]], point: str, third: int
 ) -> None:
-    """A part that stops at such a point, early, in the middle or late in a run, continues after its restart.
-
-    The stop has no effect on the result.
-    """
+    """A part that stops at such a point, early, in the middle or late in a run, continues after its restart. The stop
+    has no effect on the result."""
     expected, times = undisturbed
     assert times[point]
 

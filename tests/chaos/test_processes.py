@@ -205,10 +205,8 @@ def run(
     nursery: Nursery | None = None,
     watch: Callable[[Services], None] = lambda _: None,
 ) -> tuple[dict[str, str], list[str]]:
-    """Run the study to its end with this many kills. Return digests of the results, and the killed programs.
-
-    `watch` is called fifty times a second, and may kill further processes.
-    """
+    """Run the study to its end with this many kills. Return digests of the results, and the killed programs. `watch` is
+    called fifty times a second, and may kill further processes."""
     services = Services(rehearsal, random.Random(seed), nursery)
     deadline = time.monotonic() + LONGEST_SECONDS
     with ExitStack() as stack:

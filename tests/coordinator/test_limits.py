@@ -79,10 +79,8 @@ def strangers(address: str, count: int, stack: contextlib.ExitStack) -> list[soc
 def test_hundreds_of_idle_connections_are_shown_out(
     tmp_path: Path, office: Office, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At most the limit of connections is kept.
-
-    All lose their place if they do not shake hands, and a site then gets in. A connected site is not affected.
-    """
+    """At most the limit of connections is kept. All lose their place if they do not shake hands, and a site then gets
+    in. A connected site is not affected."""
     with_options(monkeypatch, grpc__max_allowed_incoming_connections=20, grpc__server_handshake_timeout_ms=1500)
 
     async def scene() -> None:
@@ -311,10 +309,7 @@ def test_what_travels_together_comes_in_order(seed: int) -> None:
 
 @for_each("seed", range(20))
 def test_a_stream_brings_no_more_than_its_pace(seed: int) -> None:
-    """However messages arrive, in any interval no more are read than burst and rate allow.
-
-    Slow peers do not wait.
-    """
+    """However messages arrive, in any interval no more are read than burst and rate allow. Slow peers do not wait."""
     luck, pace, now, read = np.random.default_rng(seed), Pace(Allowance(burst=10.0, each_second=5.0)), 100.0, 0
     for _ in range(500):
         now += float(luck.choice([0.0, 0.01, 0.5, 3.0], p=[0.7, 0.2, 0.08, 0.02]))

@@ -153,10 +153,8 @@ def test_a_kill_before_or_after_any_commit_loses_nothing(
 
 @for_each("deliveries", range(6, 36, 6))
 def test_a_store_that_was_cut_at_any_byte_never_contradicts_itself(tmp_path: Path, deliveries: int) -> None:
-    """The records are a beginning of the ones that were there, and no snapshot is of a later round than they are.
-
-    The run continues with the same numbers, or the sites are refused, because they remember more than the store.
-    """
+    """The records are a beginning of the ones that were there, and no snapshot is of a later round than they are. The
+    run continues with the same numbers, or the sites are refused, because they remember more than the store."""
     luck, run = random.Random(deliveries), saving_plan().run_name
 
     async def scene() -> None:

@@ -68,10 +68,8 @@ NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One decoder, and examples of right inputs, from which others are made.
-
-    `decode` says in a word what bytes were, or raises one of `errors`. `is_text`: words are changed rather than bytes.
-    """
+    """One decoder, and examples of right inputs, from which others are made. `decode` says in a word what bytes were,
+    or raises one of `errors`. `is_text`: words are changed rather than bytes."""
 
     examples: Sequence[bytes]
     decode: Callable[[bytes], str]

@@ -13,10 +13,7 @@ from protos.errors import ConfigurationError
 
 
 def test_a_file_is_replaced_with_a_private_one(tmp_path: Path) -> None:
-    """The new content has mode 0600, whatever the umask and the old file's mode.
-
-    No other file remains beside it.
-    """
+    """The new content has mode 0600, whatever the umask and the old file's mode. No other file remains beside it."""
     path = tmp_path / "facts.json"
     path.write_bytes(b"old")
     path.chmod(0o644)

@@ -74,10 +74,8 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, content: dict[str, 
 
 
 def test_another_file_under_the_digest_is_refused(tmp_path: Path) -> None:
-    """The error has both digests. A missing file, a pipe, and a file of terabytes are refused too.
-
-    The file of terabytes takes no memory.
-    """
+    """The error has both digests. A missing file, a pipe, and a file of terabytes are refused too. The file of
+    terabytes takes no memory."""
     digest = write_starting_file(tmp_path, random_values(SHAPES))
     path, plan = tmp_path / f"{digest}.safetensors", plan_of(digest)
 

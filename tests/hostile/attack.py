@@ -27,12 +27,9 @@ Weakened = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack of the wall.
-
-    `name` is unique and has no spaces. `tries` is one sentence without a full stop; by default the first one of what
-    `run` says of itself. `without` names what the weakened copy lacks: "the plan's list of identity keys". An attack
-    that `needs_root` becomes other users.
-    """
+    """An attack of the wall. `name` is unique and has no spaces. `tries` is one sentence without a full stop; by
+    default the first one of what `run` says of itself. `without` names what the weakened copy lacks: "the plan's list
+    of identity keys". An attack that `needs_root` becomes other users."""
 
     name: str
     without: str

@@ -29,10 +29,8 @@ from tests.rehearsal.study import made_up_identity
 
 @dataclass(frozen=True, kw_only=True)
 class WeakPlan:
-    """A plan that breaks one rule of the policy.
-
-    `reason` is the reason in the site's record. `trains` is false if the plan has no round of training to ask for.
-    """
+    """A plan that breaks one rule of the policy. `reason` is the reason in the site's record. `trains` is false if the
+    plan has no round of training to ask for."""
 
     reason: str
     sites: str = "abc"

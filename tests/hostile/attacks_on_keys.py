@@ -160,11 +160,9 @@ class _Fixed(KeySessionSecret):
 
 @as_attack(lambda: without(Reason.ANOTHER_TRANSCRIPT, Reason.ACKNOWLEDGEMENT_NOT_SIGNED))
 async def different_rosters(folder: Path) -> bool:
-    """Send sites different rosters, with a site that answers both, and let them send contributions.
-
-    The attacker wants masked chunks of sites that do not agree on who takes part. Even these chunks do not add up,
-    because the transcript is in the salt of every pair's key. The attack asserts that as well.
-    """
+    """Send sites different rosters, with a site that answers both, and let them send contributions. The attacker wants
+    masked chunks of sites that do not agree on who takes part. Even these chunks do not add up, because the transcript
+    is in the salt of every pair's key. The attack asserts that as well."""
     plan = masked_plan("abcd")
     sites = [Site(name, plan, folder / name) for name in "abc"]
     await enter(sites)

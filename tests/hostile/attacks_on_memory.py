@@ -89,10 +89,8 @@ def _is_chosen(plan: Plan, uploads: Sequence[Sequence[Chunk]]) -> bool:
 
 @as_attack(without_a_memory)
 async def one_forgetful_site(folder: Path, victim: str) -> bool:
-    """Restore one computer completely, including its audit log, and repeat the step with parameters of dead units.
-
-    One computer that was restored completely cannot detect this. But every sum has the other sites, which remember.
-    """
+    """Restore one computer completely, including its audit log, and repeat the step with parameters of dead units. One
+    computer that was restored completely cannot detect this. But every sum has the other sites, which remember."""
     plan = masked_plan("abcd")
     sites = sites_of(plan, folder)
     forgetful = next(site for site in sites if site.name == victim)

@@ -93,10 +93,8 @@ def _before_a_layer(weight: Numbers, bias: Numbers, outputs: Numbers) -> Numbers
 
 
 def rows_through_private_layers(weakened: bool) -> bool:
-    """Compute a site's private first layer from public facts, and read rows through it.
-
-    The check of the first parameters is absent from both copies, for it would end the attack before this question.
-    """
+    """Compute a site's private first layer from public facts, and read rows through it. The check of the first
+    parameters is absent from both copies, for it would end the attack before this question."""
     plan = plan_for(**{key: PLAN[key] for key in PLAN if key != "columns"} | _TWO_LAYERS)
 
     async def scene(folder: Path) -> bool:

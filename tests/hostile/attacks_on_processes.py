@@ -116,10 +116,8 @@ def trainer_of(hospital: Hospital) -> Iterator[Path]:
 
 
 def taken_over_agent(weakened: bool) -> bool:
-    """Control the agent's user, files and sockets: forge approvals, and send requests to the trainer.
-
-    Then read rows from its answer.
-    """
+    """Control the agent's user, files and sockets: forge approvals, and send requests to the trainer. Then read rows
+    from its answer."""
     with scratch() as folder:
         plan, path = plan_for(**PLAN), site_of(folder)
         hospital = read_hospital(path)

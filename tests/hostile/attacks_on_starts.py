@@ -138,10 +138,8 @@ def first_private_values(weakened: bool) -> bool:
 
 
 def second_study_without_a_site(weakened: bool) -> bool:
-    """Run a study again under another name without one site, and subtract the two first sums.
-
-    Where the others repeat their private layers and batches, the difference is that site's update.
-    """
+    """Run a study again under another name without one site, and subtract the two first sums. Where the others repeat
+    their private layers and batches, the difference is that site's update."""
     sums, wanted = [], np.empty(0)
     with scratch() as folder, in_copy(weakened, with_public_draws):
         for plan in (a_training_plan("first", "abcd"), a_training_plan("second", "abc")):

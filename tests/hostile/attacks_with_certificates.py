@@ -184,10 +184,8 @@ def renewal_by_a_stranger(scene: Scene) -> bool:
 
 
 def copied_signing_request(scene: Scene) -> bool:
-    """Have somebody else's public key certified, without possession of the private key.
-
-    One bit of the signature is flipped, as good as any that one without the private key can make.
-    """
+    """Have somebody else's public key certified, without possession of the private key. One bit of the signature is
+    flipped, as good as any that one without the private key can make."""
     invitation = scene.invite(SiteName("st-john"))
     der = x509.load_pem_x509_csr(certificates.signing_request(certificates.new_tls_key())).public_bytes(
         serialization.Encoding.DER

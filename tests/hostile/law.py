@@ -112,9 +112,7 @@ def _answer(house: House, plan: Plan) -> Any:
 
 def announced(generator: np.random.Generator, plan: Plan, gates: Gates) -> list[dict[str, str]]:
     """Offer later rounds, some with other values to some sites. Return what each site received for each readable sum.
-
-    The real gates decide what they answer. Masks cancel if all sites of the plan masked in one context.
-    """
+    The real gates decide what they answer. Masks cancel if all sites of the plan masked in one context."""
     found: dict[bytes, dict[str, str]] = defaultdict(dict)
     if plan.bits != 32:
         return []  # the scales of short integers follow from sums, and are another announcement

@@ -49,9 +49,8 @@ class Kind:
 @dataclass
 class House:
     """One hospital: its unit of creatinine, its folder, its rows, what decides its weight, and its log's newest head.
-
-    Patients have up to so many `visits` at first, and mostly further ones later. With 1 each row is of its own patient.
-    """
+    Patients have up to so many `visits` at first, and mostly further ones later. With 1 each row is of its own
+    patient."""
 
     name: str
     unit: str

@@ -18,10 +18,8 @@ _LINES = [[[POINTS.index((x, y)[::step]) for x in range(BEYOND + 1)] for y in (M
 
 
 def isolating(sums: Sequence[Sum], rows: Sequence[Rows], generator: np.random.Generator) -> tuple[int, list[str]]:
-    """Search sets of too few sites, and of too few patients; how many sets, and those that a combination isolates.
-
-    A site is in a sum if a row of it could be. `rows` has those of each place in the history.
-    """
+    """Search sets of too few sites, and of too few patients; how many sets, and those that a combination isolates. A
+    site is in a sum if a row of it could be. `rows` has those of each place in the history."""
     searched, broken = 0, list[str]()
     for search in (_few_sites, _few_patients):
         for name, isolates in search(sums, rows, generator):
@@ -32,9 +30,7 @@ def isolating(sums: Sequence[Sum], rows: Sequence[Rows], generator: np.random.Ge
 
 def _few_sites(sums: Sequence[Sum], _: Sequence[Rows], generator: np.random.Generator) -> Iterator[tuple[str, bool]]:
     """Yield each set of one site less than the smallest set, and whether a combination is zero outside and not inside.
-
-    What isolates fewer sites isolates these.
-    """
+    What isolates fewer sites isolates these."""
     names = sorted({name for one in sums for name in (*one.functions, *one.voids)})
     nothing = np.zeros(SHAPE, np.int64)
     by_site = {name: np.stack([one.functions.get(name, nothing).ravel() for one in sums]) for name in names}
@@ -74,11 +70,9 @@ def _few_patients(
 
 
 def _matrix(sums: Sequence[Sum], rows: Sequence[Rows]) -> tuple[Integers, list[set[str]]]:
-    """Return what each sum has of each atom, and the patients behind each atom.
-
-    An atom is what a site's rows with equal values of some columns add, as far as it follows from numbers: one column
-    for each probe. What follows from codes alone, and that numbers are there, is one atom each for equal codes.
-    """
+    """Return what each sum has of each atom, and the patients behind each atom. An atom is what a site's rows with
+    equal values of some columns add, as far as it follows from numbers: one column for each probe. What follows from
+    codes alone, and that numbers are there, is one atom each for equal codes."""
     places, owners, entries = dict[object, int](), list[set[str]](), list[tuple[int, int, int]]()
 
     def column(key: object) -> int:

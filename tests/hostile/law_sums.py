@@ -48,9 +48,7 @@ Answers = Mapping[str, Any]  # by site its study and what it sent first
 @dataclass
 class Sum:
     """One answered sum of the plan at a `place` in the history: by site what a row adds, int64 of the grid's shape.
-
-    `voids` are the sites whose number is a random one.
-    """
+    `voids` are the sites whose number is a random one."""
 
     place: int
     functions: dict[str, Integers] = field(default_factory=dict)
@@ -110,9 +108,7 @@ def _residue(value: float) -> int:
 
 def _random(columns: Float64, weight: Any, *settings: str) -> Integers:
     """Return the values of a random function of the rows, float64 (rows, columns), on the grid; 0 if one is missing.
-
-    `weight` is a number, or flags of the rows that take part.
-    """
+    `weight` is a number, or flags of the rows that take part."""
     key = blake2b(json.dumps(settings).encode(), digest_size=16).digest()
     digests = (blake2b(one.tobytes(), key=key, digest_size=8).digest() for one in np.round(columns, 6))
     found = np.array([int.from_bytes(one, "little") % PRIME for one in digests], np.int64)
@@ -220,10 +216,8 @@ _KNOWN: Final[dict[object, Float64]] = {}
 
 
 def _of_network(plan: NetworkPlan, house: House, _: object) -> _Site:
-    """A weighted sum of updates: gradients, all rows in one batch.
-
-    The weight is that of the site's first rows, so new rows change no earlier ones.
-    """
+    """A weighted sum of updates: gradients, all rows in one batch. The weight is that of the site's first rows, so new
+    rows change no earlier ones."""
     content, found, rule = json.loads(plan.canonical), _Site(), plan.weighting
     for key in ("study", "version", "question", "timing", "sites", "weighting", "assumed_colluders", "columns"):
         content.pop(key, None)

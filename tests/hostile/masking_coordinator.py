@@ -90,10 +90,8 @@ async def ask_for(
 
 
 def total(plan: Plan, uploads: Iterable[Sequence[Chunk]], exchange: Exchange | None = None) -> tuple[Integers, bool]:
-    """What a coordinator gets from these uploads: the sum of the updates, and whether all masks cancelled.
-
-    Without an `exchange`, everything of the manifest is sent.
-    """
+    """What a coordinator gets from these uploads: the sum of the updates, and whether all masks cancelled. Without an
+    `exchange`, everything of the manifest is sent."""
     manifest = manifest_of(plan)
     layout = exchange.layout if exchange else Layout(manifest.parameters, len(manifest.scalars))
     updates = np.zeros(layout.parameters, np.int32)

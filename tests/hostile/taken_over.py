@@ -166,10 +166,8 @@ class TakenOverAgent:
                 return None
 
     def _drawn(self) -> bytes:
-        """Mostly correct frames with messages of a hostile coordinator, with a correct beginning.
-
-        Sometimes the bytes are no frame at all.
-        """
+        """Mostly correct frames with messages of a hostile coordinator, with a correct beginning. Sometimes the bytes
+        are no frame at all."""
         luck, draw = self.luck, self.luck.random()
         if self._polite and luck.random() < 0.8:
             return whole(gate_socket.Down(self._stream, encode_coordinator_message(self._polite.pop(0))))

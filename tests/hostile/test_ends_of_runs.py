@@ -108,10 +108,8 @@ async def carry_on(sites: Sequence[Site]) -> None:
 
 @pytest.mark.parametrize("is_at_once", [True, False])
 async def test_a_run_ends_as_itself_although_the_next_one_has_begun(tmp_path: Path, *, is_at_once: bool) -> None:
-    """The next run is announced while the trainer loads the result. Each run has its own end, with its own result.
-
-    A dishonest coordinator sends everything at once. An honest one does not wait longer than `contribute_seconds`.
-    """
+    """The next run is announced while the trainer loads the result. Each run has its own end, with its own result. A
+    dishonest coordinator sends everything at once. An honest one does not wait longer than `contribute_seconds`."""
     sites = await begun(tmp_path)
     await collect(sites, 0, 0, "abc")
     for site in sites:
@@ -138,9 +136,7 @@ async def test_a_run_ends_as_itself_although_the_next_one_has_begun(tmp_path: Pa
 
 async def test_what_was_trained_for_a_run_is_never_sent_in_the_next_one(tmp_path: Path) -> None:
     """Both runs' offers and contributors are sent at once. The first training ends when the second run waits for its.
-
-    Without masks nothing but the step's position tells the two contributions apart.
-    """
+    Without masks nothing but the step's position tells the two contributions apart."""
     identities = {name: identity_of(name) for name in "abc"}
     first, second = (plan_with(identities, parameters=10, rounds=number) for number in (1, 2))
 
@@ -222,10 +218,8 @@ async def test_a_finished_run_that_is_announced_to_a_program_started_again_is_do
 
 @pytest.mark.parametrize("moment", ["while the result is loaded", "after the end", "after a restart"])
 async def test_a_private_run_that_has_ended_spends_no_more_epsilon(tmp_path: Path, moment: str) -> None:
-    """A finished round is offered again, although its noise is deleted. The site sends and pays nothing more.
-
-    Its budget would allow four more payments. A coordinator that lost its newest state gets the reason.
-    """
+    """A finished round is offered again, although its noise is deleted. The site sends and pays nothing more. Its
+    budget would allow four more payments. A coordinator that lost its newest state gets the reason."""
     content = json.loads(private_network_plan(rounds=2).canonical)
     for entry in content["sites"]:
         entry["identity"] = identity_of(entry["name"])
@@ -276,10 +270,8 @@ class SlowToPrepare(MadeUpTrainer):
 async def test_a_site_at_work_hears_the_end_and_does_not_call_again(
     tmp_path: Path, reason: CoordinatorReason, said: str
 ) -> None:
-    """A farewell that arrived while the trainer prepared counts, although the stream had already ended.
-
-    The site has no result of the run, so it does not end as if all were well.
-    """
+    """A farewell that arrived while the trainer prepared counts, although the stream had already ended. The site has no
+    result of the run, so it does not end as if all were well."""
     plan = masked_plan("abc")
     opened: list[Line] = []
 

@@ -82,11 +82,8 @@ def _imports_in(importer: str, tree: ast.Module) -> Iterator[Imported]:
 
 @cache
 def reachable(start: str, *, lazily: bool = False) -> frozenset[str]:
-    """Every module of the house that is imported with `start`, parents of packages included.
-
-    `lazily` follows imports inside functions as well, except those of a command line, where each
-    function is a process of its own.
-    """
+    """Every module of the house that is imported with `start`, parents of packages included. `lazily` follows imports
+    inside functions as well, except those of a command line, where each function is a process of its own."""
     seen: set[str] = set()
     waiting = [start]
     while waiting:

@@ -72,10 +72,8 @@ def test_only_the_gate_makes_a_contribution_and_reads_its_bytes() -> None:
 
 
 def test_what_the_trainer_hands_out_goes_to_the_gate_and_nowhere_else() -> None:
-    """Its payload is read where it is given to the gate, and where the gate reads which states there are on disk.
-
-    The one other reader of a payload takes certificates and replies from the agent, before any run.
-    """
+    """Its payload is read where it is given to the gate, and where the gate reads which states there are on disk. The
+    one other reader of a payload takes certificates and replies from the agent, before any run."""
     assert readers("payload", BOUNDARY) == {
         "site_agent.gate.site_rounds", "site_agent.gate.run_admission",
         "site_agent.gate.site_certificates", "site_agent.agent.kept_certificates", "site_agent.agent.relaying",

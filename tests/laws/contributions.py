@@ -49,10 +49,8 @@ def dataset_of(site: str, lacking: Mapping[str, str] = LACKING) -> Dataset:
 
 
 def contributors(plan: Plan, lacking: Mapping[str, str] = LACKING) -> dict[str, int]:
-    """Return for each sent number, by tensor and place or by scalar, how many sites can contribute more than 0.
-
-    A unit may be dead at a site for some first values, so several are tried until every number has enough sites.
-    """
+    """Return for each sent number, by tensor and place or by scalar, how many sites can contribute more than 0. A unit
+    may be dead at a site for some first values, so several are tried until every number has enough sites."""
     seen: dict[str, set[str]] = {}
     for seed in range(SEEDS):
         again = plan.model_copy(update={"start": plan.start.model_copy(update={"seed": seed})})

@@ -43,10 +43,8 @@ def _training(study: Study) -> SiteTraining:
 
 
 def _private_numbers(study: Study, federation: Federation, number: int) -> set[bytes]:
-    """Every float32 in what the site keeps, models, copies, control variates and the optimisers' memory.
-
-    Public values are left out: 0, 1 and the received values.
-    """
+    """Every float32 in what the site keeps, models, copies, control variates and the optimisers' memory. Public values
+    are left out: 0, 1 and the received values."""
     kept = [tensor for tensor in _training(study).local.state().values() if tensor.dtype == torch.float32]
     known = {np.float32(value).tobytes() for value in (0.0, 1.0, -1.0, *federation.down(number).tolist())}
     return {value.tobytes() for tensor in kept for value in tensor.flatten().numpy()} - known
@@ -194,10 +192,8 @@ def test_one_site_alone_is_local_training_to_the_bit(name: str) -> None:
 
 @by_method
 def test_equal_sites_are_one_site(name: str) -> None:
-    """If every site has the same rows, seed and start, the mean equals each one's own model.
-
-    A placebo brings nothing.
-    """
+    """If every site has the same rows, seed and start, the mean equals each one's own model. A placebo brings
+    nothing."""
     plan = catalogue_plan(name)
     study = Study(plan, rows_at("ahus"), seeds=Seeds.published(plan.seed, "ahus"))
     twin = Study(plan, rows_at("ahus"), seeds=Seeds.published(plan.seed, "ahus"))

@@ -82,10 +82,8 @@ def test_an_adaptive_rule_steps_as_computed_by_hand(moment: Moment) -> None:
 
 
 def test_control_variates_follow_the_mean_change() -> None:
-    """SCAFFOLD by hand: 2 of 4 sites, 2 steps of rate 1/2, server rate 1/4, mean updates 1 and -2.
-
-    c: 0, then 0 + 2/4 * (-0 - 1/1) = -1/2, then -1/2 + 2/4 * (1/2 + 2/1) = 3/4. x: 1, 1.25, 0.75.
-    """
+    """SCAFFOLD by hand: 2 of 4 sites, 2 steps of rate 1/2, server rate 1/4, mean updates 1 and -2. c: 0, then 0 + 2/4 *
+    (-0 - 1/1) = -1/2, then -1/2 + 2/4 * (1/2 + 2/1) = 3/4. x: 1, 1.25, 0.75."""
     schedule = {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 2}
     plan = plan_of({"name": "scaffold", "rate": 0.25}, sites="abcd", optimiser=DESCENT, schedule=schedule)
     state = begun(plan)

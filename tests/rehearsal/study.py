@@ -94,10 +94,8 @@ def plan_document(
 def contribution(
     plan: Plan, number: float, exchange: Exchange | None = None, scalars: Mapping[str, int] | None = None
 ) -> list[bytes]:
-    """The chunks of a contribution that changes every parameter by `number`; scalars that are not named are 0.
-
-    Without an exchange it is that of a plan that exchanges everything in every round.
-    """
+    """The chunks of a contribution that changes every parameter by `number`; scalars that are not named are 0. Without
+    an exchange it is that of a plan that exchanges everything in every round."""
     travels = exchange or Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
     layout, given = travels.layout, {"rows": 1} | dict(scalars or {})
     weight = given["rows"] / plan.weighting.largest_rows if isinstance(plan.weighting, RowWeights) else 1.0
@@ -127,10 +125,8 @@ def offer(vector: npt.NDArray[np.float32], number: int, attempt: int = 0) -> lis
 
 
 class BehavingSite:
-    """The answers of one hospital to each message; `stops_after` interrupts its next upload.
-
-    `scalars` gives what it measures in a round, by name, 0 for what it does not name.
-    """
+    """The answers of one hospital to each message; `stops_after` interrupts its next upload. `scalars` gives what it
+    measures in a round, by name, 0 for what it does not name."""
 
     def __init__(
         self,

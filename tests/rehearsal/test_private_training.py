@@ -27,10 +27,8 @@ PROMISE = {"unit": "patient", "epsilon": 4.0, "delta": 1e-5, "clip": 1.0, "patie
 def privately(
     rehearsal: Rehearsal, rounds: int = ROUNDS, promise: dict[str, Any] = PROMISE, rate: float = 4.0, **keys: Any
 ) -> None:
-    """Write limits into the policies and a private network on concepts into the plan, and approve it.
-
-    `keys` are further keys of the plan.
-    """
+    """Write limits into the policies and a private network on concepts into the plan, and approve it. `keys` are
+    further keys of the plan."""
     (plan,) = rehearsal.folder.glob("plan-*.yaml")
     (study,) = studies_of(["federated-prior"])
     concepts = plan_of(study, rehearsal.hospitals, latent=8, is_masked=True)["concepts"]

@@ -26,10 +26,8 @@ def small_forests() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def small_reports() -> Iterator[None]:
-    """A report draws thousands of resamples; tests of what else it has need few.
-
-    Tests of the intervals and of the choice of a simple model have a fixture of this name that leaves the numbers.
-    """
+    """A report draws thousands of resamples; tests of what else it has need few. Tests of the intervals and of the
+    choice of a simple model have a fixture of this name that leaves the numbers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_report, "compare", partial(compare, resamples=RESAMPLES))
         patch.setattr(findings, "_RESAMPLES", RESAMPLES)

@@ -29,10 +29,8 @@ def table_one(*columns: str, by: str | None = None) -> dict[str, Any]:
 
 @for_each("seed", range(3))
 def test_groups_and_all_are_those_of_the_pooled_table(seed: int) -> None:
-    """Rows, missing, means, deviations and codes; moments are sums rounded to 2**-36.
-
-    A hospital has the same of its own rows, although few of them, or of one patient, are never sent.
-    """
+    """Rows, missing, means, deviations and codes; moments are sums rounded to 2**-36. A hospital has the same of its
+    own rows, although few of them, or of one patient, are never sent."""
     table = patients(seed)
     plan = statistics_plan(table_one("age", "stage", by="sex"), smallest_cell=3)
 

@@ -132,10 +132,8 @@ def test_firths_correction_is_that_of_the_pooled_table(seed: int, change: str, i
 @pytest.mark.parametrize("kind", [*FAMILIES, "cox"])
 @pytest.mark.parametrize("sites", [4, 6])
 def test_differences_between_sites_are_those_of_own_fits(kind: str, sites: int) -> None:
-    """Q, I^2 and the random-effects mean from the fits of statsmodels to each hospital alone.
-
-    With four hospitals the sums could be solved for the estimates of the others, so they are not printed.
-    """
+    """Q, I^2 and the random-effects mean from the fits of statsmodels to each hospital alone. With four hospitals the
+    sums could be solved for the estimates of the others, so they are not printed."""
     table = patients(4, rows=(150, 160, 130, 170, 180, 140)[:sites]).dropna(subset=["age"])
     cox = {"name": "m", "cox": {"time": "days", "event": "died", "terms": ["age", "sex"]}}
     plan = statistics_plan(cox if kind == "cox" else regression(**FAMILIES[kind][0]), sites=sites)

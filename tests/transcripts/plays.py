@@ -44,11 +44,8 @@ def play(rules: phases.Terms, script: str) -> None:
 
 
 def acted(rules: phases.Terms, script: list[str]) -> list[str]:
-    """Return the script with what the machine answers to its events.
-
-    A line of several events, `a, b, c join`, stands for one after the other, and shows the effects of all and the last
-    state.
-    """
+    """Return the script with what the machine answers to its events. A line of several events, `a, b, c join`, stands
+    for one after the other, and shows the effects of all and the last state."""
     state: phases.State = phases.Gathering()
     found: list[str] = []
     for line in script:

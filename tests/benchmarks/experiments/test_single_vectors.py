@@ -26,12 +26,10 @@ MANIFEST = Manifest(
 
 
 def test_a_mixture_learns_along_what_a_site_did_with_it() -> None:
-    """The bias of logit j moves by rate * a_j (<c, y_j> - sum_k a_k <c, y_k>), summed over the sites.
-
-    Two sites with y = (0, 1, 1) and (2, 3, 5), so a = 1/2 each. Site 1 then changes by (1, 0, 0), site 2 by
-    (0, 1, -1). In layer 1: <c, y> of site 1 is (0, 2), so its logits move by 1/4 * (0 - 2) = -1/2 and +1/2; site
-    2's by 0. In layer 2: site 1's by 0; of site 2 <c, y> is (0, -2), so its move by +1/2 and -1/2.
-    """
+    """The bias of logit j moves by rate * a_j (<c, y_j> - sum_k a_k <c, y_k>), summed over the sites. Two sites with y
+    = (0, 1, 1) and (2, 3, 5), so a = 1/2 each. Site 1 then changes by (1, 0, 0), site 2 by (0, 1, -1). In layer 1: <c,
+    y> of site 1 is (0, 2), so its logits move by 1/4 * (0 - 2) = -1/2 and +1/2; site 2's by 0. In layer 2: site 1's by
+    0; of site 2 <c, y> is (0, -2), so its move by +1/2 and -1/2."""
     rule = LayerMixtures(MANIFEST, 2, seed=1, rate=0.1)
     rule.next_values(np.zeros((2, 3), np.float32), np.array([[0, 1, 1], [2, 3, 5]], np.float32))
 

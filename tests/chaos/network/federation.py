@@ -76,9 +76,7 @@ def federation(
     is_masked: bool = True,
 ) -> Iterator[Federation]:
     """A federation at work, in an empty folder. The model's parameters are 0 at first, and each round adds one.
-
-    `far_port` gives the port that the far site calls, from the coordinator's.
-    """
+    `far_port` gives the port that the far site calls, from the coordinator's."""
     setting = Setting(
         folder=folder, sites=3, parameters=parameters, rounds=rounds, is_masked=is_masked, is_early=False,
         study="chaos", address=f"localhost:{free_port()}", enrolment=f"localhost:{free_port()}",

@@ -58,10 +58,7 @@ def test_an_upload_that_stops_goes_on_behind_the_last_whole_chunk(how: dict[str,
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_proxy_that_cuts_idle_connections_costs_no_round(tmp_path: Path) -> None:
-    """A proxy cuts the connection after five idle seconds while another site is away.
-
-    The site reconnects each time.
-    """
+    """A proxy cuts the connection after five idle seconds while another site is away. The site reconnects each time."""
     with (
         proxied(Proxy(0, idle_seconds=5.0)) as proxy,
         through(proxy, tmp_path / "f", parameters=1000, rounds=30) as made,

@@ -52,10 +52,8 @@ def test_no_noise_promises_nothing() -> None:
 def test_a_sum_of_discrete_shares_is_as_private_as_a_gaussian_with_four_less_for_each(
     shares: int, variance: int
 ) -> None:
-    """By the definition: the exact chances of the sum and of the sum that one patient has moved, added up.
-
-    The shares are far narrower than any of a plan, so that the rounding would show.
-    """
+    """By the definition: the exact chances of the sum and of the sum that one patient has moved, added up. The shares
+    are far narrower than any of a plan, so that the rounding would show."""
     span = np.arange(-60 - 10 * variance, 61 + 10 * variance)
     share = np.exp(-(span**2) / (2.0 * variance))
     chances = np.ones(1)

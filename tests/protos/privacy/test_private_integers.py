@@ -40,10 +40,8 @@ def built(plan: Plan, sums: list[int], random_bytes: Any) -> memoryview:
 @pytest.mark.parametrize("kind", ["shared", "private layers", "local", "local and private layers", "several steps"])
 def test_a_site_with_more_patients_than_a_bound_has_stops_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refusal would tell that there is one patient more. The gate takes every number that the trainer has clipped.
-
     All 500 patients move the bias by the norm 1 in each step. The bound has room for three of them, or in several steps
-    for one step of all of them and not for two.
-    """
+    for one step of all of them and not for two."""
     room = 600 if kind == "several steps" else 3
     monkeypatch.setattr("protos.plan.private_training.LARGEST_PATIENTS", room)
     make = private_network_plan if kind in ("shared", "private layers") else local_plan

@@ -13,10 +13,8 @@ from site_agent.trainer import isolation
 def typed(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str, *words: object
 ) -> tuple[int, str]:
-    """Run `site-agent COMMAND WORDS`. Return the exit status, and the text on screen and in the log in one line.
-
-    The process of the test keeps its network, which it has threads for.
-    """
+    """Run `site-agent COMMAND WORDS`. Return the exit status, and the text on screen and in the log in one line. The
+    process of the test keeps its network, which it has threads for."""
     monkeypatch.setattr(isolation, "_threads", lambda: 1)
     monkeypatch.setattr(isolation, "_unshare", lambda _: True)
     monkeypatch.setattr(sys, "argv", ["site-agent", command, *map(str, words)])

@@ -104,10 +104,8 @@ def test_no_noise_is_changed_or_deleted_before_its_run_is_finished(tmp_path: Pat
 def test_a_limit_refuses_what_passes_it(
     limits: dict[str, float], words: str | None, tmp_path: Path, audit: AuditLog
 ) -> None:
-    """A run that would exceed a limit is refused at the door, and nothing is spent.
-
-    A run that meets it exactly is allowed.
-    """
+    """A run that would exceed a limit is refused at the door, and nothing is spent. A run that meets it exactly is
+    allowed."""
     if words is None:
         sent(PLAN, audit, tmp_path, **limits)
         return

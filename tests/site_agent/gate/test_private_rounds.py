@@ -117,10 +117,8 @@ def test_a_draw_beyond_the_rounds_of_the_plan_pays_again(tmp_path: Path, audit: 
 
 
 def test_local_noise_is_paid_for_by_rounds_and_the_first_answer_stays(tmp_path: Path, audit: AuditLog) -> None:
-    """One payment is for as many rounds as the plan has, not for as many as it has steps.
-
-    The gate adds no noise of its own. A trainer's second draw for a paid step is not sent.
-    """
+    """One payment is for as many rounds as the plan has, not for as many as it has steps. The gate adds no noise of its
+    own. A trainer's second draw for a paid step is not sent."""
     plan = local_plan(rounds=2, steps=3)
     exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
 

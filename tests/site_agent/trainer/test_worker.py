@@ -118,11 +118,9 @@ def test_a_diverged_study_is_told_with_its_reason(tmp_path: Path, capfd: pytest.
 def test_a_private_run_ends_alike_for_others_whatever_patients_make_of_the_report(
     kind: str, every: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A coordinator chooses the last values, and with them for which patients a model is undefined.
-
-    So it would learn from a refusal whether such a patient exists, and no noise would hide that. A refusal because of
-    too few patients for a report would show as much. People at the site read the reason, and no model is written.
-    """
+    """A coordinator chooses the last values, and with them for which patients a model is undefined. So it would learn
+    from a refusal whether such a patient exists, and no noise would hide that. A refusal because of too few patients
+    for a report would show as much. People at the site read the reason, and no model is written."""
     plan = private_network_plan(rounds=1) if kind == "network" else private_plan()
     config = make_hospital(tmp_path / SITES[0], SITES[0], "breast-cancer")
     table = config.with_name("table.csv")
@@ -183,10 +181,8 @@ def _plant(config: Path) -> list[str]:
 
 
 def test_nothing_of_a_patient_passes_the_trainer_socket(tmp_path: Path) -> None:
-    """No column, file, identifier or value is in any byte of any answer, in text or as numbers.
-
-    The answers are those of a whole study, which agrees with one in this process, and the trainer ends well.
-    """
+    """No column, file, identifier or value is in any byte of any answer, in text or as numbers. The answers are those
+    of a whole study, which agrees with one in this process, and the trainer ends well."""
     plan, config = make_plan(), make_site(tmp_path, simple_models=False)
     _plant(config)
     approve_plan(config, plan)

@@ -46,10 +46,8 @@ def test_only_the_hospital_that_joins_has_few_rows(seed: int) -> None:
 
 @pytest.mark.slow
 def test_others_bring_a_common_effect_and_shuffled_ones_do_not() -> None:
-    """With sixteen rows of its own a clinic gains from the others' score.
-
-    A clinic without outcomes also receives it.
-    """
+    """With sixteen rows of its own a clinic gains from the others' score. A clinic without outcomes also receives
+    it."""
     sites = clinics(4, 240, seed=3)
     first = islice(join.federations(sites, 16, 400), 4)
     found = [join.measured(sites, members, site, 400) for site, members in first]

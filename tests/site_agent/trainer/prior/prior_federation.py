@@ -52,10 +52,8 @@ def concepts_of(table: Table) -> list[dict[str, Any]]:
 def make_hospital(
     folder: Path, site: str, table: Table, *, change: Callable[[dict[str, Any]], None] | None = None
 ) -> Path:
-    """A hospital's folder; the path of its hospital.yaml. Every fourth row is in each site's table.
-
-    `change` may alter the contract.
-    """
+    """A hospital's folder; the path of its hospital.yaml. Every fourth row is in each site's table. `change` may alter
+    the contract."""
     folder.mkdir(parents=True)
     names, rows, target = dealt(table)
     kept = names[: COLUMNS + 2]

@@ -268,10 +268,8 @@ def test_a_column_that_is_void_at_one_site_is_left_out_by_all(tmp_path: Path) ->
 
 
 def test_shuffled_outcomes_fail_the_guard(tmp_path: Path) -> None:
-    """If outcomes are assigned at random at every site, the guard is about 0.
-
-    It is at most two hundredths of the honest 149.
-    """
+    """If outcomes are assigned at random at every site, the guard is about 0. It is at most two hundredths of the
+    honest 149."""
     guards = []
     for seed in range(3):
         plan = prior_plan("breast-cancer")

@@ -158,9 +158,7 @@ def _with_private_layers(name: str, epsilon: float, rounds: int) -> Plan:
 @pytest.mark.parametrize("name", WITH_LAYERS)
 def test_private_layers_follow_from_kept_sums_alone(name: str) -> None:
     """A trainer that lost its memory sends the same shared sums as one that made all rounds, given what the gate kept.
-
-    Other kept sums give other shared sums, so private layers do take steps.
-    """
+    Other kept sums give other shared sums, so private layers do take steps."""
     plan = _with_private_layers(name, 8.0, 3)
     training, tables = plan.private_training, uci_tables(CONCEPTS.parent)
     assert training is not None

@@ -80,10 +80,8 @@ def test_a_patient_with_ten_thousand_rows_counts_once() -> None:
 
 @pytest.mark.parametrize("times", [1.0, 7.0, 1e6])
 def test_a_long_row_has_the_term_of_its_direction_at_the_norm_clip(times: float) -> None:
-    """So one extreme row does not hide the other rows of a patient, and every longer row counts as much.
-
-    The intercept is a part of the row. A patient with an extreme row and an ordinary one has the sum of both terms.
-    """
+    """So one extreme row does not hide the other rows of a patient, and every longer row counts as much. The intercept
+    is a part of the row. A patient with an extreme row and an ordinary one has the sum of both terms."""
     private = private_sums(clip=2.0)
     generator = np.random.default_rng(4)
     wide = generator.standard_normal(len(private.columns))
@@ -163,10 +161,8 @@ def test_a_patient_who_leaves_moves_nobody_else_to_another_part(has_patients: bo
 @pytest.mark.parametrize("kind", ["usual", "rare"])
 def test_through_the_whole_study_one_row_less_changes_one_term(kind: str, tmp_path: Path) -> None:
     """From the table to the numbers that the gate receives, a patient changes at most 1, also with a rare value.
-
     Without privacy a column with nine values beside the commonest one is zeroed, and with ten it is not. Under privacy
-    that rule would let the tenth patient change the terms of all others.
-    """
+    that rule would let the tenth patient change the terms of all others."""
     plan, split, table = private_plan(), Split(seed=3), table_of(tmp_path)
     table = replace(table, patients=tuple(f"patient {row}" for row in range(table.rows)))
     left_out = int(steady_split(table, split).training[0])
@@ -193,9 +189,7 @@ def test_through_the_whole_study_one_row_less_changes_one_term(kind: str, tmp_pa
 @pytest.mark.parametrize("kind", ["usual", "rare"])
 def test_through_a_whole_network_one_patient_less_changes_one_term(kind: str, name: str, tmp_path: Path) -> None:
     """From the table to the numbers that the gate receives, in two rounds of each method, a patient changes at most 1.
-
-    A personal model or private layers that shaped the sum of the second round would move the terms of all others.
-    """
+    A personal model or private layers that shaped the sum of the second round would move the terms of all others."""
     method = {"name": name} | ({"share_rate": 1.0} if name == "apfl" else {})
     changes: dict[str, Any] = {"method": method} | ({"outputs": None} if name == "fedbabu" else {})
     plan, split, table = private_network_plan(hidden=(6,), **changes), Split(seed=3), table_of(tmp_path)
@@ -234,9 +228,7 @@ def test_a_deployed_trainer_deals_rows_steadily(tmp_path: Path) -> None:
 
 def test_a_site_with_more_patients_than_the_bound_sends_clipped_sums_and_stops_nothing() -> None:
     """A refusal would tell that there is one patient more. Two sums above the bound are equal, and the gate takes both.
-
-    The bound has room for 1,048,576 rows beside those of the plan, so the test declares fewer than none.
-    """
+    The bound has room for 1,048,576 rows beside those of the plan, so the test declares fewer than none."""
     private = replace(private_sums(), largest_rows=3 - (1 << 20))
     design = np.full((60, len(private.columns)), 2.0)
 

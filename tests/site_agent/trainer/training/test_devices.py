@@ -80,11 +80,8 @@ def trained(study: Study) -> torch.Tensor:
 @needs_card
 @pytest.mark.parametrize("name", NAMES)
 def test_a_card_computes_the_same_twice_and_nearly_what_a_processor_computes(name: str) -> None:
-    """Equal bits on one card; the processor's last bits are others.
-
-    Devices are compared by plain descent. Adam's first steps are as large for a gradient of 1e-8 as for one of 1, so
-    the sign of a rounding error would decide them.
-    """
+    """Equal bits on one card; the processor's last bits are others. Devices are compared by plain descent. Adam's first
+    steps are as large for a gradient of 1e-8 as for one of 1, so the sign of a rounding error would decide them."""
     prepare_arithmetic(1, "cuda")
     plain = {"name": "sgd", "learning_rate": 0.1}
 
