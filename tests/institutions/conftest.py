@@ -27,6 +27,7 @@ from tests.institutions.machines import Institutions, wait_until, why_not
 
 ROOT: Final = Path(__file__).parents[2]
 DEBIAN: Final = "systemd,systemd-sysv,dbus,python3,iproute2,nftables,ca-certificates,procps"
+PODMAN: Final = "systemd,systemd-sysv,dbus,podman,netavark,catatonit,nftables,crun,procps"
 ROOMS: Final = ("global_layers", "protos", "host", "pki", "coordinator", "site_agent")
 SOURCES: Final = (*ROOMS, "deploy", "docs", "pyproject.toml", "constraints.txt")
 # Services that only slow a boot down, or connect to the outside.
@@ -109,29 +110,20 @@ def packages(cache: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def debian(cache: Path) -> Path:
-    """A root file system of Debian, as one file; made from the mirror that this computer itself uses."""
-    tar = cache / "debian.tar"
-    if not tar.exists():
-        found = [*sorted(Path("/etc/apt").glob("sources.list.d/*.sources")), Path("/etc/apt/sources.list")]
-        sources = [path for path in found if path.is_file() and "bookworm" in path.read_text()]
-        if not sources:
-            pytest.skip("this computer knows no mirror of Debian 12, so no institution is booted")
-        partial = tar.with_name("debian.partial.tar")
-        command = ["mmdebstrap", "--quiet", "--variant=apt", f"--include={DEBIAN}", "bookworm", partial, sources[0]]
-        if subprocess.run([str(word) for word in command], check=False).returncode:
-            pytest.skip("mmdebstrap could make no Debian 12, see above, so no institution is booted")
-        partial.rename(tar)
-    return tar
+    """A root file system of Debian 12, as one file."""
+    return _debian(cache / "debian.tar", "bookworm", DEBIAN)
 
 
 @pytest.fixture(scope="session")
 def bare(cache: Path, debian: Path) -> Path:
     """That root file system unpacked, without any package of this project."""
-    root = cache / "debian"
-    if not (root / "complete").exists():
-        _unpack(debian, root)
-        (root / "complete").touch()
-    return root
+    return _unpacked(debian, cache / "debian")
+
+
+@pytest.fixture(scope="session")
+def trixie(cache: Path) -> Path:
+    """A root file system of Debian 13 with podman, unpacked; Debian 12 has no Quadlet."""
+    return _unpacked(_debian(cache / "trixie.tar", "trixie", PODMAN), cache / "trixie")
 
 
 @pytest.fixture(scope="session")
@@ -190,11 +182,17 @@ def under_way(founded: Federation) -> Federation:
     return founded
 
 
-def _prepare(root: Path, name: str) -> None:
+def mask(root: Path) -> Path:
+    """Mask services that only slow a boot down. Return the folder of units."""
     units = root / "etc/systemd/system"
     for unit in MASKED:
         (units / unit).unlink(missing_ok=True)
         (units / unit).symlink_to("/dev/null")
+    return units
+
+
+def _prepare(root: Path, name: str) -> None:
+    units = mask(root)
     for service, seconds in WATCHDOG_SECONDS.items():
         folder = units / f"{service}.service.d"
         folder.mkdir(exist_ok=True)
@@ -208,6 +206,30 @@ def _prepare(root: Path, name: str) -> None:
         (wanted / "nftables.service").symlink_to("/lib/systemd/system/nftables.service")
 
 
+def _debian(tar: Path, release: str, packages: str) -> Path:
+    """Make a root file system from the mirror that this computer itself uses, unless it is there."""
+    if not tar.exists():
+        found = [*sorted(Path("/etc/apt").glob("sources.list.d/*.sources")), Path("/etc/apt/sources.list")]
+        texts = [(path.suffix, text) for path in found if path.is_file() and "bookworm" in (text := path.read_text())]
+        if not texts:
+            pytest.skip("this computer knows no mirror of Debian 12, so no institution is booted")
+        partial = tar.with_suffix(".partial.tar")
+        sources = tar.with_suffix(texts[0][0])
+        sources.write_text(texts[0][1].replace("bookworm", release))
+        command = ["mmdebstrap", "--quiet", "--variant=apt", f"--include={packages}", release, partial, sources]
+        if subprocess.run([str(word) for word in command], check=False).returncode:
+            pytest.skip(f"mmdebstrap could make no Debian {release}, see above, so no institution is booted")
+        partial.rename(tar)
+    return tar
+
+
+def _unpacked(tar: Path, root: Path) -> Path:
+    if not (root / "complete").exists():
+        _unpack(tar, root)
+        (root / "complete").touch()
+    return root
+
+
 def _unpack(tar: Path, root: Path) -> None:
     root.mkdir()
     subprocess.run(["tar", "-C", root, "-xf", tar], check=True)
@@ -215,10 +237,8 @@ def _unpack(tar: Path, root: Path) -> None:
 
 def _repack(package: Path, newer: Path) -> None:
     """The same package under the number of its next revision, for an upgrade: other control files before the same data.
-
-    A package is an archive of `ar`: eight bytes, then a header of sixty bytes before each of the members
-    debian-binary, control.tar and data.tar (deb(5)). Packing the data again would take minutes.
-    """
+    A package is an archive of `ar`: eight bytes, then a header of sixty bytes before each of the members debian-binary,
+    control.tar and data.tar (deb(5)). Packing the data again would take minutes."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["dpkg-deb", "--control", package, folder], check=True)
         for name in ("control", "preinst"):

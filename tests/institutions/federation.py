@@ -73,10 +73,8 @@ class Federation:
         return [self.machines[name] for name in HOSPITALS]
 
     def status(self) -> dict[str, Any]:
-        """Return the status from the coordinator's socket; empty while nobody answers.
-
-        It is read without a process, because it is read often and the two processors have other work.
-        """
+        """Return the status from the coordinator's socket; empty while nobody answers. It is read without a process,
+        because it is read often and the two processors have other work."""
         try:
             folder = os.open(f"{self.office.root}{COORDINATOR_STATE}", os.O_PATH)
             try:
@@ -102,10 +100,8 @@ class Federation:
         wait_until(lambda: self.rounds_made() >= goal, f"round {goal} is made")
 
     def follow(self, heading: str, *, everywhere: bool = False, only: str = "", at: Sequence[str] = ()) -> None:
-        """Carry out a section of the runbook, and compare every output with the page.
-
-        `everywhere`: what the example hospital does, the others do too. `only` what is done there, `at` these machines.
-        """
+        """Carry out a section of the runbook, and compare every output with the page. `everywhere`: what the example
+        hospital does, the others do too. `only` what is done there, `at` these machines."""
         for step in steps(heading):
             if not only or step.where == only:
                 machines = [each for each in self._at(step.where, everywhere=everywhere) if not at or each.name in at]

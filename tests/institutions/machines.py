@@ -84,10 +84,8 @@ def why_not() -> str:
 
 @dataclass
 class Machine:
-    """One booted system, with its host name and its only address beside loopback.
-
-    On the host: its root file system, the container's own process, and its group of processes.
-    """
+    """One booted system, with its host name and its only address beside loopback. On the host: its root file system,
+    the container's own process, and its group of processes."""
 
     name: str
     address: str
@@ -155,13 +153,11 @@ class Institutions:
         further_names: Mapping[str, str],
         arguments: Callable[[str], list[str]] = lambda _: [],
     ) -> None:
-        """Set the place up in an empty folder `work`; what machines write is kept in memory above it.
-
-        Machines share the root file system `base`, which `prepare` changes before a boot. `arguments` are added.
-        """
+        """Set the place up in an empty folder `work`; what machines write is kept in memory above it. Machines share
+        the root file system `base`, which `prepare` changes before a boot. `arguments` are added."""
         self._base, self._work, self._prepare = base, work, prepare
         self._further_names, self._arguments = further_names, arguments
-        self._hub = f"hub{os.getpid()}"
+        self._hub = f"{work.name}-{os.getpid()}"
         self._stack = ExitStack()
         self.machines: dict[str, Machine] = {}
 

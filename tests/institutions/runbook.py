@@ -24,10 +24,8 @@ class File:
 
 @dataclass(frozen=True)
 class Commands:
-    """Lines that a person types at an institution, and their output; `...` stands for any text.
-
-    `how` says what else there is to say of it, as `on a new computer`, or `refused` for a failure that is meant.
-    """
+    """Lines that a person types at an institution, and their output; `...` stands for any text. `how` says what else
+    there is to say of it, as `on a new computer`, or `refused` for a failure that is meant."""
 
     where: str
     how: str

@@ -19,10 +19,8 @@ RUNS = "/var/lib/global-layers/coordinator/state/runs"
 
 
 def test_the_runbooks_first_federation_trains_masked_to_the_end(founded: Federation) -> None:
-    """The exact words of the runbook lead from packages to models and reports at every hospital.
-
-    One of them began with a bare Debian, and has typed five commands and edited one file.
-    """
+    """The exact words of the runbook lead from packages to models and reports at every hospital. One of them began with
+    a bare Debian, and has typed five commands and edited one file."""
     assert (founded.typed[HURRIED], founded.edited[HURRIED]) == (5, 1)
     (run,) = founded.office.run("ls", RUNS).split()
     record = json.loads(founded.office.run("cat", f"{RUNS}/{run}/record.json"))
