@@ -44,12 +44,9 @@ _TO_EXPORT: Final = {
     "excel": "name another sheet with --sheet NAME",
     "sql": "look at the query; a CSV file beside it needs commas or semicolons, and its names in the first line",
 }
-_MOST_LOOKED_AT: Final = 200
-_MOST_IN_A_TITLE: Final = 2  # cells
 _NUMBER: Final = re.compile(r"[-+<>]?\d[\d.,:/ -]*([eE][-+]?\d+)?")  # or a date
 _YEARS: Final = 1900  # numbers from here on are years of the calendar, and no time of follow-up
 _MISSING: Final = frozenset(("NA", "NaN", "NULL", "?", "."))
-_MOST_CELLS: Final = 2_000_000
 _LONG_VALUES: Final = re.compile(r"value(_as_number|num)?|result|wert|ergebnis", re.I)
 _LONG_KINDS: Final = re.compile(r"(measurement|observation)_c.*|test|analyte?|variable|parameter|item(id)?|loinc", re.I)
 _LETTERS: Final = {"windows-1252": "  # of Western Europe: are the letters right? Else export as UTF-8"}
@@ -148,7 +145,7 @@ def _may_be_header(rows: list[list[str]], widest: int) -> bool:
     A row with a number can be a patient's, and is taken only if `has_header`. Else the first row is the header.
     """
     filled = sum(map(bool, map(str.strip, rows[0])))
-    is_long = filled > _MOST_IN_A_TITLE or 2 * filled > widest
+    is_long = filled > 2 or 2 * filled > widest
     return is_long and (not any(_NUMBER.fullmatch(cell.strip()) for cell in rows[0]) or has_header(rows))
 
 
@@ -189,14 +186,13 @@ def _columns(
     """Return the named columns, the numbers of those without a name, the rows read, and whether there are more."""
     with open_rows(path, form, doubts, Wanted(start)) as rest:
         width = len((first := first_row(rest))[1])
-        numbered = [f"column_{place}" for place in range(1, width + 1)]
-        names = list(map(written_name, first[1])) if form.header else numbered
+        names = [written_name(one) if form.header else f"column_{at}" for at, one in enumerate(first[1], start=1)]
         cells: dict[int, list[str]] = {place: [] for place, name in enumerate(names) if name}
         flaws: dict[int, Counter[str]] = defaultdict(Counter)
         nameless = [place for place, name in enumerate(names, start=1) if not name]
         _check_names(names)
         rest = rest if form.header else itertools.chain([first], rest)
-        most, rows, last, has_more = min(MOST_ROWS, max(100, _MOST_CELLS // width)), 0, 0, False
+        most, rows, last, has_more = min(MOST_ROWS, max(100, 2_000_000 // width)), 0, 0, False
         for block in blocks_of(rest, width, list(cells)):
             numbers = sorted([*block.rows.tolist(), *block.ragged])
             taken = numbers[: most - rows]
@@ -210,7 +206,7 @@ def _columns(
                 break
     cells_of = {names[place]: column for place, column in cells.items()}
     if isinstance(form, SqlFormat) and path.suffix.lower() == ".csv":
-        _check_result(form.query, {name: column[:_MOST_LOOKED_AT] for name, column in cells_of.items()}, doubts)
+        _check_result(form.query, {name: column[:200] for name, column in cells_of.items()}, doubts)
     drafts = _drafts(cells_of, form.decimal, notes)
     for draft, place in zip(drafts, cells, strict=True):
         draft.unread = flaws[place]
@@ -246,7 +242,8 @@ def _check_result(query: str, cells: Mapping[str, list[str]], doubts: list[Doubt
     """Ask about names that are like values below them. Refuse those that can be a patient: the query's own cannot."""
     if _is_named([[*cells], *map(list, zip(*cells.values(), strict=True))]):
         return
-    found = {name for name in cells if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", query, re.I)}
+    own, word = query.casefold(), r"(?<!\w)%s(?!\w)"
+    found = {one for one in cells if one.casefold() not in own or not re.search(word % re.escape(one), query, re.I)}
     if found and may_be_patient([(name, list(map(str.strip, cells[name]))) for name in found]):
         refuse(["the query's names are like its values; write names above a CSV file's rows, or AS and another name"])
     doubts.append(Doubt("some names of the query's result are like values: are they names, and no patient's?"))

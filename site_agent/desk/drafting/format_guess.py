@@ -106,8 +106,11 @@ def _agreement(lines: list[str], delimiter: str) -> tuple[float, int]:
     return (count / widths.total(), width) if width > 1 else (0, 0)
 
 
-def _shape(cell: str) -> str:
-    return re.sub(r"[^\W\d]", "a", re.sub(r"\d", "9", cell))
+def _like(cell: str, column: list[str]) -> int:
+    """Return how many cells have letters, digits and marks at the same places."""
+    shape = re.sub(r"[^\W\d]", "a", re.sub(r"\d", "9", cell))
+    alike = re.compile(re.escape(shape).replace("9", r"\d").replace("a", r"[^\W\d]"))
+    return sum(map(bool, map(alike.fullmatch, column)))
 
 
 def has_header(rows: list[list[str]]) -> bool:
@@ -123,13 +126,14 @@ def has_header(rows: list[list[str]]) -> bool:
         first.pop()
     pairs = [(cell, [row[place].strip() for row in rows[1:] if place < len(row)]) for place, cell in enumerate(first)]
     pairs = pairs[1:] if first and not first[0] else pairs
-    numbers = [int(cell[:18]) for cell, below in pairs if cell.isdecimal() and _names_a_column(cell, below)]
-    is_counted = len(numbers) == len(pairs) > _FEW and numbers == [*range(numbers[0], numbers[0] + len(numbers))]
     others = [pair for pair in pairs if len(rows) <= _FEWEST_ROWS or not _names_a_column(*pair)]
-    words = {cell for cell, below in others if not _NUMBER.fullmatch(cell) and _are_numbers(below)}
-    is_proved = len(others) == len(pairs) or len(words) >= _FEW or is_counted
+    numbers = [int(cell[:18]) for cell, _ in pairs if cell.isdecimal()] if not others else []
+    is_counted = len(numbers) == len(pairs) > _FEW and numbers == [*range(numbers[0], numbers[0] + len(numbers))]
     counted, index = [*map(str, range(len(rows)))], ["".join(row[:1]).strip() for row in rows[1:]]
-    is_index = len(words) >= _FEW and len(pairs) < len(first) and index in (counted[1:], counted[:-1])  # no patient's
+    is_index, is_sure = len(pairs) < len(first) and index in (counted[1:], counted[:-1]), len(others) == len(pairs)
+    unsure = others if is_index or not is_sure else []
+    words = {one for one, below in unsure if not _NUMBER.fullmatch(one) and _are_numbers(below)}
+    is_proved, is_index = is_sure or is_counted or len(words) >= _FEW, is_index and len(words) >= _FEW  # no patient's
     are_names = (cell and not _is_value(cell, [] if is_index and len(cell) == 1 else below) for cell, below in others)
     return bool(pairs) and is_proved and all(are_names)
 
@@ -154,18 +158,17 @@ def _are_numbers(column: list[str]) -> bool:
 
 def _names_a_column(cell: str, below: list[str]) -> bool:
     """Return whether a number or day is a column's name: no value has as many digits, or is around it, or is a day."""
+    if not cell.isdecimal():
+        return bool(_DATE.fullmatch(cell)) and _are_numbers(below)
     values = [float(one.replace(",", ".")) for one in below if _NUMBER.fullmatch(one)]
-    is_beyond = cell.isdecimal() and not min(values, default=inf) <= float(cell) <= max(values, default=-inf)
-    is_day = bool(_DATE.fullmatch(cell)) and _are_numbers(below)
-    return is_day or (is_beyond and _shape(cell) not in map(_shape, below))
+    return not min(values, default=inf) <= float(cell) <= max(values, default=-inf) and not _like(cell, below)
 
 
 def _is_value(cell: str, column: list[str]) -> bool:
     """Return whether a cell of the first row is one of its column's values, so that no patient is taken for names."""
     if _NUMBER.fullmatch(cell) or _DATE.match(cell) or cell == "?":
         return True
-    shape = _shape(cell)
-    return column.count(cell) > 1 or ("9" in shape and sum(_shape(one) == shape for one in column) > len(column) / 2)
+    return column.count(cell) > 1 or (any(map(str.isdecimal, cell)) and _like(cell, column) > len(column) / 2)
 
 
 def _has_commas(rows: list[list[str]]) -> bool:
