@@ -274,7 +274,7 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
         case "string_pattern_mismatch" if context["pattern"] == NAME:
             texts = [f"{name}: write 1 to 40 small letters, digits and hyphens, the first a letter"]
         case "string_pattern_mismatch" if context["pattern"] == _ADDRESS:
-            texts = [f"{name}: write HOST:PORT without http://; a proxy's login goes into the file proxy-login"]
+            texts = [f"{name}: write HOST:PORT or [IPv6]:PORT without http://; a proxy's login is in proxy-login"]
         case _:
             reasons = context.get("error")
             said = reasons.found if isinstance(reasons, Reasons) else [detail["msg"].removeprefix("Value error, ")]

@@ -102,7 +102,7 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_file() -> None:
         ("favourite: {name: dgo}", "1:19: favourite.name: there is no dgo; did you mean dog?"),
         ("favourite: {name: CAT}", "1:19: favourite.name: there is no CAT; did you mean cat?"),
         ("favourite:\n  name: qqq\n", "2:9: favourite.name: there is no qqq; known are cat, dog"),
-        ("gate: elm", "1:7: gate: write HOST:PORT without http://; a proxy's login goes into the file proxy-login"),
+        ("gate: elm", "1:7: gate: write HOST:PORT or [IPv6]:PORT without http://; a proxy's login is in proxy-login"),
         ("heating: oll", "1:10: heating: there is no oll; did you mean oil?"),
         ("favourite: {tail: 1.0}", "1:12: name: this key is missing in favourite"),
     ],
