@@ -50,8 +50,8 @@ def without_triggers() -> Iterator[None]:
     """The tables of the gate's store can be changed, and a site does not read its audit log before it masks."""
     honest = Itinerary.__init__
 
-    def begin(self: Itinerary, run: str, plan: Plan, manifest: Manifest, released: Any, **more: Any) -> None:
-        honest(self, run, plan, manifest, (), **more)
+    def begin(self: Itinerary, plan: Plan, manifest: Manifest, released: Any, **more: Any) -> None:
+        honest(self, plan, manifest, (), **more)
 
     schema = re.sub(r"CREATE TRIGGER.*?END;", "", masked_steps._SCHEMA, flags=re.DOTALL)
     with patched(masked_steps, _SCHEMA=schema), patched(Itinerary, __init__=begin):

@@ -24,13 +24,13 @@ from protos.fingerprints import fingerprint
 from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.plan.canonical import pack
 from protos.plan.exchange import Exchange
-from protos.plan.manifest import manifest_of
-from protos.plan.plan import plan_from_wire
-from protos.wire.messages import Announcement, Bind, Join, Offer
+from protos.plan.manifest import Manifest, manifest_of
+from protos.plan.plan import Plan, plan_from_wire
+from protos.wire.messages import Announcement, Bind, Offer
 from site_agent.gate.itinerary import Itinerary
-from site_agent.gate.loop import SiteGate
 from site_agent.gate.masked_steps import MaskedSteps
 from site_agent.gate.permission import Permission
+from site_agent.gate.run_admission import Admission
 from site_agent.gate.site_rounds import Rounds
 from tests.hostile.attack import patched
 
@@ -158,12 +158,11 @@ def key_of_zero(transcript: bytes, own: str, peer: str) -> bytes:
 def with_any_run_name() -> Iterator[None]:
     """A site believes the name that a coordinator gives to a plan's run, and compares no sums of two runs."""
 
-    async def announced(self: Any, message: Announcement) -> None:
+    async def announced(_: Admission, message: Announcement) -> tuple[Plan, Manifest]:
         plan = plan_from_wire(message.plan)
-        self._run = message.run
-        self._rounds = await self._admission._begin(message.run, plan, manifest_of(plan))
-        await self._send(Join(message.run, plan.digest, self._rounds.manifest.digest, self._rounds.key_session))
+        plan.__dict__["run_name"] = message.run  # and not the one that follows from the plan
+        return plan, manifest_of(plan)
 
     with without(*OF_SETS) as patch:
-        patch.setattr(SiteGate, "_announced", announced)
+        patch.setattr(Admission, "announced", announced)
         yield
