@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -133,8 +134,20 @@ def test_numbers_typed_with_a_comma_are_read_beside_others(tmp_path: Path) -> No
     assert read_table(tmp_path / "t.xlsx", contract).features["crp"][:3].tolist() == [1.5, 2.5, 3.25]
 
 
-def test_a_file_of_a_folder_in_another_encoding_is_named(tmp_path: Path) -> None:
-    """The error has the line, and no cell."""
-    (tmp_path / "labor.csv").write_bytes("id,name\n1,M\xfcller\n".encode("windows-1252"))
-    with pytest.raises(DataError, match=r"labor\.csv has in line 2 no text in UTF-8"):
-        describe(tmp_path / "labor.csv", query="SELECT * FROM labor")
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("labor.2.csv", "id,name\n1,M\xfcller\n", "in line 2 no text in UTF-8"),
+        ("labor.2.csv", "", "is empty"),
+        ("labor.2.csv", "id,nom\n1,a\n", "lacks names"),
+        ("labor.2.csv", "id,name\n1,a\n2\n", "in line 3 another number"),
+        ("labor.2.csv", 'id,name\n1,"a\n2,b\n', "not closed"),
+        ("other.parquet", "id,name", "is not Parquet"),
+    ],
+)
+def test_the_file_of_a_folder_that_is_at_fault_is_named(tmp_path: Path, name: str, content: str, words: str) -> None:
+    """The error has what is wrong with it, and no cell."""
+    (tmp_path / "labor.1.csv").write_text("id,name\n" + "1,a\n2,b\n" * 9)
+    (tmp_path / name).write_bytes(content.encode("windows-1252"))
+    with pytest.raises(DataError, match=re.escape(name) + f".*{words}"):
+        describe(tmp_path / "labor.1.csv", query="SELECT name, CAST(id AS INT) AS id FROM labor")

@@ -27,7 +27,6 @@ GROUPED: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}", re.ASCII)
 UNPROVED: Final = "each number with a decimal mark has three digits behind it; are they thousands? Then export no marks"
 LIMIT_SIGNS: Final = "<>\u2264\u2265"
 LIMIT: Final = re.compile(rf"([{LIMIT_SIGNS}])=?\s*(\S+)")
-_NO_SEPARATORS: Final = re.compile("(%[A-Za-z])+")
 _TIME: Final = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)
 ZONED_TIME: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)? ?(Z|[+-]\d{2}(:?\d{2}(:?\d{2})?)?)", re.ASCII
@@ -47,7 +46,6 @@ NOT_A_NUMBER: Final = Flaw("text where a number is declared")
 BEYOND_LIMIT: Final = Flaw(
     "a number behind < or >; declare `detection_limit` for a feature or outcome, or write the number"
 )
-_INFINITE: Final = re.compile(r"[+-]?inf(inity)?", re.I)
 INFINITE: Final = Flaw("an infinite number")
 TOO_LARGE: Final = Flaw("a number too large to compute with")
 PLAIN_DATE: Final = "%Y-%m-%d"
@@ -112,7 +110,13 @@ class NumberRule:
         beyond = LIMIT.fullmatch(text) if len(text) <= LONGEST_NUMBER else None
         text = beyond[2] if beyond else text
         if len(text) > LONGEST_NUMBER or not _NUMBER.fullmatch(text):
-            return FAILED_FORMULA if text in ERROR_CODES else INFINITE if _INFINITE.fullmatch(text) else NOT_A_NUMBER
+            return (
+                FAILED_FORMULA
+                if text in ERROR_CODES
+                else INFINITE
+                if re.fullmatch(r"[+-]?inf(inity)?", text, re.I)
+                else NOT_A_NUMBER
+            )
         if beyond and self.detection_limit is None:
             return BEYOND_LIMIT
         value = float(text)
@@ -193,7 +197,7 @@ def written_day(text: str, pattern: str) -> date | None:
     is_plain = pattern == PLAIN_DATE
     if is_plain and not (len(text) == 10 or _TIME.fullmatch(text[10:])):
         return None
-    if _NO_SEPARATORS.fullmatch(pattern) and len(text) != 2 * pattern.count("%") + 2 * ("%Y" in pattern):
+    if re.fullmatch("(%[A-Za-z])+", pattern) and len(text) != 2 * pattern.count("%") + 2 * ("%Y" in pattern):
         return None  # 202011 is a month, and would be read as a day
     try:
         return date.fromisoformat(text[:10]) if is_plain else datetime.strptime(text, pattern).date()

@@ -48,10 +48,8 @@ from site_agent.trainer.data.table_sources import Cells, texts_of
 DAYS_PER_YEAR: Final = 365.25
 _MARKS: Final = (MARKED.pattern, GROUPED.pattern, r"[+-]?[1-9][.,]\d{3}", r"[+-]?\d{1,300}")
 NO_MARKS: Final = np.zeros((len(_MARKS), 2))
-_FAR_ABOVE: Final = 10
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _REMEMBERED_CELLS: Final = 1 << 15  # as many as a lifetime has days
-_LONGEST_REMEMBERED: Final = 100
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 
@@ -197,7 +195,7 @@ def thousands(marks: Mapping[str, Numbers]) -> list[str | None]:
         return [None] * bool(marked)
     found = list[str | None]()
     for name, ((marked, total), (grouped, _), (small, _), (whole, sums)) in marks.items():
-        is_mixed = sums / whole > _FAR_ABOVE * total / marked if whole and marked else 0 < small < marked
+        is_mixed = sums / whole > 10 * total / marked if whole and marked else 0 < small < marked
         found += [name] * bool(marked == grouped and is_mixed)
     return found
 
@@ -220,7 +218,7 @@ class _BlockParser(dict[str, float | Flaw]):
 
     def __missing__(self, cell: str) -> float | Flaw:
         value = self._read(cell)
-        if len(self) < _REMEMBERED_CELLS and len(cell) <= _LONGEST_REMEMBERED:
+        if len(self) < _REMEMBERED_CELLS and len(cell) <= 100:
             self[cell] = value
         return value
 

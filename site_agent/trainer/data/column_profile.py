@@ -54,8 +54,7 @@ def profile_of(contract: Contract, table: Table, training_rows: Rows) -> Profile
 
 def rounded_outward(low: float, high: float) -> tuple[float, float]:
     """Return rounded limits below `low` and above `high`. The rounding step is a power of ten, at most `high - low`."""
-    distance = high - low or abs(high) or 1.0
-    return steps_around(low, high, 10.0 ** math.floor(math.log10(distance)))
+    return steps_around(low, high, 10.0 ** math.floor(math.log10(high - low or abs(high) or 1.0)))
 
 
 def steps_around(low: float, high: float, step: float) -> tuple[float, float]:

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 _SQLITE: Final = b"SQLite format 3\0"
 _WAL_VERSIONS: Final = b"\2\2"  # bytes 18 and 19 of an SQLite file in WAL mode
-_ROWS_AT_ONCE: Final = 5000
-_LARGEST_URL_BYTES: Final = 4096
 _LOCK_SECONDS: Final = 15.0
 # The password may have any character, also @ : / # and %, as it is or written %XX.
 _SERVER_URL: Final = re.compile(
@@ -46,7 +44,6 @@ _SERVER_URL: Final = re.compile(
 )
 # Types whose values Python holds without a loss. All others stay the text that the server writes.
 _EXACT_TYPES: Final = frozenset({"bool", "int2", "int4", "int8", "oid", "float4", "float8", "numeric"})
-_SPELLINGS: Final = "-c datestyle=ISO -c intervalstyle=iso_8601"
 _NOTHING: Final = "Nothing was read or changed and nothing was sent."
 _BY_HAND: Final = "Run the contract's query by hand, and correct the query or the database."
 # The database may answer the same query later: its server starts, ends, is full, or another program holds a lock.
@@ -102,7 +99,7 @@ def query_records(path: Path, form: SqlFormat) -> Generator[Row, None, None]:
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
-        start = file.read(_LARGEST_URL_BYTES)
+        start = file.read(4096)
     if duck_database.reads(path, start):
         yield from duck_database.duck_records(path, form, start)
         return
@@ -138,7 +135,7 @@ def _rows(connection: Connection, form: SqlFormat) -> Generator[Row, None, None]
     inside = f"SELECT * FROM ({words}\n) AS result"  # noqa: S608  # the contract's own query
     is_maria = connection.dialect.name == "mysql"
     query = text(inside if is_maria else words)
-    result = connection.execution_options(stream_results=True, yield_per=_ROWS_AT_ONCE).execute(query)
+    result = connection.execution_options(stream_results=True, yield_per=5000).execute(query)
     yield 1, list(result.keys())
     yield from enumerate(result, start=2)
     # MariaDB and MySQL read an 'x' as 0 and 1/0 as NULL, and only warn.
@@ -181,7 +178,7 @@ def _server(line: bytes) -> Engine:
     query = dict(parse_qsl(found["query"] or ""))
     if found["maria"]:
         return _maria(user, password, host, database, query)
-    query["options"] = f"{query.get('options', '')} {_SPELLINGS}".strip()
+    query["options"] = f"{query.get('options', '')} -c datestyle=ISO -c intervalstyle=iso_8601".strip()
     port = int(found["port"]) if found["port"] else None
     engine = create_engine(
         URL.create("postgresql+psycopg", user, password, host, port, database, query=query), poolclass=NullPool

@@ -7,18 +7,22 @@ texts. The rules:
 * DuckDB reads these files and no others, and writes nowhere, not even temporary files;
 * its own types that Python cannot hold, such as a day without end, are read as the text that DuckDB writes;
 * a line that is no JSON object, or a Bundle, is an error that names its file and number;
-* no word of DuckDB is shown; the kind of its error selects a sentence of ours.
+* no word of DuckDB is shown: after its error the files are looked at, and its kind selects a sentence of ours.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections import defaultdict
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import pyarrow as arrow
+from pyarrow.parquet import read_schema
 
 from protos.errors import OperatorError, UnavailableError
 from site_agent.trainer.data.contract import SqlFormat
@@ -35,7 +39,6 @@ _READERS: Final = {
     ".csv": "SELECT * FROM read_csv(%s, header=true, skip=0, all_varchar=true, comment='', quote='\"', escape='\"')",
 }
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_ROWS_AT_ONCE: Final = 5000
 _MOST_MEMORY: Final = "4GB"
 _CLOSED: Final[dict[str, str | bool | int | float | list[str]]] = {
     "python_enable_replacements": False,
@@ -49,19 +52,20 @@ _BY_HAND: Final = "Run the contract's query by hand, and correct the query or th
 _COPY: Final = "Copy the file again, or write it with the version of DuckDB that is installed here."
 _FAILURES: Final = {
     "CatalogException": (
-        "The query names a table or a function that is not there. Compressed files are no tables.",
-        _BY_HAND,
+        "The query names a table or a function that is not there.",
+        "A file's table has its name up to the first point, if that is one word in letters, digits and _, and the file "
+        "is not packed. Correct the query or the file.",
     ),
     "BinderException": (
         "The query names a column that is not there, or computes with texts. All cells of CSV files are texts.",
         "Write CAST(value AS DOUBLE) for a number from a CSV file, AS DATE for a day. Or correct the name.",
     ),
     "ParserException": ("The query has a mistake in its syntax.", _BY_HAND),
-    "ConversionException": ("The query converts a value to a type that it does not fit.", _BY_HAND),
-    "InvalidInputException": (
-        "A file has a line that is no JSON or no row, or a value that its type cannot have.",
-        _BY_HAND,
+    "ConversionException": (
+        "The query converts a value to a type that it does not fit.",
+        "Find its rows with WHERE TRY_CAST(column AS DOUBLE) IS NULL, and correct the query or the file.",
     ),
+    "InvalidInputException": ("A file has a value that its type cannot have.", _BY_HAND),
     "PermissionException": ("The query reads or writes outside the files of the table.", "Let it only read them."),
     "OutOfMemoryException": (f"The query needs more than {_MOST_MEMORY} of memory.", "Let it select fewer rows first."),
     **dict.fromkeys(("SerializationException", "Error"), ("The DuckDB file is damaged or of another version.", _COPY)),
@@ -82,6 +86,9 @@ def duck_records(path: Path, form: SqlFormat, start: bytes) -> Generator[Row, No
     is_file = start[8:12] == _MARK
     tables = {} if is_file else _tables(path.parent)
     lines = [file for view, files in tables.items() if _READERS[".ndjson"] in view for file in files]
+    for files in tables.values():
+        if len(files) > 1 and any(not Path(file).stat().st_size and not file.endswith("json") for file in files):
+            _require_whole(list(map(Path, files)))
     _require_objects(lines, 1)
     failure: OperatorError
     try:
@@ -92,7 +99,8 @@ def duck_records(path: Path, form: SqlFormat, start: bytes) -> Generator[Row, No
     except duckdb.Error as error:  # its text can quote a value
         failure = _failure_of(type(error).__name__, is_file=is_file)
     _require_objects(lines, None)
-    _require_utf8(file for view, files in tables.items() if _READERS[".csv"] in view for file in files)
+    for files in tables.values():
+        _require_whole([Path(file) for file in files if not file.lower().endswith(".ndjson")])
     raise failure
 
 
@@ -122,15 +130,36 @@ def _require_objects(files: Iterable[str], most: int | None) -> None:
                     )
 
 
-def _require_utf8(files: Iterable[str]) -> None:
-    for path in map(Path, files):
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if "\ufffd" in line.decode(errors="replace"):
-                    what = f"{path.name} has in line {number} no text in UTF-8."
-                    raise unusable(
-                        what=what, remedy="Write the file as UTF-8, for example with: iconv -f WINDOWS-1252 -t UTF-8."
-                    )
+def _require_whole(parts: Sequence[Path]) -> None:
+    """Raise DataError with the name of the first part of a table that is damaged, or lacks names of the first part."""
+    wanted = set[str]()
+    for path in parts:
+        names, flaw = _looked_at(path)
+        if told := flaw or f"lacks names of columns that {parts[0].name} has" * bool(wanted - names):
+            raise unusable(what=f"{path.name} {told}.", remedy="Write the file again, or move it to another folder.")
+        wanted = wanted or names
+
+
+def _looked_at(path: Path) -> tuple[set[str], str]:
+    """Return the names of a file's columns, and what is wrong with it: an empty text if nothing is."""
+    if path.suffix.lower() == ".parquet":
+        try:
+            return {*read_schema(path).names}, ""
+        except (arrow.ArrowException, OSError):
+            return set(), "is not Parquet, it is damaged, or the user account may not read it"
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as text:
+        first = text.readline()
+        rows = csv.reader(chain([first], text), delimiter=max(",;\t|", key=first.count), strict=True)
+        try:
+            names = next(rows, [])
+            for row in chain([names], rows):
+                if "\ufffd" in "".join(row):
+                    return set(), f"has in line {rows.line_num} no text in UTF-8; iconv -f WINDOWS-1252 can convert it"
+                if row and len(row) != len(names):
+                    return set(), f"has in line {rows.line_num} another number of cells than names"
+        except csv.Error:
+            return set(), "has a quotation mark that is not closed"
+    return {*map(str.strip, names)}, "is empty" * (not names)
 
 
 def _close(connection: DuckDBPyConnection, tables: dict[str, list[str]]) -> None:
@@ -139,8 +168,7 @@ def _close(connection: DuckDBPyConnection, tables: dict[str, list[str]]) -> None
         view: "[" + ", ".join("'" + one.replace("'", "''") + "'" for one in some) + "]" for view, some in tables.items()
     }
     if tables:
-        everything = ", ".join(place[1:-1] for place in places.values())
-        connection.execute(f"SET allowed_paths = [{everything}]")
+        connection.execute(f"SET allowed_paths = [{', '.join(place[1:-1] for place in places.values())}]")
     connection.execute("SET enable_external_access = false")
     for view, some in places.items():
         connection.execute(view % some)  # the names of files and tables are quoted above
@@ -150,11 +178,10 @@ def _close(connection: DuckDBPyConnection, tables: dict[str, list[str]]) -> None
 
 def _rows(connection: DuckDBPyConnection, query: str) -> Generator[Row, None, None]:
     described = connection.execute(f"DESCRIBE {query}").fetchall()
-    names = [str(one[0]) for one in described]
-    yield 1, names
+    yield 1, [str(one[0]) for one in described]
     kept = ", ".join(_exact(f"#{place}", str(one[1])) for place, one in enumerate(described, start=1))
     result = connection.execute(f"SELECT {kept} FROM ({query}\n)")  # noqa: S608  # the contract's own query
-    yield from enumerate(chain.from_iterable(iter(lambda: result.fetchmany(_ROWS_AT_ONCE), [])), start=2)
+    yield from enumerate(chain.from_iterable(iter(lambda: result.fetchmany(5000), [])), start=2)
 
 
 def _exact(column: str, kind: str) -> str:

@@ -130,9 +130,6 @@ def _disk(folder: Path) -> Iterator[None]:
         ) from cause
 
 
-_NUMBERED: Final = re.compile(r"(.+)#([0-9]{1,6})")
-
-
 _COMPANION: Final = re.compile(r"\._.*|\.DS_Store|Thumbs\.db|desktop\.ini", re.IGNORECASE)
 _NO_FILE: Final = frozenset(
     (
@@ -195,7 +192,7 @@ class ImageFolder:
 
     def _image(self, cell: str) -> Pixels | Flaw:
         path, number = cell, None
-        if self._column.files is not None and (found := _NUMBERED.fullmatch(cell)):
+        if self._column.files is not None and (found := re.fullmatch(r"(.+)#([0-9]{1,6})", cell)):
             path, number = found[1], int(found[2])
         if _COMPANION.fullmatch(PurePosixPath(path).name):
             return image_formats.COMPANION

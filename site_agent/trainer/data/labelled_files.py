@@ -35,7 +35,6 @@ Kind: TypeAlias = Literal["sas7bdat", "xport", "sav", "por", "dta"]
 _Convert: TypeAlias = Callable[[float], object]
 _Cells: TypeAlias = tuple[Cells, list[tuple[int, Unreadable]]]
 
-_CELLS_AT_ONCE: Final = 1 << 21
 START_BYTES: Final = 600  # by which a kind is known
 _STARTS: Final[tuple[tuple[bytes, Kind], ...]] = (
     (b"\0" * 12 + b"\xc2\xea\x81\x60\xb3\x14\x11\xcf\xbd\x92\x08\x00", "sas7bdat"),
@@ -45,12 +44,10 @@ _STARTS: Final[tuple[tuple[bytes, Kind], ...]] = (
     (b"$FL3", "sav"),
     (b"<stata_dta>", "dta"),
 )
-_OLD_STATA: Final = range(104, 116)
 _STATA_END: Final = b"</stata_dta>"
 _LARGEST_WHOLE: Final = 1 << 53  # beyond it a float64 does not hold every whole number
-_SPSS_DAY: Final = datetime(1582, 10, 14)
 _SAS_DAY: Final = datetime(1960, 1, 1)  # also Stata's
-_SPSS: Final = ((re.compile(r"[AEJS]?DATE\d|DATETIME|YMDHMS|MOYR|QYR|WKYR"), _SPSS_DAY, "seconds"),)
+_SPSS: Final = ((re.compile(r"[AEJS]?DATE\d|DATETIME|YMDHMS|MOYR|QYR|WKYR"), datetime(1582, 10, 14), "seconds"),)
 _SAS: Final = (
     (re.compile(r"DATETIME|DATEAMPM|MDYAMPM|DT[A-Z]|NLDATM|[EB]8601D[TZNX]|IS8601D[TZN]"), _SAS_DAY, "seconds"),
     (
@@ -75,7 +72,6 @@ _FAR_DATE: Final = Unreadable("a date before the year 1 or after 9999")
 _NO_ENCODING: Final = Unreadable(
     "text beyond ASCII, and the file does not say its encoding; declare `encoding` in the format"
 )
-_MOST_LABELS: Final = 50
 _SPECIAL: Final = re.compile(r"\.[A-Z_a-z]")  # the special missing values of SAS and Stata
 # Units that are hardly anything else: in brackets at the end of a name or label, or at the end of a name: crea_mg_dl.
 _PER: Final = r"(?i:([kmunpµμ]?g|[munpµμ]?mol|meq|m?iu|[kmµμ]?u|(x ?)?10[\^*]?\d+)/([dmuµμ]?l|kg|m[2²]|min|h|d))"
@@ -90,10 +86,7 @@ _IN_LABEL: Final = re.compile(r".*[(\[] *(?=[^)\]]*[^\W\d])([^()\[\]=;:]{1,15}?)
 # other without a mark, and blanks fill the last record (SAS Institute, "The Record Layout of a Data Set in SAS
 # Transport Format"). The library loses special missing values, a second table, a missing end.
 _RECORD: Final = 80
-_TABLE: Final = b"HEADER RECORD*******MEMB"
-_COLUMNS: Final = b"HEADER RECORD*******NAM"
-_ROWS: Final = b"HEADER RECORD*******OBS"
-_ROWS_AT_ONCE: Final = 1 << 14
+_TABLE, _COLUMNS, _ROWS = (b"HEADER RECORD*******%b" % name for name in (b"MEMB", b"NAM", b"OBS"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +143,7 @@ def labelled_kind(start: bytes) -> Kind | None:
             return kind
     if b"SPSSPORT" in start[:START_BYTES]:
         return "por"
-    is_old = len(start) > 3 and start[0] in _OLD_STATA and start[1] in (1, 2) and start[2:4] == b"\1\0"
+    is_old = len(start) > 3 and 104 <= start[0] < 116 and start[1] in (1, 2) and start[2:4] == b"\1\0"
     return "dta" if is_old else None
 
 
@@ -163,7 +156,7 @@ def labelled_rows(path: Path, form: LabelledFormat, doubts: list[Doubt]) -> Gene
     notes = [_note(name, kind, facts, {}) for name in names]
     cells_of = [_reader(name, kind, facts, is_ascii=not states_encoding and form.encoding is None) for name in names]
     missing: list[Counter[str]] = [Counter() for _ in names]
-    rows, step = 0, max(1, _CELLS_AT_ONCE // max(1, len(names)))
+    rows, step = 0, max(1, (1 << 21) // max(1, len(names)))
     now = step
     specials = _special_cells(path) if kind == "xport" else iter(())
     marked = next(specials, None)
@@ -255,10 +248,9 @@ def _reader(name: str, kind: Kind, facts: Any, *, is_ascii: bool) -> Callable[[S
 
         return texts
     convert = _conversion(kind, str(facts.original_variable_types[name] or ""))
-    is_single = facts.readstat_variable_types[name] == "float"
 
     def numbers(values: Sequence[Any]) -> _Cells:
-        if is_single:
+        if facts.readstat_variable_types[name] == "float":
             known = [value for value in {*values} if isinstance(value, float)]
             short = dict(zip(known, shortest(np.array(known, np.float32)).tolist(), strict=True))
             values = [short.get(value, value) for value in values]
@@ -328,7 +320,7 @@ def _note(name: str, kind: Kind, facts: Any, catalogue: Mapping[str, Mapping[Any
         found = {}  # only a format of the numbers
     return FileNote(
         label=str(facts.column_names_to_labels.get(name) or "").strip(),
-        labels=found if len(found) <= _MOST_LABELS else {},
+        labels=found if len(found) <= 50 else {},
         missing=frozenset(one["lo"] for one in ranges if isinstance(one["lo"], str)),
         missing_ranges=tuple((float(one["lo"]), float(one["hi"])) for one in ranges if not isinstance(one["lo"], str)),
         unit="seconds" if told and "in seconds" in told[0] else "",
@@ -361,7 +353,7 @@ def _special_cells(path: Path) -> Iterator[tuple[int, int, str]]:
     (start, width, stated_rows, numbers), first, rest = _layout(path), 0, b""
     with path.open("rb") as file:
         file.seek(start)
-        while width and (block := file.read(width * _ROWS_AT_ONCE)):
+        while width and (block := file.read(width << 14)):
             whole = len(block) // width * width
             rest = block[whole:]
             rows = np.frombuffer(block[:whole], np.uint8).reshape(-1, width)

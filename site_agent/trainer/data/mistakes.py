@@ -99,8 +99,8 @@ def unusable(*, what: str, remedy: str) -> DataError:
 def not_readable(path: Path, cause: OSError) -> DataError:
     """Return the error about a table that is a folder, or that this user account may not read."""
     what = "is a folder" if isinstance(cause, IsADirectoryError) else f"cannot be read: {cause.strerror}"
-    remedy = "Give the path of a file that the user account may read. If a table has several files, join them first."
-    return unusable(what=f"The table {path} {what}.", remedy=remedy)
+    remedy = "Name a file that the user account may read. If a table has several, join them, or name one with a query."
+    return unusable(what=f"The table {cause.filename or path} {what}.", remedy=remedy)
 
 
 def not_installed(package: str, extra: str) -> ConfigurationError:

@@ -36,8 +36,6 @@ from site_agent.trainer.data.mistakes import not_readable, refuse
 LONGEST_LINE: Final = 1 << 24
 _BLOCK_CELLS: Final = 1 << 20
 _PART: Final = 1 << 22  # bytes of a text file that are read at once
-_MOST_TITLES: Final = 30
-_MOST_LINES: Final = 1000  # of a cell
 _INNER_ENDS: Final = "\x1e\x1f"  # for carriage returns and line ends inside a cell, while a library reads a part
 _QUOTE, _LINE_END, _BLANK = ord('"'), ord("\n"), ord(" ")
 _END_OF_DOS: Final = "\x1a"
@@ -142,7 +140,7 @@ def open_rows(
 def first_rows(path: Path, form: Format) -> list[tuple[int, list[str]]]:
     """Return the first rows of a table, among which its header is, with their numbers."""
     with open_rows(path, form, [], Wanted(one_by_one=True)) as rows:
-        first = [row for row in itertools.islice(rows, _MOST_TITLES) if isinstance(row, tuple)]
+        first = [row for row in itertools.islice(rows, 30) if isinstance(row, tuple)]
     return [(row, [cell if isinstance(cell, str) else "" for cell in map(cell_of, cells)]) for row, cells in first]
 
 
@@ -350,7 +348,7 @@ def _text_rows(
     # The first part is the first line, whose cells every other part must have.
     while not by_row and (part := file.read(_PART if read.width else 0) + file.readline(LONGEST_LINE + 1)):
         # A quotation mark is open at the end: a cell goes on behind this part, or a mark is missing.
-        for _ in range(_MOST_LINES if b'"' in part else 0):
+        for _ in range(1000 if b'"' in part else 0):
             if part.count(b'"') % 2 == 0 or not (line := file.readline(LONGEST_LINE + 1)):
                 break
             part += line
@@ -517,8 +515,7 @@ def _parquet_rows(file: BinaryIO) -> Generator[Row | Block, None, None]:
         names = list(table.schema_arrow.names)
         yield 1, names
         row = 2
-        batch_rows = max(1, _BLOCK_CELLS // max(1, len(names)))
-        for batch in table.iter_batches(batch_size=batch_rows, use_threads=False):
+        for batch in table.iter_batches(batch_size=max(1, _BLOCK_CELLS // max(1, len(names))), use_threads=False):
             batch.validate(full=True)  # a file can declare bytes as text although they are not text
             rows = np.arange(row, row + batch.num_rows, dtype=np.int64)
             yield Block(rows=rows, columns=dict(enumerate(batch.columns)))

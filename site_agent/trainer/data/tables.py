@@ -73,16 +73,12 @@ from site_agent.trainer.data.table_sources import (
 )
 
 # Days that programs write for "not known". An ordinary patient can have one of them, several hardly.
-_MARKER_DAYS: Final = tuple(
-    date(*day)
-    for day in (
-        *((1753, 1, 1), (1800, 1, 1), (1899, 12, 30), (1899, 12, 31), (1900, 1, 1), (1970, 1, 1), (2099, 12, 31)),
-        *((2199, 12, 31), (2999, 12, 31), (3000, 1, 1), (9999, 1, 1), (9999, 12, 31)),
-    )
+_MARKER_DAYS: Final = (
+    *(date(year, 1, 1) for year in (1753, 1800, 1900, 1970, 3000, 9999)),
+    *(date(year, 12, 31) for year in (1899, 2099, 2199, 2999, 9999)),
+    date(1899, 12, 30),
 )
-_FEWEST_MARKER_DAYS: Final = 3
 FEWEST_ROWS: Final = 10
-_SHOWN_PLACES: Final = 5
 _DELIMITER: Final = "is the delimiter the declared one?"
 
 
@@ -270,7 +266,7 @@ class _Reading:
         self.doubts += [
             (f"{count} dates are {day}; does this day mean 'not known'?", name)
             for (name, day), count in self.marker_days.items()
-            if count >= max(_FEWEST_MARKER_DAYS, sum(map(len, self.rows)) / 2000)
+            if count >= max(3, sum(map(len, self.rows)) / 2000)
         ]
         self.doubts += [(UNPROVED, name) for name in thousands(self.marks)]
         if self.folder is not None and image is not None and (words := difference(self.folder.scales)):
@@ -327,8 +323,7 @@ class _Reading:
         self.nameless = tuple(place for place, name in enumerate(header, start=1) if not name)
         places = [place for place, name in enumerate(header, start=1) if name and name not in declared]
         if places:
-            shown = ", ".join(map(str, places[:_SHOWN_PLACES]))
-            shown += f" and {len(places) - _SHOWN_PLACES} more" if len(places) > _SHOWN_PLACES else ""
+            shown = ", ".join(map(str, places[:5])) + f" and {len(places) - 5} more" * (len(places) > 5)
             what = f"column number {shown} is" if len(places) == 1 else f"columns number {shown} are"
             self.mistakes.add(
                 f"the header's {what} not declared; add a line for each such column to the contract, such as "
@@ -453,8 +448,8 @@ class _Reading:
             if isinstance(column, CategoricalFeature | GroupColumn) and column.name in columns:  # a flawed cell
                 columns[column.name][np.isnan(columns[column.name])] = UNKNOWN_POSITION
         is_identified = self.contract.patient is not None and self.contract.patient.name in positions
-        if not self.for_prediction and is_identified:
-            self._find_anonymous(rows)
+        if not self.for_prediction and is_identified and self.contract.patient is not None:
+            self._find_anonymous(rows, self.contract.patient.name)
         images = None if self.folder is None else self.folder.images()
         left_out = self._left_out(len(rows))
         is_query = isinstance(self.contract.format, SqlFormat) and not self.for_prediction
@@ -487,9 +482,8 @@ class _Reading:
 
     def _by_content(self, values: Iterable[Numbers], images: Pixels | None) -> npt.NDArray[np.int64]:
         """Return the places of the rows in the order of their values, because a database promises no order."""
-        marks = [] if images is None else [_marks(images)]
-        patients = [np.array(self.patients)] if self.patients else []
-        return np.lexsort([*values, *marks, *patients]).astype(np.int64)
+        others = [*([] if images is None else [_marks(images)]), *([np.array(self.patients)] if self.patients else [])]
+        return np.lexsort([*values, *others]).astype(np.int64)
 
     def _check(self, rows: npt.NDArray[np.int64]) -> None:
         if not self.for_prediction:
@@ -513,11 +507,10 @@ class _Reading:
         self.put_aside, self.mistakes = found, Mistakes()
         return flawed
 
-    def _find_anonymous(self, rows: npt.NDArray[np.int64]) -> None:
-        assert self.contract.patient is not None
+    def _find_anonymous(self, rows: npt.NDArray[np.int64], column: str) -> None:
         nobody = self.no_identifiers.intersection(self.patients)
         if anonymous := [int(rows[at]) for at, who in enumerate(self.patients if nobody else ()) if who in nobody]:
-            self.mistakes.add("no patient identifier", anonymous, column=self.contract.patient.name)
+            self.mistakes.add("no patient identifier", anonymous, column=column)
 
     def _check_patients(self, rows: npt.NDArray[np.int64]) -> None:
         patient = self.contract.patient

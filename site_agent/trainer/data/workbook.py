@@ -36,15 +36,12 @@ from site_agent.trainer.data.table_sources import Doubt, Row, Unreadable, cell_o
 
 # A workbook is a compressed archive. A small file can unpack to more than any memory.
 _LARGEST_UNPACKED_BYTES: Final = 1 << 32
-_NAMESPACES_BYTES: Final = 1 << 16  # at the beginning of a part
-_MOST_MERGED_CELLS: Final = 1 << 20
 _DAMAGED: Final = (
     *(zipfile.BadZipFile, zlib.error, InvalidFileException, ParseError, EOFError, RuntimeError),
     *(CellCoordinatesException, KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError),
 )
 _STRICT: Final = b"http://purl.oclc.org/ooxml/spreadsheetml/main"
 _WRITTEN_DATE: Final = re.compile(r"(\d{1,2})[./-](\d{1,2})[./-](\d{4}|\d{2})")
-_LITERAL: Final = re.compile(r'"[^"]*"|\\.')  # in a cell's format
 _CONDITION: Final = re.compile(r"\[[^]]*\]")
 _SHOWN: Final = {
     "%": "are shown in percent, and 45% is read as 0.45; declare the range of a share",
@@ -101,7 +98,7 @@ def _why_not(path: Path) -> str | None:
                 return f"the workbook unpacks to more than {_LARGEST_UNPACKED_BYTES} bytes; export the sheet as CSV"
             if "xl/workbook.bin" in names:
                 return "the file is a binary workbook (xlsb); save it as xlsx"
-            if "xl/workbook.xml" in names and _STRICT in archive.open("xl/workbook.xml").read(_NAMESPACES_BYTES):
+            if "xl/workbook.xml" in names and _STRICT in archive.open("xl/workbook.xml").read(1 << 16):
                 return "the file is a Strict Open XML workbook; save it as an Excel workbook (xlsx) that is not strict"
     except _DAMAGED:
         return "the file is not an Excel workbook (xlsx)"
@@ -148,7 +145,7 @@ def _signs(workbook: Any) -> dict[str, str]:
     own = {9: "%", 10: "%"} | {164 + place: form for place, form in enumerate(workbook._number_formats)}
     forms = {str(place): own.get(style.numFmtId, "") for place, style in enumerate(workbook._cell_styles)}
     limits = {place: "<" for place, form in forms.items() if set(LIMIT_SIGNS) & set(_CONDITION.sub("", form))}
-    return limits | {place: "%" for place, form in forms.items() if "%" in _LITERAL.sub("", form)}
+    return limits | {place: "%" for place, form in forms.items() if "%" in re.sub(r'"[^"]*"|\\.', "", form)}
 
 
 def _looked_up(path: Path, part: str, signs: Mapping[str, str], *, is_header: bool) -> _Sheet:
@@ -204,7 +201,7 @@ def _look_at(cell: Element, row: int, column: int, found: _Sheet) -> None:
 def _merge(place: tuple[int | None, ...], found: _Sheet) -> None:
     left, top, right, bottom = (part or 0 for part in place)
     found.merged += (right - left + 1) * (bottom - top + 1)
-    if not (left and top and right and bottom) or found.merged > _MOST_MERGED_CELLS:
+    if not (left and top and right and bottom) or found.merged > 1 << 20:
         raise ValueError
     for row, column in itertools.product(range(top, bottom + 1), range(left, right + 1)):
         if (row, column) != (top, left):
