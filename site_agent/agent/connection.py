@@ -27,7 +27,7 @@ import grpc
 import grpc.aio
 
 from pki.names import Address
-from protos.wire.messages import ACCEPTED, ENROL, LARGEST_MESSAGE_BYTES, PARTICIPATE, RENEW
+from protos.wire.messages import ACCEPTED, LARGEST_MESSAGE_BYTES, PARTICIPATE
 
 CONNECT_SECONDS: Final = 20.0
 PARTING_SECONDS: Final = 3.0
@@ -166,26 +166,17 @@ class Connection:
             self._accepted()
 
 
-async def call_renew(address: str, root: bytes, request: bytes, proxy: Proxy | None = None) -> bytes:
-    """Request a new certificate on the enrolment port. The arguments and errors are the same as for call_enrol."""
-    return await _call(RENEW, address, root, request, proxy)
-
-
-async def call_enrol(address: str, root: bytes, request: bytes, proxy: Proxy | None = None) -> bytes:
-    """Request a certificate on the enrolment port. There, only the coordinator must show a certificate.
+async def call(name: str, address: str, root: bytes, request: bytes, proxy: Proxy | None = None) -> bytes:
+    """Send a request to the enrolment port. There, only the coordinator must show a certificate.
 
     Raises:
         CallEnded: the coordinator cannot be reached, or is not of this federation.
     """
-    return await _call(ENROL, address, root, request, proxy)
-
-
-async def _call(name: str, address: str, root: bytes, request: bytes, proxy: Proxy | None) -> bytes:
     secrets = grpc.ssl_channel_credentials(root)
     async with grpc.aio.secure_channel(address, secrets, options=_options(proxy)) as channel:
-        call: Callable[..., grpc.aio.UnaryUnaryCall[bytes, bytes]] = channel.unary_unary(name)
+        sent: Callable[..., grpc.aio.UnaryUnaryCall[bytes, bytes]] = channel.unary_unary(name)
         try:
-            return await call(request, timeout=CONNECT_SECONDS)
+            return await sent(request, timeout=CONNECT_SECONDS)
         except grpc.aio.AioRpcError as cause:
             raise _ended(cause) from cause
 

@@ -23,6 +23,17 @@ ADDRESSES: Final = "federation.json"
 PROXY_LOGIN: Final = "proxy-login"
 
 
+def proxy_of(directory: Path, address: str) -> Proxy | None:
+    """Return the proxy at HOST:PORT with its login, which the file `proxy-login` may have. None without address.
+
+    Raises:
+        OperatorError: other accounts can read the file.
+    """
+    path = directory / PROXY_LOGIN
+    login = secret_files.read_secret(path).decode("utf-8", "replace").strip() if path.exists() else ""
+    return Proxy(Address.parse(address), login) if address else None
+
+
 class KeptCertificates:
     """Reads and changes the keys and certificates in a site's folder `agent`."""
 
@@ -49,14 +60,7 @@ class KeptCertificates:
         )
 
     def proxy(self, address: str) -> Proxy | None:
-        """Return the proxy at HOST:PORT with its login, which the file `proxy-login` may have. None without address.
-
-        Raises:
-            OperatorError: other accounts can read the file.
-        """
-        path = self._keys.directory / PROXY_LOGIN
-        login = secret_files.read_secret(path).decode("utf-8", "replace").strip() if path.exists() else ""
-        return Proxy(Address.parse(address), login) if address else None
+        return proxy_of(self._keys.directory, address)
 
     def root(self) -> bytes:
         return secret_files.read_public(self._keys.root_certificate_path)

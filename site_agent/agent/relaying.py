@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import Final, assert_never
 
 from protos.errors import OperatorError, UnavailableError
-from protos.wire.messages import MalformedMessage
-from site_agent.agent.connection import CallEnded, Connection, call_enrol, call_renew
+from protos.wire.messages import ENROL, RENEW, MalformedMessage
+from site_agent.agent.connection import CallEnded, Connection, call
 from site_agent.agent.kept_certificates import KeptCertificates
 from site_agent.framed_messages import FramedSocket, unpacked
 from site_agent.gate_socket import (
@@ -193,7 +193,7 @@ async def _call(kept: KeptCertificates, order: Call, proxy: str) -> Called | Una
     root, request = unpacked(order.payload, 2)
     address, trusted = order.address or kept.address("enrolment"), root or kept.root()
     try:
-        call = call_enrol if order.call == "enrol" else call_renew
-        return Called(await call(address, trusted, request, kept.proxy(proxy)))
+        name = ENROL if order.call == "enrol" else RENEW
+        return Called(await call(name, address, trusted, request, kept.proxy(proxy)))
     except CallEnded as ended:
         return Unable(UnavailableError.exit_status, ended.status)

@@ -21,7 +21,6 @@ _REMEDIES: Final = {
     "unavailable": "If this lasts, ask the network department whether this computer may connect to the coordinator.",
 }
 
-
 OTHER_PLAN: Final = "Tell the researcher this reason. Another plan may be needed, or another policy in hospital.yaml."
 
 
@@ -176,6 +175,7 @@ def stream_ended(address: str, status: str) -> OperatorError:
 
 def remedy_of(status: str) -> str:
     """Return what a person can do if the coordinator cannot be reached, by a word of gate_socket.STATUSES."""
+    status = "unavailable" if status == "deadline_exceeded" else status  # as behind a firewall that drops packets
     return f"{_REMEDIES.get(status, 'You need not do anything.')} This site tries again by itself."
 
 

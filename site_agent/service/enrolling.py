@@ -82,8 +82,7 @@ async def _enrol(
     if reply.was_member and not audit.records("enrolled"):  # its earlier state, with what it spent, is lost
         because = "this site was a member before"
         audit.declare_restored(by="the federation office's register", because=because, account=account())
-    sha256 = sha256_of_chain(reply.chain)
-    audit.write("enrolled", federation=federation, identity=identity, certificate_sha256=sha256)
+    audit.write("enrolled", federation=federation, identity=identity, certificate_sha256=sha256_of_chain(reply.chain))
     addresses = (str(invitation.coordinator), str(invitation.enrolment))
     await certificates.install("first", reply.chain, root, site=site, federation=federation, addresses=addresses)
     structlog.get_logger().info("enrolled", federation=federation, identity=identity)
@@ -139,12 +138,7 @@ def _invalid_answer(malformed: MalformedMessage, certificate: str) -> ProtocolEr
 async def _renew(
     hospital: Hospital, certificates: SiteCertificates, identity_key: Ed25519PrivateKey, audit: AuditLog
 ) -> None:
-    """Request a new certificate on the enrolment port, after the old one expired.
-
-    Raises:
-        RefusedError: this site is no longer a member.
-        UnavailableError: the enrolment port is closed or does not answer.
-    """
+    """Request a new certificate on the enrolment port, after the old one expired."""
     shown, site = certificates.shown, hospital.site
     asked = await renewal_of(certificates, site, identity_key)
     write_request(audit, shown)
@@ -168,8 +162,7 @@ def _invitation(hospital: Hospital) -> Invitation:
         raise ConfigurationError(
             what="This site has no certificate, and hospital.yaml contains no path of an invitation.",
             consequence="Nothing was sent.",
-            remedy="Ask the federation office for an invitation. Write the path of its file under `invitation` in "
-            "hospital.yaml.",
+            remedy="Ask the federation office for an invitation. Write its path under `invitation` in hospital.yaml.",
             code="E023",
         )
     invitation = Invitation.load(Path(hospital.invitation))

@@ -33,8 +33,7 @@ from site_agent.trainer_socket import Check, Failed, GateEnd
 async def join(hospital: Hospital, path: Path) -> None:
     """Take part in the runs of the federation until the coordinator reports that all runs are over.
 
-    Args:
-        path: the file of the configuration. The trainer also reads it.
+    `path` is the file of the configuration, which the trainer also reads.
 
     Raises:
         OperatorError: this site cannot or must not continue.

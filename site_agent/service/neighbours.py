@@ -49,7 +49,6 @@ class Neighbours:
         return self._children[-1].ours.dup()
 
     def end(self) -> None:
-        """End the agent and trainer processes that this object started. Wait for each process for a limited time."""
         for child in self._children:
             child.end()
 
@@ -63,14 +62,12 @@ class _Child:
     def __init__(self, words: tuple[str, ...]) -> None:
         self.ours, theirs = socket.socketpair()
         command = [sys.executable, "-P", "-m", *words, "--socket", str(theirs.fileno())]
-        # The child process must not write to the service manager of this process. Its messages would be mistaken for
-        # the gate's.
+        # Messages of the child process to the service manager would be mistaken for the gate's.
         environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment)
         theirs.close()
 
     def end(self) -> None:
-        """Close the socket so that the child process ends, and wait for the process."""
         with suppress(OSError):
             self.ours.shutdown(socket.SHUT_RDWR)
         self.ours.close()
@@ -108,10 +105,9 @@ async def _connected_agent(place: Path) -> socket.socket:
             ) from cause
         listener.setblocking(False)
         try:
-            connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+            return (await asyncio.get_running_loop().sock_accept(listener))[0]
         finally:
             place.unlink(missing_ok=True)
-        return connection
 
 
 async def _found_trainer(place: str) -> GateEnd:

@@ -10,12 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from host.diagnosis import Finding, failure, fine, judge_disk, judge_log, warning
+from host.diagnosis import Finding, Severity, failure, fine, judge_disk, judge_log, warning
 from pki import key_checks
+from pki.invitation import Invitation
 from pki.site_keys import SiteKeys
 from protos.errors import OperatorError, UnavailableError
-from site_agent.agent.connection import CallEnded, Connection
-from site_agent.agent.kept_certificates import KeptCertificates
+from site_agent.agent.connection import CallEnded, Connection, call
+from site_agent.agent.kept_certificates import KeptCertificates, proxy_of
 from site_agent.gate.mishaps import of_certificate, stream_ended
 from site_agent.hospital import Hospital
 from site_agent.service.status_socket import read_status
@@ -30,17 +31,12 @@ _RENEWAL: Final = (
 
 async def examine_gate(hospital: Hospital) -> list[Finding]:
     """Check the gate process of this site, and return all findings."""
-    found = [judge_disk(hospital.state_path), await _program(hospital)]
-    store = gate_store_path(hospital.state_path)
-    return [*found, judge_log(store, hospital.site)] if store.exists() else found
-
-
-async def _program(hospital: Hospital) -> Finding:
     try:
-        facts = await read_status(hospital.state_path)
+        program = fine("D418", f"The gate process is running: {(await read_status(hospital.state_path))['phase']}.")
     except UnavailableError as silent:
-        return warning("D418", silent.what, silent.remedy)
-    return fine("D418", f"The gate process is running: {facts['phase']}.")
+        program = warning("D418", silent.what, silent.remedy)
+    found, store = [judge_disk(hospital.state_path), program], gate_store_path(hospital.state_path)
+    return [*found, judge_log(store, hospital.site)] if store.exists() else found
 
 
 async def examine_agent(hospital: Hospital) -> list[Finding]:
@@ -56,7 +52,20 @@ async def examine_agent(hospital: Hospital) -> list[Finding]:
     if hospital.invitation is None:
         remedy = "Ask the federation office for an invitation. Write the path of its file under `invitation`."
         return [failure("D417", "This site has no certificate, and hospital.yaml names no invitation.", remedy)]
-    return [key_checks.judge_invitation(Path(hospital.invitation), hospital.site, now)]
+    valid = key_checks.judge_invitation(Path(hospital.invitation), hospital.site, now)
+    return [valid] if valid.severity is Severity.FAILURE else [valid, await _enrolment(hospital, hospital.invitation)]
+
+
+async def _enrolment(hospital: Hospital, invitation: str) -> Finding:
+    """Call what the enrolment port does not have. Only the coordinator of the invitation's authority answers this."""
+    invited = Invitation.load(Path(invitation))
+    address, proxy = str(invited.enrolment), proxy_of(agent_folder(hospital.state_path), hospital.proxy or "")
+    try:
+        await call("/global_layers.v1.Enrolment/Nothing", address, invited.root_pem, b"", proxy)
+    except CallEnded as ended:
+        if ended.status != "unimplemented":
+            return _unreached(hospital, address, ended.status)
+    return fine("D411", f"The enrolment port {address} of the coordinator answers.")
 
 
 async def _connection(hospital: Hospital, kept: KeptCertificates) -> Finding:
@@ -71,7 +80,10 @@ async def _connection(hospital: Hospital, kept: KeptCertificates) -> Finding:
         result, _ = await asyncio.gather(ended, waiting, return_exceptions=True)
     if accepted.is_set():
         return fine("D411", f"The coordinator at {address} accepts this site's certificate.")
-    status = result.status if isinstance(result, CallEnded) else "deadline_exceeded"
+    return _unreached(hospital, address, result.status if isinstance(result, CallEnded) else "deadline_exceeded")
+
+
+def _unreached(hospital: Hospital, address: str, status: str) -> Finding:
     told = of_certificate(address, status, datetime.now(UTC), "E020") or stream_ended(address, status)
     through = f"Check that the proxy {hospital.proxy} runs. With openssl, add `-proxy {hospital.proxy}`. "
     return failure("D411", told.what, (through if hospital.proxy else "") + told.remedy)

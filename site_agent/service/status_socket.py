@@ -87,8 +87,7 @@ async def _listen(folder: Path, facts: Callable[[], dict[str, Any]]) -> asyncio.
 
 async def _pulse(standing: Standing) -> None:
     """Notify systemd that the service is ready after the first connection. Then send a watchdog signal every second."""
-    notifier = sdnotify.SystemdNotifier()
-    is_ready = False
+    notifier, is_ready = sdnotify.SystemdNotifier(), False
     while True:
         ready = "READY=1\n" if standing.connected_since is not None and not is_ready else ""
         is_ready = is_ready or bool(ready)

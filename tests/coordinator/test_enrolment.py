@@ -21,8 +21,9 @@ from pki.invitation import Invitation
 from pki.names import SiteName
 from pki.register import Register
 from protos.wire.codec import decode_enrolment, encode_enrolment
+from protos.wire.messages import ENROL
 from protos.wire.upkeep_messages import EnrolmentReply, RenewalAsked
-from site_agent.agent.connection import CallEnded, call_enrol
+from site_agent.agent.connection import CallEnded, call
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, utc_now
 
@@ -125,9 +126,9 @@ def test_the_enrolment_port_proves_whose_it_is(
         await server.start()
         try:
             with pytest.raises(CallEnded):
-                await call_enrol(address, stranger.authority.root_pem(), raw)
+                await call(ENROL, address, stranger.authority.root_pem(), raw)
             assert heard == []
-            reply = decode_enrolment(EnrolmentReply, await call_enrol(address, office.authority.root_pem(), raw))
+            reply = decode_enrolment(EnrolmentReply, await call(ENROL, address, office.authority.root_pem(), raw))
             assert reply.chain != b""
         finally:
             await server.stop(0)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from base64 import b64encode
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from unittest.mock import AsyncMock
 
 import pytest
 
 from coordinator.network.service import FederationService
+from deploy.quickstart.ports import free_port
 from host.diagnosis import Finding, Severity
+from pki.enrolment_decisions import invite_site
+from pki.names import Address, SiteName
+from pki.register import Register
 from protos.errors import UnavailableError
 from site_agent.agent.connection import CallEnded, Connection
 from site_agent.agent.kept_certificates import PROXY_LOGIN
@@ -22,7 +29,7 @@ from site_agent.state_folders import agent_folder
 from tests.coordinator.test_serve import started
 from tests.doctor.conftest import Scene, scene_in
 from tests.doctor.network import ConnectProxy, intercepting, listening
-from tests.rehearsal.federation import Office, serving
+from tests.rehearsal.federation import Office, serving, utc_now
 from tests.rehearsal.study import plan_with
 
 
@@ -100,7 +107,25 @@ def test_a_name_that_the_certificate_lacks_is_no_outage(scene: Scene) -> None:
     scene.hospital.write_text(before)
 
     assert told.severity is Severity.FAILURE
-    assert told.remedy == remedy_of("name_differs") != remedy_of("unavailable")
+    assert told.remedy == remedy_of("name_differs") != remedy_of("unavailable") == remedy_of("deadline_exceeded")
+
+
+def test_the_enrolment_port_is_tried_before_there_is_a_certificate(tmp_path: Path) -> None:
+    """The coordinator answers there, and a device that opens TLS is no coordinator. No key is made."""
+    scene, port = scene_in(tmp_path), free_port()
+    with scene.place.config.open("a") as config:
+        config.write(f"enrolment_listen: localhost:{port}\n")
+    agent, hour = agent_folder(read_hospital(scene.hospital).state_path), timedelta(hours=1)
+    shutil.rmtree(agent)
+    authority, told = scene.place.office.authority, []
+    with Register(authority.register_path) as register:
+        made = invite_site(authority, register, SiteName("z"), valid_for=hour, is_pre_approved=False, now=utc_now())
+    with listening(intercepting(tmp_path)) as device, started(scene.place):
+        for at in (device, port):
+            replace(made, enrolment=Address("localhost", at)).save(tmp_path / f"{at}.invitation")
+            scene.change(site="z", invitation=str(tmp_path / f"{at}.invitation"))
+            told.append(connection(scene).severity)
+    assert (told, agent.exists()) == ([Severity.FAILURE, Severity.FINE], False)
 
 
 def test_a_stream_that_ends_like_a_success_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
