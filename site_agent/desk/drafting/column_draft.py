@@ -101,15 +101,13 @@ _RANKED: Final = re.compile(r"\W*\d+[^\d/]|\W+\d|strongly|very|rather|dis|sehr|e
 _SPLIT: Final = re.compile(r"\d{2,3}/\d{2,3}|\d{1,2}[-. ]?[A-Za-z]{3,9}[-. ]?(\d\d){1,2}")  # 120/80, 13MAY2024
 _WITH_DIGIT: Final = re.compile(r"\W{0,3}\d[\d.,' ]*(\W.*)?", re.ASCII)  # but no code such as 1988F1
 _PHRASE: Final = re.compile(r".{41,}|(.*?[^\W\d_]{2,}\b){3}.*", re.S)  # three words or more
-_LONGEST_NOTE: Final = 200
+_NOT_KNOWN: Final = re.compile(  # as a label of a code
+    r"(is |was )?(unknown|not known|not stated|missing|no (answer|data|information)|do(es)?n.?t know|n[./]?a\.?"
+    r"|unbekannt|keine angaben?|k\. ?a\.|wei(ß|ss) nicht|inconnu|ne sait pas|desconocido|sconosciuto|onbekend)",
+    re.I,
+)
 _NINE: Final = 9.0  # the usual code for not known among codes to 4
-_MOST_CODES: Final = 50
 _LONGEST_CODE: Final = 60
-_MOST_WHOLE_CODES: Final = 10
-_MOST_WORDS: Final = 30
-_MOST_PHRASES: Final = 20
-_FEWEST_REPEATS: Final = 5
-_FEWEST_TEXTS: Final = 20
 _DIFFERENT: Final = 0.7  # patients come again
 _FEW: Final = 0.05
 _NEARLY_ALL: Final = 0.99
@@ -157,11 +155,11 @@ class ColumnDraft:
         codes = Counter[str]()
         for text, count in self.texts.items():
             codes[canonical_code(text, self._decimal)] += count
-            if len(codes) > _MOST_CODES or len(text) > _LONGEST_CODE:
+            if len(codes) > 50 or len(text) > _LONGEST_CODE:
                 return Counter()
         phrases = [count for code, count in codes.items() if _PHRASE.fullmatch(code)]
         kinds = len(phrases)  # phrases that are codes come again, on average as often as there are different ones
-        are_codes = kinds <= _MOST_PHRASES and sum(phrases) >= kinds * max(_FEWEST_REPEATS, kinds)
+        are_codes = kinds <= 20 and sum(phrases) >= kinds * max(5, kinds)
         return codes if kinds < 2 or kinds <= len(codes) / 2 or are_codes else Counter()
 
     @property
@@ -170,13 +168,14 @@ class ColumnDraft:
 
     @property
     def unlikely_codes(self) -> list[str]:
-        """The codes that are probably marks for not known: numbers such as -99, far from all others."""
-        numbers = {code: float(code) for code in self.shown_codes if _is_number(code)}
+        """The codes that are probably marks for not known: by their labels, or numbers such as -99, far from others."""
+        told = [code for code in self.shown_codes if _NOT_KNOWN.fullmatch(self.labels.get(code, ""))]
+        numbers = {code: float(code) for code in self.shown_codes if _is_number(code) and code not in told}
         others = [number for number in numbers.values() if number == 0 or number not in (*MARKERS, _NINE)]
         if len(others) < 2:
-            return []
+            return told
         low, high = min(others), max(others)
-        return [
+        return told + [
             code
             for code, one in numbers.items()
             if one not in others and (one < 0 <= low or one > 5 * max(1, high) or (one == _NINE and high < _NINE / 2))
@@ -207,8 +206,8 @@ class ColumnDraft:
         if not self.codes or self.patterns or (is_amount and not self.is_numeric) or self.is_uncoded:
             return False
         if self.is_numeric:
-            return 1 < len(self.codes) <= _MOST_WHOLE_CODES and bool((self.numbers == np.floor(self.numbers)).all())
-        return 1 < len(self.shown_codes) <= _MOST_WORDS
+            return 1 < len(self.codes) <= 10 and bool((self.numbers == np.floor(self.numbers)).all())
+        return 1 < len(self.shown_codes) <= 30
 
     @property
     def is_uncoded(self) -> bool:
@@ -241,7 +240,7 @@ class ColumnDraft:
 
     @property
     def is_named_as_identifier(self) -> bool:
-        few = min(self.filled / 2, _MOST_WHOLE_CODES)  # codes, as of studies
+        few = min(self.filled / 2, 10)  # codes, as of studies
         return bool(IDENTIFIER.fullmatch(self.name)) and not 0 < len(self.codes) <= few
 
     @property
@@ -250,7 +249,7 @@ class ColumnDraft:
             return False
         if self.is_numeric:
             return seem_identifiers(self.numbers)
-        return sum(map(bool, map(_NUMBERED.fullmatch, self.texts))) >= max(_FEWEST_TEXTS, _DIFFERENT * self.filled)
+        return sum(map(bool, map(_NUMBERED.fullmatch, self.texts))) >= max(20, _DIFFERENT * self.filled)
 
     def count(self, pattern: re.Pattern[str]) -> int:
         return sum(count for text, count in self.texts.items() if pattern.fullmatch(text))
@@ -414,7 +413,7 @@ def _coded(column: ColumnDraft, words: list[str]) -> Line:
     if kind == "categorical" and not column.is_numeric:
         keys.append(("encoding", "one-hot"))
     if unlikely:
-        words.append(f"suspicious: {' and '.join(unlikely)} is far from the other codes, as a marker for not known is")
+        words.append(f"suspicious: {' and '.join(unlikely)} is like a marker for not known. If it is a code, list it")
         keys.append(("missing_markers", _list(unlikely)))
     elif column.is_complete:
         keys.append(("missing", "refuse"))
@@ -509,14 +508,13 @@ def noted_line(column: ColumnDraft, line: Line, note: FileNote | None) -> Line:
         keys["missing_markers"] = json.dumps([*json.loads(keys.get("missing_markers", "[]")), *column.declared])
         words.append("missing_markers: what the file calls missing; a reason such as 'not asked' can also be a code")
     if note.label and note.label != column.name:
-        keys["note"] = json.dumps(note.label[:_LONGEST_NOTE], ensure_ascii=False)
+        keys["note"] = json.dumps(note.label[:200], ensure_ascii=False)
     return Line(keys=tuple(keys.items()), words=tuple(words))
 
 
 def _labelled(keys: dict[str, str], labels: Mapping[str, str]) -> dict[str, str]:
-    if keys["role"] == "target":
-        marks = {canonical_code(str(one)) for one in json.loads(keys.get("missing_markers", "[]"))}
-        labels = {code: label for code, label in labels.items() if code not in marks}
+    marks = {canonical_code(str(one)) for one in json.loads(keys.get("missing_markers", "[]"))}
+    labels = {code: label for code, label in labels.items() if code not in marks}
     codes = json.dumps(list(labels), ensure_ascii=False)
     told = json.dumps(list(labels.values()), ensure_ascii=False)
     if keys["role"] == "target":
@@ -529,4 +527,5 @@ def _labelled(keys: dict[str, str], labels: Mapping[str, str]) -> dict[str, str]
         return keys
     kind = "binary" if len(labels) == 2 else "categorical"
     found = {"name": keys["name"], "role": "feature", "type": kind, "codes": codes, "labels": told}
+    found |= {"missing_markers": keys["missing_markers"]} if marks else {}
     return {**found, "missing": "refuse"} if keys.get("missing") == "refuse" else found

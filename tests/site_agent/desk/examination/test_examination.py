@@ -72,7 +72,6 @@ def _keys(examination: Examination, level: str) -> list[str]:
 def test_an_ordinary_table_passes(table: Table) -> None:
     """No error and no warning; patients are counted and no part shares one."""
     examination = _examined(table)
-
     assert _keys(examination, "error") == []
     assert _keys(examination, "warning") == []
     assert examination.patients == ROWS
@@ -152,9 +151,7 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
 def test_what_is_wrong_is_found(table: Table, name: str) -> None:
     """Each thing that can be wrong with a table has its finding, at the level that its danger asks for."""
     change, level, key = CHANGES[name]
-
     examination = _examined(change(table))
-
     assert key in _keys(examination, level)
     assert "Zebra" not in repr(examination) + str(examination.findings)
 
@@ -171,7 +168,6 @@ def test_whatever_changes_changes_the_digest(table: Table, part: str) -> None:
         ),
         "split": lambda: examine(Survey(table=table, mistakes=()), Split(seed=1)),
     }
-
     assert changed[part]().digest != before
     assert _examined(table).digest == before
 
@@ -181,9 +177,7 @@ def test_whatever_changes_changes_the_digest(table: Table, part: str) -> None:
 def test_the_leak_of_faisalabad_is_found(seed: int) -> None:
     """Follow-up ends with death; it is pointed out whichever rows test, and no other column is."""
     contract = read_contract(REPOSITORY / "deploy" / "data" / "faisalabad.yaml")
-
     examination = examine(survey_table(HEART / "faisalabad.csv", contract), Split(seed=seed))
-
     assert _keys(examination, "warning") == ["follow-up:time", "predicts-alone:time"]
 
 
@@ -201,5 +195,4 @@ def test_a_time_of_entry_is_pointed_out(table: Table, name: str, is_entry: bool)
 def test_two_heart_studies_pass_as_they_are(name: str, file: str) -> None:
     """Nothing is pointed out where nothing is wrong, 63.0 and all."""
     contract = read_contract(REPOSITORY / "deploy" / "data" / f"{name}.yaml")
-
     assert examine(survey_table(HEART / file, contract), Split(seed=0)).findings == ()

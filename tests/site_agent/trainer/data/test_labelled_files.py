@@ -86,10 +86,8 @@ def _drafted(path: Path, dictionary: Path | None = None) -> Contract:
 def test_a_draft_of_each_kind_reads_what_was_written(tmp_path: Path, kind: str) -> None:
     """The kind is found by the content, and the draft fits the table."""
     path = _written(kind, tmp_path).rename(tmp_path / "table")
-
     contract = _drafted(path)
     table = read_table(path, contract)
-
     frame = _frame()
     assert table.patients == tuple(frame["PATIENT"])
     np.testing.assert_array_equal(table.features["AGE"], frame["AGE"].to_numpy(float))
@@ -129,10 +127,8 @@ def test_numbers_that_spss_calls_missing_are_asked_about(tmp_path: Path) -> None
         column_labels=["", "Age at admission (years)", "", "", ""],
         missing_ranges={"AGE": [{"lo": 900, "hi": float("inf")}]},
     )
-
     drafted = _drafted(path)
     age = drafted.features[0]
-
     assert isinstance(age, NumericFeature)
     assert (age.unit, age.missing_markers) == ("years", ("998", "999"))
     assert read_contract(EXAMPLE).format.kind == drafted.format.kind
@@ -147,12 +143,15 @@ def test_numbers_that_spss_calls_missing_are_asked_about(tmp_path: Path) -> None
 def test_labels_at_the_ends_of_a_scale_make_no_codes(tmp_path: Path) -> None:
     """Most values between them have no label; and labels that only format their numbers are none."""
     path, frame = tmp_path / "table.sav", pd.DataFrame({"VAS": np.arange(101.0), "OUTCOME": np.arange(101) % 2})
+    frame["SMOKE"], frame["SEX"] = [[codes[row % 4] for row in range(101)] for codes in ((1, 2, 3, 9), (1, 2, 3, 1))]
     labels = {"VAS": {0: "none", 100: "worst"}, "OUTCOME": {0: ".00", 1: "1,00"}}
+    labels |= {"SMOKE": {1: "never", 2: "ex", 3: "now", 9: "x"}, "SEX": {1: "m", 2: "f", 3: "Unknown"}}
     pyreadstat.write_sav(frame, path, variable_value_labels=labels)
-
     assert isinstance(_drafted(path).features[0], NumericFeature)
     assert "0 is none, 100 is worst; a number" in describe(path).text
     assert "positive: [1], negative: [0]}" in describe(path).text
+    coded = [one for one in _drafted(path).features if isinstance(one, CategoricalFeature)]  # also one that is unknown
+    assert [(one.codes, one.missing_markers) for one in coded] == [(("1", "2", "3"), ("9",)), (("1", "2"), ("3",))]
 
 
 def test_special_missing_values_are_not_numbers(tmp_path: Path) -> None:
@@ -160,9 +159,7 @@ def test_special_missing_values_are_not_numbers(tmp_path: Path) -> None:
     frame, path = _frame(), tmp_path / "table.dta"
     frame["AGE"] = ["a" if row % 4 == 0 else 40.0 + row for row in range(ROWS)]
     pyreadstat.write_dta(frame, path, missing_user_values={"AGE": ["a"]}, variable_value_labels={"AGE": {"a": "lost"}})
-
     drafted = _drafted(path)
-
     assert ": .a is lost" in describe(path).text
     assert np.isnan(read_table(path, drafted).features["AGE"]).sum() == 10
     plain = contract_from(describe(path).text.replace('missing_markers: [".a"]', "concept: null"))
@@ -173,7 +170,6 @@ def test_a_number_of_32_bits_is_its_shortest_decimal(tmp_path: Path) -> None:
     """Stata's type float has 99.9000015, and the contract's marker 99.9 means it."""
     path, ages = tmp_path / "table.dta", pd.Series([np.nan, *[99.9] * (ROWS - 1)], dtype="float32")
     _frame().assign(AGE=ages, SEX=np.float32(16777216)).drop(columns="BORN").to_stata(path)
-
     assert {(row[2], row[3]) for row in _rows(path)[0][1:]} == {("", "16777216"), ("99.9", "16777216")}
 
 
@@ -182,7 +178,6 @@ def test_a_transport_file_with_two_tables_is_refused(tmp_path: Path) -> None:
     one = _written("xpt", tmp_path)
     content = one.read_bytes()
     one.write_bytes(content + content[240:])
-
     with pytest.raises(DataError):
         _rows(one)
 
@@ -194,7 +189,6 @@ def test_letters_without_a_stated_encoding_are_not_guessed(tmp_path: Path, kind:
     frame["PATIENT"] = [f"M\u00fcller-{row}" for row in range(ROWS)]
     WRITERS[kind](frame, path)
     path.write_bytes(path.read_bytes().replace("\u00fc".encode(), b"\xfc "))
-
     try:
         rows, _ = _rows(path)
         assert all(isinstance(row[0], Unreadable) for row in rows[1:])
@@ -230,7 +224,6 @@ def of_r(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_special_missing_values_of_sas_keep_their_letter(of_r: Path, name: str) -> None:
     """Also in transport files, where the library itself reads an empty cell."""
     rows, doubts = _rows(of_r / name)
-
     assert len(rows) == 41
     assert [row[1] for row in rows[1:7]] == ["0.5", "1.5", ".A", ".Z", "", "5.5"]
     assert rows[1][2] == "1950-03-01 10:00:00"
@@ -256,8 +249,6 @@ def test_files_of_pspp_keep_days_and_long_durations(tmp_path: Path, name: str, a
     """A stay of 25 hours has 90,000 seconds. A portable file's missing numbers are empty cells."""
     (tmp_path / "make.sps").write_text(PSPP)
     subprocess.run(["pspp", "make.sps"], cwd=tmp_path, check=True, capture_output=True)
-
     rows, _ = _rows(tmp_path / name)
-
     wanted = [["P1", "40.5", "1950-03-01", "90000"], ["P2", age, "1582-10-15", "1"], ["P3", "", "", ""]]
     assert rows[1:] == wanted
