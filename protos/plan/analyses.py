@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -230,12 +230,14 @@ class Frame:
         smallest_cell: the larger of the plan's and of this hospital's smallest number of patients of a count.
         left_out: how many further rows take no part: they lack a value that others have (complete_rows), or the
             contract leaves them out, because they have no outcome.
+        steps: by time to an event, of what number all are multiples, and how far they were rounded; if converted.
     """
 
     columns: Mapping[str, Float64] = field(repr=False)
     patients: Integers = field(repr=False)
     smallest_cell: int
     left_out: int = 0
+    steps: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -243,10 +245,10 @@ class Frame:
 
     def only(self, kept: Bools) -> Frame:
         """Return some rows, flags of shape (rows,), and count the others as left out."""
-        return Frame(
+        return replace(
+            self,
             columns={name: values[kept] for name, values in self.columns.items()},
             patients=np.unique(self.patients[kept], return_inverse=True)[1].astype(np.int64),
-            smallest_cell=self.smallest_cell,
             left_out=self.left_out + int(np.count_nonzero(~kept)),
         )
 
@@ -269,6 +271,7 @@ class StudySize:
             at least `smallest_cell` patients, whatever their number is.
         rows_per_unknown: patients of other sites for each number that a reader could solve for.
         compares: whether sites' own estimates are summed. Those of several models could be solved for one site's.
+        joins: whether the plan has several curves.
     """
 
     sites: int
@@ -278,6 +281,7 @@ class StudySize:
     smallest_part: int
     rows_per_unknown: float
     compares: bool = True
+    joins: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

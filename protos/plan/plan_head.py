@@ -165,7 +165,7 @@ class PlanHead(Document, ABC):
     @property
     def may_end_early(self) -> bool:
         """Return whether the run can end before its last round."""
-        return False
+        return any(stage is Stage.NEWTON for stage, _ in self.stages)
 
     @property
     def seed(self) -> int:

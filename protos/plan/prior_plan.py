@@ -125,10 +125,6 @@ class PriorPlan(AnnouncingPlan):
             return ((Stage.STATISTICS, 1),)
         return (Stage.STATISTICS, 1), (Stage.NEWTON, 1 if self.is_number else self.newton_rounds), (Stage.GUARD, 1)
 
-    @property
-    def may_end_early(self) -> bool:
-        return self.privacy is None
-
     @cached_property
     def private(self) -> PrivateSums | None:
         """Return the one round of the private form; None if the plan has no key `privacy`."""

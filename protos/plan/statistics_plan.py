@@ -18,6 +18,7 @@ from protos.plan.analyses import (
     Analysis,
     Arithmetic,
     CoxAnalysis,
+    CurveAnalysis,
     Number,
     RegressionAnalysis,
     StudySize,
@@ -88,6 +89,7 @@ class StatisticsPlan(AnnouncingPlan):
         models = (one for one in self.analyses if isinstance(one, RegressionAnalysis | CoxAnalysis))
         return StudySize(
             compares=next(models, None) is analysis,
+            joins=sum(isinstance(one, CurveAnalysis) for one in self.analyses) > 1,
             sites=min(len(self.recorders(used)) for used in concepts_used(analysis)),
             fewest_sites=self.fewest_sites,
             largest_rows=self.largest_rows,
@@ -133,14 +135,10 @@ class StatisticsPlan(AnnouncingPlan):
 
     @cached_property
     def stages(self) -> Stages:
-        """Return the stages: one round of counts and, for models, Newton rounds and a last round at the estimates."""
-        if self.privacy is not None or not any(arithmetic.newton for arithmetic in self.arithmetics):
-            return ((Stage.STATISTICS, 1),)
-        return (Stage.STATISTICS, 1), (Stage.NEWTON, self.newton_rounds), (Stage.GUARD, 1)
-
-    @property
-    def may_end_early(self) -> bool:
-        return len(self.stages) > 1
+        """Return the stages: a round of counts, Newton rounds for models, and a last round of curves and estimates."""
+        every = () if self.privacy is not None else self.arithmetics
+        newton = [(Stage.NEWTON, self.newton_rounds)] if any(one.newton for one in every) else []
+        return (Stage.STATISTICS, 1), *newton, *([(Stage.GUARD, 1)] if any(one.last for one in every) else [])
 
     @cached_property
     def noise_variance(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from math import ceil, prod
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 from protos.plan.analyses import (
     Analysis,
@@ -30,19 +30,16 @@ from protos.statistics.table_one import TableOneArithmetic
 MOST_SUMS: Final = 1 << 17  # of one round
 
 
+_ARITHMETICS: Final[dict[str, Callable[[Any, tuple[Concept, ...], StudySize], Arithmetic]]] = {
+    "table_one": TableOneArithmetic, "regression": RegressionArithmetic, "cox": CoxArithmetic, "curve": CurveArithmetic,
+}  # fmt: skip
+
+
 def arithmetic_of(analysis: Analysis, concepts: tuple[Concept, ...], size: StudySize) -> Arithmetic:
     """Return the arithmetic of an analysis. Raise ValueError, with one clause, if the plan's concepts do not fit it."""
-    match analysis:
-        case TableOneAnalysis(table_one=table):
-            return TableOneArithmetic(table, concepts, size)
-        case RegressionAnalysis(regression=model):
-            return RegressionArithmetic(model, concepts, size)
-        case CoxAnalysis(cox=cox):
-            return CoxArithmetic(cox, concepts, size)
-        case CurveAnalysis(curve=curve):
-            return CurveArithmetic(curve, concepts, size)
-        case _:
-            assert_never(analysis)
+    return next(
+        of(getattr(analysis, kind), concepts, size) for kind, of in _ARITHMETICS.items() if hasattr(analysis, kind)
+    )
 
 
 def reasons_against(
@@ -93,11 +90,8 @@ def _told_twice(analyses: Sequence[Analysis]) -> Iterator[str]:
         own = (one for name, by, one in described if twice in (frozenset((name,)), frozenset((name, by))))
         what, whose = " with ".join(sorted(twice)), " and ".join(dict.fromkeys(own))
         yield f"{what} is described twice, by {whose}, and a void cell would follow from the other: make two plans"
-    models = (
-        *(one.regression for one in analyses if isinstance(one, RegressionAnalysis)),
-        *(one.cox for one in analyses if isinstance(one, CoxAnalysis)),
-    )
-    knots = {(name, tuple(own)) for model in models for name, own in model.splines.items()}
+    models = (getattr(one, "cox", None) or getattr(one, "regression", None) for one in analyses)
+    knots = {(name, tuple(own)) for model in models if model for name, own in model.splines.items()}
     for name in (name for name, times in Counter(name for name, _ in knots).items() if times > 1):
         yield f"{name} has two sets of knots, and sums of the rows between them would follow: make two plans"
 
@@ -108,10 +102,8 @@ def size_of(analysis: Analysis, concepts: tuple[Concept, ...]) -> int:
         case TableOneAnalysis(table_one=table):
             groups = 1 + _codes(table.by, concepts)
             return groups * sum(max(_codes(name, concepts), 4 + (table.bins or 0)) + 3 for name in table.columns)
-        case RegressionAnalysis(regression=model):
+        case RegressionAnalysis(regression=model) | CoxAnalysis(cox=model):
             return 2 * _of_columns(model, concepts)
-        case CoxAnalysis(cox=cox):
-            return 2 * _of_columns(cox, concepts)
         case CurveAnalysis(curve=curve):
             length = MONTH if curve.grid == "monthly" else curve.grid
             return 4 * max(1, _codes(curve.by, concepts)) * ceil(min(curve.to / length, 1e9))

@@ -27,12 +27,6 @@ def without_extremes(values: Float64, smallest: int) -> Float64:
     return np.asarray(np.clip(values, ordered[moved - 1], ordered[-moved]))
 
 
-def bin_counts(values: Float64, bins: int) -> Integers:
-    """Count values in 0..1, float64 (rows,), in equal bins, int64 (bins,). A border is part of the upper bin."""
-    places = np.minimum((values * bins).astype(np.int64), bins - 1)
-    return np.bincount(places, minlength=bins).astype(np.int64)
-
-
 def quantile(counts: Float64, share: float) -> float:
     """Return a quantile in 0..1, at most half a bin from that of the values. `counts` are of at least one value.
 

@@ -86,7 +86,7 @@ class DesignColumn:
 
 @dataclass(frozen=True, eq=False)
 class Standardised:
-    """Means and deviations of the design's columns in 0..1 over all sites, float64 of shape (columns,), and the rows.
+    """Means and deviations of the design's columns in 0..1 over all sites, float64 of shape (columns,).
 
     `per_unit` converts a standardised coefficient to the units of the concepts: float64 of shape (columns,).
     """
@@ -94,7 +94,6 @@ class Standardised:
     means: Float64 = field(repr=False)
     deviations: Float64 = field(repr=False)
     per_unit: Float64 = field(repr=False)
-    rows: float
 
 
 class Design:
@@ -219,7 +218,7 @@ class Design:
             remedy = "Remove such a term, join codes, choose other knots, or declare a narrower range."
             raise Unanswerable("".join(reasons) + remedy)
         widths = np.array([column.high - column.low for column in self.columns])
-        return Standardised(means, deviations, 1.0 / (deviations * widths), rows)
+        return Standardised(means, deviations, 1.0 / (deviations * widths))
 
     def collinear(self, hessian: Float64) -> str | None:
         """Return the columns that follow from each other, by a Hessian of standardised columns, or None.

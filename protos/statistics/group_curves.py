@@ -1,4 +1,4 @@
-"""The arithmetic of survival curves by group, in one round: counts of each interval, and the log-rank test.
+"""The arithmetic of survival curves by group, in two rounds: sites of each interval, then counts and the log-rank test.
 
 The log-rank test is stratified by site: each site adds up over its exact times the observed minus the expected events
 of each group, and their covariance. Sources: Mantel 1966; Klein, Moeschberger 2003, section 7.5. The rules:
@@ -6,7 +6,9 @@ of each group, and their covariance. Sources: Mantel 1966; Klein, Moeschberger 2
 * fewer than `smallest_part` patients of a group at one site make this group and the test void for all, and further
   groups until no count follows from a total (`void_groups`);
 * a group is printed if enough sites have it, and if it has no event or at least `smallest_cell` of them;
-* a curve ends where fewer than `smallest_cell` patients are at risk;
+* a curve ends where fewer than `fewest_sites` sites have `smallest_part` patients at risk. Later times are not counted;
+* with several curves in a plan, as many leave in each interval and after it. One alone would show the groups in each;
+* a grid is as wide as the times of each site, or intervals between the times of some would be of the others;
 * a time inside an interval counts as the interval's end, and an event comes before a censoring of the same time. So
   this is exactly the Kaplan-Meier curve of all patients together, with their times rounded up to the grid.
 
@@ -16,7 +18,7 @@ Crowley 1982, for the interval of the median; Klein, Moeschberger 2003, section 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, inf, sqrt
 from typing import Any, Final
@@ -32,12 +34,13 @@ from protos.plan.analyses import (
     Curve,
     Float64,
     Frame,
+    Integers,
     Number,
     StudySize,
     Unanswerable,
 )
 from protos.plan.concepts import Concept
-from protos.statistics.cox import ROUNDING, followed, require_survival
+from protos.statistics.cox import ROUNDING, RiskSets, followed, require_survival
 from protos.statistics.design import event_of, groups_of
 from protos.statistics.distributions import TWO_SIDED, Test, chi_squared_test
 from protos.statistics.newton_walk import symmetric
@@ -71,14 +74,6 @@ class SurvivalCurve:
         """Return how many patients are at risk in each interval, float64 of shape (intervals,)."""
         gone = np.cumsum(self.events + self.censored)
         return np.asarray(self.patients - np.concatenate([[0.0], gone[:-1]]))
-
-    def cut(self, smallest: int) -> SurvivalCurve:
-        """Return the curve as long as at least `smallest` patients are at risk."""
-        kept = int(np.count_nonzero(self.at_risk >= smallest))
-        beyond = self.patients - float((self.events + self.censored)[:kept].sum())
-        return SurvivalCurve(
-            grid=self.grid[:kept], events=self.events[:kept], censored=self.censored[:kept], beyond=beyond
-        )
 
     @cached_property
     def survival(self) -> Float64:
@@ -115,13 +110,8 @@ class SurvivalCurve:
             return None
         return float(self.grid[below[0]] + self.grid[(under if len(under) else below)[0]]) / 2
 
-    @property
-    def end(self) -> float:
-        """Return the time up to which the curve is known."""
-        return float(self.grid[-1]) if len(self.grid) else 0.0
-
     def restricted_mean(self, until: float) -> tuple[float, float]:
-        """Return the mean time without the event up to `until`, at most `end`, and its standard error."""
+        """Return the mean time without the event up to `until`, at most the grid's end, and its standard error."""
         inside = self.grid < until
         heights = np.concatenate([[1.0], self.survival[inside]])
         areas = heights * np.diff(np.concatenate([[0.0], self.grid[inside], [until]]))
@@ -151,54 +141,108 @@ class CurveArithmetic(Arithmetic):
             raise ValueError(f"the grid has {intervals:,} intervals of {MOST_INTERVALS:,}: widen it or shorten `to`")
         self._grid = np.minimum(np.arange(intervals + 1) * length, curve.to)
         self._groups = groups_of(curve.by, concepts)
-        self._curve, self._size, self._time, self._event = curve, size, time, event_of(curve.event, concepts)
+        self._curve, self._concepts, self._size = curve, concepts, size
+        self._time, self._event = time, event_of(curve.event, concepts)
 
     @cached_property
     def first(self) -> tuple[Number, ...]:
-        """For each group sites, events and censored patients by interval; then the log-rank test, and rows left out."""
-        rows, found = self._size.largest_rows, []
+        """For each group sites, and for each interval the sites with enough patients at risk; then rows left out."""
+        found = list[Number]()
         for group in self._groups:
             found += [Number(f"sites {group}", 1), Number(f"sites with few patients {group}", 1)]
-            found += [Number(f"events {group} to {end:g}", rows, may_be_void=True) for end in self._grid]
-            found += [Number(f"censored {group} to {end:g}", rows, may_be_void=True) for end in self._grid]
-            found.append(Number(f"followed beyond {group}", rows, may_be_void=True))
+            found += [Number(f"sites at risk {group} to {end:g}", 1, may_be_void=True) for end in self._grid]
+        return (*found, Number("rows that take no part", self._size.largest_rows))
+
+    @cached_property
+    def last(self) -> tuple[Number, ...]:
+        """For each group events and censored patients by interval, and those beyond; then the log-rank test."""
+        rows, found = self._size.largest_rows, list[Number]()
+        for group in self._groups:
+            names = [f"{kind} {group} to {end:g}" for kind in ("events", "censored") for end in self._grid]
+            found += [Number(name, rows, may_be_void=True) for name in (*names, f"followed beyond {group}")]
         pairs = len(self._groups) - 1
         test = (
             Number(f"log-rank {place}", rows * SUM_SCALE, SUM_SCALE, is_signed=True, may_be_void=True)
             for place in range(pairs + pairs * (pairs + 1) // 2)
         )
-        return (*found, *test, Number("rows that take no part", rows))
+        return (*found, *test)
 
-    def first_values(self, frame: Frame) -> Float64:
+    def _rows(self, frame: Frame) -> tuple[Float64, list[int], Float64]:
+        """Return events and censored patients, (groups, 2, intervals + beyond), void groups, and the log-rank test."""
         frame.require_one_row_each()
+        step, error = frame.steps.get(self._time.name, (step_of(frame.columns[self._time.name]), 0.0))
+        if frame.rows >= self._size.smallest_cell and step > self._grid[1] * (1 + ROUNDING) and self._size.sites > 1:
+            raise Unanswerable(
+                f"Times of this hospital are multiples of {step:g}, and on a finer grid intervals between them would "
+                f"be of other hospitals alone: plan `grid: {step:g}` or more."
+            )
         times, events = followed(frame, self._time, self._curve.event)
         groups = np.zeros(frame.rows) if self._curve.by is None else frame.columns[self._curve.by]
-        died = events == 1
-        found: list[float] = []
-        patients = [int(np.count_nonzero(groups == place)) for place in range(len(self._groups))]
+        ends = self._grid + ROUNDING * self._grid[1] + error  # 3 * 0.3 is below 0.9
+        places = np.maximum(np.searchsorted(ends, times, side="left"), int(self._size.joins))
+        counts = np.zeros((len(self._groups), 2, len(ends) + 1))
+        np.add.at(counts, (groups.astype(np.int64), (events != 1).astype(np.int64), places), 1.0)
+        patients = counts.sum(axis=(1, 2)).astype(int).tolist()
         void = void_groups(patients, lambda some: sum(patients[one] for one in some) < self._size.smallest_part)
-        for place, number in enumerate(patients):
-            here = groups == place
-            if place in void:
-                found += [0.0, 1.0] + [VOID] * (2 * len(self._grid) + 1)
-            else:
-                found += [float(number > 0), 0.0, *self._counts(times[here], died[here])]
-        if len(self._groups) > 1:
-            test = log_rank_numbers(times, died, groups, len(self._groups))
-            found += [VOID] * len(test) if void else test.tolist()
-        return np.array([*found, float(frame.left_out)])
+        return counts, sorted(void), log_rank_numbers(times, events == 1, groups, len(patients))
+
+    def first_values(self, frame: Frame) -> Float64:
+        counts, void, _ = self._rows(frame)
+        leaving, part = counts.sum(axis=1), self._size.smallest_part
+        at_risk = leaving[:, ::-1].cumsum(axis=1)[:, ::-1]
+        enough = at_risk[:, :-1] >= part
+        if self._size.joins:
+            some = (leaving.sum(axis=0)[1:-1] >= part) & (at_risk.sum(axis=0)[2:] >= part)
+            enough[:, 1:] &= np.logical_and.accumulate(some)
+        found = np.column_stack([at_risk[:, 0] > 0, 0.0 * at_risk[:, 0], enough])
+        found[void] = 0.0, 1.0, *[VOID] * len(self._grid)
+        return np.append(found, frame.left_out)
+
+    def last_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
+        counts, void, test = self._rows(frame)
+        ends, is_open = self._ends(sums)[:, None, None], self._ends(sums) > 0
+        inside = counts[:, :, :-1] * (np.arange(len(self._grid)) < ends)
+        beyond = (counts.sum(axis=(1, 2)) - inside.sum(axis=(1, 2))) * is_open
+        found = np.column_stack([inside.reshape(len(beyond), -1), beyond])
+        found[void] = VOID
+        return np.append(found, test * (VOID if void else float(is_open.all())))
+
+    def _by_group(self, numbers: Float64) -> Float64:
+        return numbers.reshape(len(self._groups), -1)
+
+    def _ends(self, sums: AnnouncedPart) -> Integers:
+        """Return for each group how many intervals are of enough sites; 0 if it is void, or nothing would show."""
+        sites, few, *_ = numbers = self._by_group(sums.first[:-1]).T
+        ends = np.count_nonzero(numbers[2:] >= self._size.fewest_sites, axis=0)
+        return np.where((sites >= self._size.fewest_sites) & (few == 0) & (ends > 1), ends, 0)
+
+    def _counted(self, last: Float64) -> tuple[Float64, Float64]:
+        """Return the counts of each group, (groups, numbers), and those of the log-rank test."""
+        size = len(self._groups) * (2 * len(self._grid) + 1)
+        return self._by_group(last[:size]), last[size:]
+
+    def _curves(self, sums: AnnouncedPart) -> dict[str, tuple[SurvivalCurve, float]]:
+        """Return the curve of each group that has one, with its number of sites."""
+        sites, size, found = self._by_group(sums.first[:-1])[:, 0], len(self._grid), {}
+        every = () if sums.last is None else self._counted(sums.last)[0]
+        for place, (end, counts) in enumerate(zip(self._ends(sums).tolist(), every, strict=False)):
+            events, censored, beyond = counts[:end], counts[size : size + end], float(counts[-1])
+            if end:
+                curve = SurvivalCurve(grid=self._grid[:end], events=events, censored=censored, beyond=beyond)
+                found[self._groups[place]] = curve, float(sites[place])
+        return found
 
     def result(self, sums: AnnouncedPart) -> dict[str, Any]:
-        by_group, compared = self._parts(sums.first)
-        shown = {name: one for name, one in by_group.items() if self._is_printed(one)}
-        if not shown:
+        every, smallest = self._curves(sums), self._size.smallest_cell
+        shown = {name: one for name, one in every.items() if not 0.0 < one[0].events.sum() < smallest}
+        if not shown or sums.last is None:
+            needed = " who leave in each interval, which several curves of a plan need: widen `grid`, plan one curve, "
             raise Unanswerable(
-                f"No group has {self._size.fewest_sites} hospitals with at least {self._size.smallest_part} patients: "
-                "join groups, or leave out `by`."
+                f"No group has {self._size.fewest_sites} hospitals with at least {self._size.smallest_part} patients"
+                f"{needed if self._size.joins else ': '}join groups, or leave out `by`."
             )
-        curves = {name: self._read(one[2:]).cut(self._size.smallest_cell) for name, one in shown.items()}
-        test = log_rank_test(compared, len(by_group)) if len(shown) == len(by_group) > 1 else None
-        until = min(curve.end for curve in curves.values())
+        compared = self._counted(sums.last)[1] if len(shown) == len(self._groups) > 1 else None
+        until = min(float(curve.grid[-1]) for curve, _ in shown.values())
         return {
             "kind": "curve",
             "time": self._curve.time,
@@ -206,49 +250,26 @@ class CurveArithmetic(Arithmetic):
             "by": self._curve.by,
             "unit": self._time.unit,
             "resolution": float(self._grid[1]),
-            "groups": [self._record(name, curve, shown[name], until) for name, curve in curves.items()],
+            "groups": [self._record(name, *one, until) for name, one in shown.items()],
             "not shown": [name for name in self._groups if name not in shown],
-            "log_rank": test,
+            "log_rank": None if compared is None else log_rank_test(compared, len(self._groups)),
             "rows that take no part": round(float(sums.first[-1])),
         }
 
     def own(self, frame: Frame) -> dict[str, Any]:
-        found = {}
-        for name, one in self._parts(self.first_values(frame))[0].items():
-            if one[0]:
-                curve = self._read(one[2:]).cut(frame.smallest_cell)
-                found[name] = self._record(name, curve, one, curve.end)
-        return found
+        size = replace(self._size, sites=1, fewest_sites=1, smallest_part=1, joins=False)
+        alone = CurveArithmetic(self._curve, self._concepts, size)
+        sums = AnnouncedPart(first=alone.first_values(frame))
+        curves = alone._curves(replace(sums, last=alone.last_values(frame, sums)))
+        return {name: self._record(name, curve, 1.0, float(curve.grid[-1])) for name, (curve, _) in curves.items()}
 
     def means(self, sums: AnnouncedPart) -> dict[str, float]:
-        numbers = np.sum([*self._parts(sums.first)[0].values()], axis=0)
-        curve = self._read(numbers[2:])
-        total = (curve.events + curve.censored) @ self._grid + curve.beyond * self._grid[-1]
-        return {} if numbers[1] else {self._time.name: float(total / curve.patients)}
+        if sums.last is None or self._by_group(sums.first[:-1])[:, 1].any():
+            return {}
+        counts, ends = self._counted(sums.last)[0].sum(axis=0), np.append(np.tile(self._grid, 2), self._grid[-1])
+        return {self._time.name: float(counts @ ends / counts.sum())}
 
-    def _parts(self, first: Float64) -> tuple[dict[str, Float64], Float64]:
-        """Return the numbers of each group, and those of the log-rank test."""
-        size = len(self._groups) * (2 * len(self._grid) + 3)
-        return dict(zip(self._groups, first[:size].reshape(len(self._groups), -1), strict=True)), first[size:-1]
-
-    def _counts(self, times: Float64, died: Any) -> list[float]:
-        places = np.searchsorted(self._grid + ROUNDING * self._grid[1], times, side="left")  # 3 * 0.3 is below 0.9
-        inside = places < len(self._grid)
-        counts = [np.bincount(places[inside & kind], minlength=len(self._grid)) for kind in (died, ~died)]
-        return [*np.concatenate(counts).astype(np.float64).tolist(), float(np.count_nonzero(~inside))]
-
-    def _read(self, counts: Float64) -> SurvivalCurve:
-        number = len(self._grid)
-        return SurvivalCurve(
-            grid=self._grid, events=counts[:number], censored=counts[number:-1], beyond=float(counts[-1])
-        )
-
-    def _is_printed(self, numbers: Float64) -> bool:
-        events = float(numbers[2 : 2 + len(self._grid)].sum())
-        enough = numbers[0] >= self._size.fewest_sites and numbers[2:].sum() >= self._size.smallest_cell
-        return bool(not numbers[1] and enough and (events == 0.0 or events >= self._size.smallest_cell))
-
-    def _record(self, name: str, curve: SurvivalCurve, numbers: Float64, until: float) -> dict[str, Any]:
+    def _record(self, name: str, curve: SurvivalCurve, sites: float, until: float) -> dict[str, Any]:
         low, high = ([None if np.isnan(limit) else limit for limit in one.tolist()] for one in curve.intervals.T)
         mean, error = curve.restricted_mean(until)
         ends = {"value": mean, "error": error, "low": mean - TWO_SIDED * error, "high": mean + TWO_SIDED * error}
@@ -256,7 +277,7 @@ class CurveArithmetic(Arithmetic):
             "group": name,
             "patients": round(curve.patients),
             "events": round(float(curve.events.sum())),
-            "sites": round(float(numbers[0])),
+            "sites": round(sites),
             "median": curve.median,
             # Without an event before `until` nobody knows how far the mean is from it.
             "restricted_mean": (ends if error > 0.0 else dict.fromkeys(ends)) | {"until": until},
@@ -276,15 +297,10 @@ def log_rank_numbers(times: Float64, events: npt.NDArray[np.bool_], groups: Floa
     The last group has no numbers of its own, because all differences add up to 0. Arguments have the shape (rows,).
     """
     upper = np.triu_indices(number - 1)
-    if not events.any():
-        return np.zeros(number - 1 + len(upper[0]))
-    moments = np.unique(times[events])
-    members = groups[:, None] == np.arange(number)
-    followed = np.zeros((len(moments) + 1, number))
-    np.add.at(followed, np.searchsorted(moments, times, side="right"), members)
-    at_risk = followed[::-1].cumsum(axis=0)[::-1][1:]
-    dying = np.zeros((len(moments), number))
-    np.add.at(dying, np.searchsorted(moments, times[events]), members[events])
+    members, sets = groups[:, None] == np.arange(number), RiskSets.of(times, events)
+    members = members[sets.order].astype(np.float64)
+    at_risk, dying = members.cumsum(axis=0)[sets.ends - 1], np.zeros((len(sets.times), number))
+    np.add.at(dying, np.repeat(np.arange(len(sets.times)), sets.deaths), members[sets.dying])
     risk, deaths = at_risk.sum(axis=1), dying.sum(axis=1)
     shares = at_risk / risk[:, None]
     factors = deaths * np.divide(risk - deaths, risk - 1.0, out=np.zeros(len(risk)), where=risk > 1.0)
@@ -300,3 +316,12 @@ def log_rank_test(sums: Float64, number: int) -> Test | None:
     if spread.min() < 1e-4 or np.linalg.cond(variance / np.outer(spread, spread)) > 1e10:
         return None
     return chi_squared_test(float(difference @ np.linalg.solve(variance, difference)), number - 1)
+
+
+def step_of(times: Float64) -> float:
+    """Return the largest decimal number of which all times, (rows,), are multiples; 0 if there is none."""
+    for digits in range(7):
+        scaled = times[~np.isnan(times)] * 10.0**digits
+        if np.allclose(scaled, np.round(scaled), rtol=0.0, atol=1e-6):
+            return float(np.gcd.reduce(np.round(scaled).astype(np.int64))) / 10.0**digits
+    return 0.0

@@ -64,21 +64,10 @@ class OwnEstimate:
         weight = 1.0 / self.error**2
         return 1.0, weight, weight**2, weight * self.value, weight * self.value**2
 
-    @property
-    def is_far(self) -> bool:
-        """Return whether the estimate is too far from 0 for its error. Then it is in no sum: all of them are void."""
-        return abs(self.value) > _LARGEST_Z * self.error
-
     def second(self, variance: float) -> tuple[float, float]:
         """Return the site's numbers in the second sums, for an announced variance between sites."""
         weight = 1.0 / (self.error**2 + variance)
         return weight, weight * self.value
-
-    @property
-    def record(self) -> dict[str, float]:
-        """Return the estimate and the limits of its 95% interval."""
-        reach = TWO_SIDED * self.error
-        return {"estimate": self.value, "low": self.value - reach, "high": self.value + reach}
 
 
 def between_sites(
@@ -290,9 +279,10 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         return np.concatenate([found, own])
 
     def _as_sums(self, one: OwnEstimate | None) -> tuple[float, ...]:
-        # A weight that is beyond the bounds of its sums is that of a perfect fit, and no estimate. One site without an
-        # estimate makes the sums void: zeros would show the estimates of few sites.
-        if one is None or one.error**2 * self._size.largest_rows < 1.0 or one.is_far:
+        # A weight beyond the bounds of its sums is that of a perfect fit, and no estimate; nor is one too far from 0.
+        # A site without an estimate makes the sums void: zeros would show the estimates of few sites.
+        is_perfect = one is not None and one.error**2 * self._size.largest_rows < 1.0
+        if one is None or is_perfect or abs(one.value) > _LARGEST_Z * one.error:
             return (0.0, *[VOID] * (len(FIRST_SUMS) - 1))
         return one.first
 
@@ -489,5 +479,5 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         if found is None or sums.last is None:
             return None
         weight, weighted = sums.last[len(self.at_the_end) :].reshape(self._columns, 2)[place]
-        mean = OwnEstimate(per_unit * float(weighted / weight), per_unit * float(1.0 / np.sqrt(weight)))
-        return found[0] | mean.record
+        mean, reach = per_unit * float(weighted / weight), TWO_SIDED * per_unit * float(1.0 / np.sqrt(weight))
+        return found[0] | {"estimate": mean, "low": mean - reach, "high": mean + reach}

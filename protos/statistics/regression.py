@@ -339,7 +339,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
             estimates, covariance = move @ estimates, move @ covariance @ move.T
         estimates = estimates * scale
         if self._is_common and isinstance(self._outcome, NumberConcept) and self._model.family == "gaussian":
-            share = self._count(sums, "sum of outcomes") / standard.rows
+            share = self._count(sums, "sum of outcomes") / self._count(sums, "rows")
             estimates[-1] += self._outcome.low + share * (self._outcome.high - self._outcome.low)
         return Estimates(values=estimates, covariance=covariance * np.outer(scale, scale), degrees=degrees)
 

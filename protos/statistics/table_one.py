@@ -42,7 +42,6 @@ from protos.plan.analyses import (
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from protos.statistics.binned_values import (
     beside_commonest,
-    bin_counts,
     is_of_one_patient,
     quantile,
     standardised_difference,
@@ -152,7 +151,8 @@ class TableOneArithmetic(Arithmetic):
             scaled = (present - concept.low) / (concept.high - concept.low)
             moments = [float(scaled.sum()), float(scaled @ scaled)]
             if self._bins:
-                moments += bin_counts(without_extremes(scaled, smallest), self._bins).tolist()
+                places = (without_extremes(scaled, smallest) * self._bins).astype(np.int64)
+                moments += np.bincount(np.minimum(places, self._bins - 1), minlength=self._bins).tolist()
             counts = [len(present)]
         return [float(len(present) > 0), 0.0, *map(float, counts), float(len(values) - len(present)), *moments]
 

@@ -35,8 +35,8 @@ def analysis_section(plan: StatisticsPlan) -> Section:
     rows = []
     for analysis, arithmetic in zip(plan.analyses, plan.arithmetics, strict=True):
         numbers = f"{len(arithmetic.first)} once" if plan.privacy is None else "counts with noise, once"
-        if arithmetic.newton:
-            numbers += f", {len(arithmetic.newton)} in each Newton round, {len(arithmetic.last)} at the end"
+        numbers += f", {len(arithmetic.newton)} in each Newton round" if arithmetic.newton else ""
+        numbers += f", {len(arithmetic.last)} at the end" if arithmetic.last else ""
         for place, used in enumerate(concepts_used(analysis)):
             sites = plan.recorders(used)
             whose = "all" if len(sites) == len(plan.site_names) else ", ".join(sorted(sites))

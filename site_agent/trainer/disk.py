@@ -39,7 +39,7 @@ from host.durable import MODELS_RESERVE_BYTES, make_folder, opened_folder, repla
 from host.record_store import Store
 from protos.errors import ConfigurationError, DataError, UnavailableError
 from protos.plan.plan import Plan
-from protos.wire.messages import MalformedMessage
+from protos.wire.messages import MOST_ROUNDS, MalformedMessage
 from site_agent.trainer.failures import START_AGAIN, unfit
 from site_agent.trainer_socket import Train
 
@@ -301,14 +301,9 @@ class Saves:
             tensors = {name: from_numpy(array.copy()) for name, array in found.tensors.items()}
         return SavedStudy(tensors=tensors, facts=study)
 
-    def forget_before(self, oldest: int) -> None:
-        """Delete the states of rounds before `oldest`, because the federation never repeats these rounds."""
-        for number in [number for number in self._held if number < oldest]:
-            self._remove(number)
-
-    def forget_after(self, newest: int) -> None:
-        """Delete the states of rounds after `newest`, because the study continues again from this round."""
-        for number in [number for number in self._held if number > newest]:
+    def forget(self, *, before: int = 0, after: int = MOST_ROUNDS) -> None:
+        """Delete states of rounds that the federation never repeats, or from which the study does not continue."""
+        for number in [number for number in self._held if not before <= number <= after]:
             self._remove(number)
 
     def _remove(self, number: int) -> None:

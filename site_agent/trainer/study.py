@@ -43,7 +43,6 @@ from protos.plan.ingredients import InnerProblem, Mixture, PersonalCopy, Sensiti
 from protos.plan.manifest import Manifest, Starts, largest_weight, manifest_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.noisy_results import local_change
-from protos.plan.private_training import PrivateTraining
 from protos.plan.short_wire import layer_parts
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.trainer.choice import Choice, Measures
@@ -209,7 +208,9 @@ class Study(PlannedStudy):
         self._begin_round(asked, values)
         local = self._training.local
         if self.plan.private_training is not None:
-            sums = self._private_sums(self.plan.private_training)
+            own = self._training.flat.values()
+            arrays = [own[tensor.name].astype(np.float64) for tensor in self.networks.tensors]
+            sums = private_sums(self.plan.private_training, arrays, self._private_rows, os.urandom)
             if isinstance(self.plan.ingredients.procedure, PersonalCopy | Mixture | InnerProblem):
                 # The personal model stays at this site, and the shared model is replaced.
                 local.train_round(self.plan.schedule.steps_per_round, values, None)
@@ -226,11 +227,6 @@ class Study(PlannedStudy):
             return Answer(updates=self._short.encode(update, asked, weight), scalars=scalars)
         except NotFinite as cause:
             raise TrainingDiverged from cause
-
-    def _private_sums(self, training: PrivateTraining) -> tuple[int, ...]:
-        values = self._training.flat.values()
-        arrays = [values[tensor.name].astype(np.float64) for tensor in self.networks.tensors]
-        return private_sums(training, arrays, self._private_rows, os.urandom)
 
     @cached_property
     def _private_rows(self) -> PrivateRows:

@@ -314,7 +314,7 @@ class Worker:
         self._next = question.round + 1
         if question.saves:
             self._saves.write(self._next, study.saved())
-        self._saves.forget_before(question.oldest)
+        self._saves.forget(before=question.oldest)
 
     def _study_before(self, number: int) -> AnyStudy:
         """Return the study in its state before a round, from memory or from disk. Raise StateLost without a state."""
@@ -324,7 +324,7 @@ class Worker:
             saves.begin(number)
             return study
         study = self._restored(number)
-        saves.forget_after(number)
+        saves.forget(after=number)
         self._log.info("study_restored", run=self._run, round=number + 1)
         return study
 

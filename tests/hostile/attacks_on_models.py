@@ -6,6 +6,7 @@ researcher chooses columns, groups and analyses. The numbers are those of the ho
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -16,9 +17,11 @@ import numpy as np
 import pandas as pd
 
 from protos.plan.analyses import AnnouncedPart, Arithmetic, Frame, Unanswerable
+from protos.plan.statistics_plan import StatisticsPlan
 from protos.statistics import arithmetics, design, group_curves, regression, table_one
 from protos.statistics.cox import WeightedRiskSets
 from protos.statistics.design import Design
+from protos.statistics.group_curves import CurveArithmetic
 from protos.statistics.newton_walk import LikelihoodSums
 from protos.statistics.regression import RegressionArithmetic
 from protos.wire.messages import Stage
@@ -58,9 +61,13 @@ def exact_moments() -> Iterator[None]:
 
 
 def _first(arithmetic: Arithmetic, frames: Sequence[Frame]) -> dict[str, float]:
-    """The sums of the first round by name; a void is not a number."""
-    values = sum(arithmetic.first_values(frame) for frame in frames)
-    return dict(zip((one.name for one in arithmetic.first), np.asarray(values).tolist(), strict=True))
+    """The sums of the first round by name, and those of a curve; a void is not a number."""
+    numbers, values = arithmetic.first, np.asarray(sum(arithmetic.first_values(frame) for frame in frames))
+    if not arithmetic.newton and arithmetic.last:
+        sums = AnnouncedPart(first=values)
+        last = np.asarray(sum(arithmetic.last_values(frame, sums) for frame in frames))
+        numbers, values = numbers + arithmetic.last, np.append(values, last)
+    return dict(zip((one.name for one in numbers), values.tolist(), strict=True))
 
 
 def _moved(arithmetic: Arithmetic, frames: Sequence[Frame], *scores: float, steps: int = 12) -> AnnouncedPart:
@@ -304,7 +311,8 @@ def outcomes_of_almost_the_same_patients(weakened: bool) -> bool:
     other = {"name": "other", "regression": MODEL | {"outcome": "sex"}}
     groups, voids = {"name": "groups", "table_one": {"columns": ["age"], "by": "died"}}, list[int]()
     with in_copy(weakened, lambda: patched(statistics_study, nearly_equal=lambda *_: frozenset())):
-        for plan in (statistics_plan(other, AGES), statistics_plan(other, groups)):
+        by_sex = {"name": "by sex", "table_one": {"columns": ["pressure"], "by": "sex"}}
+        for plan in (statistics_plan(other, AGES), statistics_plan(other, groups), statistics_plan(by_sex, groups)):
             frame = next(iter(frames_of(plan, table).values()))
             study = StatisticsStudy(plan, frame, site=plan.site_names[0], secret=bytes(32))
             zeros = np.zeros(plan.tensor.number_count, np.float32)
@@ -353,6 +361,42 @@ def cell_in_two_analyses(weakened: bool) -> bool:
         except ValueError:
             return False
         return _first(curves, frames)["sites sex=male"] == len(frames)
+
+
+def _leaving(curves: Sequence[dict[str, Any]], *, half: bool = False) -> list[Counter[float]]:
+    """How many leave at each time. The last hospital follows its patients longer, and its days may be half ones."""
+    table, leaving = _patients(), list[Counter[float]]()
+    table["days"] = np.ceil(table["days"] / 4.0) + (table["site"] == 3) * (100.5 if half else 100.0)
+    with suppress(Unanswerable):
+        found, frames = _begun(table, *({"name": str(k), "curve": CURVE | one} for k, one in enumerate(curves)))
+        for one in found:
+            leaving.append(Counter())
+            for name, number in _first(one, frames).items():
+                if name.startswith(("events", "censored")):
+                    leaving[-1][float(name.split()[-1])] += number
+    return leaving
+
+
+def patient_who_leaves_alone(weakened: bool) -> bool:
+    """Draw two curves by day: a patient who leaves alone on a day shows a code in both, and so on a row."""
+    size = StatisticsPlan._size
+    apart = {"_size": lambda plan, one: replace(size(plan, one), joins=False)}
+    with in_copy(weakened, lambda: patched(StatisticsPlan, **apart)):
+        days = _leaving([{"grid": 1.0}, {"grid": 1.0, "by": "stage", "event": "sex"}])
+    return any(days[0][day] == days[1][day] == 1 for day in days[0])
+
+
+def end_of_one_hospital(weakened: bool) -> bool:
+    """Draw a curve beyond the last day of all hospitals but one: its end is of this hospital."""
+    open_to = {"_ends": lambda one, _: np.full(len(one._groups), len(one._grid))}
+    with in_copy(weakened, lambda: patched(CurveArithmetic, **open_to)):
+        return any(number > 0 for (days,) in [_leaving([{"grid": 10.0}])] for day, number in days.items() if day > 250)
+
+
+def days_of_one_hospital(weakened: bool) -> bool:
+    """Draw a curve by half days, which one hospital has: every other interval is of this hospital."""
+    with in_copy(weakened, lambda: patched(group_curves, step_of=lambda _: 0.0)):
+        return any(days[day] > 0 for days in _leaving([{"grid": 0.5}], half=True) for day in days if day % 1)
 
 
 def commonest_code_of_one_patient(weakened: bool) -> bool:
@@ -446,6 +490,9 @@ ATTACKS = (
     _attack("regression-two-outcomes", outcomes_of_almost_the_same_patients, "the patients in whom columns differ"),
     _attack("regression-few-that-are-denied", few_that_are_denied, "the own look at few patients in each round"),
     _attack("statistics-group-as-the-rest", group_as_the_rest_of_a_total, "the further groups of a void"),
+    _attack("statistics-patient-who-leaves-alone", patient_who_leaves_alone, "the patients who leave with another"),
+    _attack("statistics-end-of-one-hospital", end_of_one_hospital, "the sites with patients at risk"),
+    _attack("statistics-days-of-one-hospital", days_of_one_hospital, "the step of the times"),
     _attack(
         "regression-commonest-code-of-one-patient", commonest_code_of_one_patient, "patients behind the usual value"
     ),

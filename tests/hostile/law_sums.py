@@ -23,15 +23,27 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.numbers.newton_sums import OutOfBound
-from protos.plan.analyses import Analysis, Bools, CurveAnalysis, Frame, Unanswerable, complete_rows, concepts_used
+from protos.plan.analyses import (
+    Analysis,
+    AnnouncedPart,
+    Arithmetic,
+    Bools,
+    CurveAnalysis,
+    Frame,
+    Unanswerable,
+    complete_rows,
+    concepts_used,
+)
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.plan.prior_plan import MOMENTS, PriorPlan
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
 from protos.statistics.arithmetics import arithmetic_of
+from protos.wire.messages import Stage
 from site_agent.trainer.prior.concept_columns import Float64, values_of
 from site_agent.trainer.prior.prior_study import PriorStudy
+from site_agent.trainer.requests import Asked
 from site_agent.trainer.statistics.concept_frame import concept_frame
 from tests.hostile.law_histories import CODES, OTHER_UNIT, UNIT, House, Values
 
@@ -158,16 +170,19 @@ def _of_statistics(plan: StatisticsPlan, house: House, answers: Answers) -> _Sit
     (study, sent), found, start, members = answers[house.name], _Site(), 0, np.zeros(1)
     frame = concept_frame(plan, house.table_of(_grid(house.unit)), house.name, 1)
     kept = complete_rows(plan.analyses, frame)
-    for analysis, arithmetic in zip(plan.analyses, plan.arithmetics, strict=True):
+    for at, (analysis, arithmetic) in enumerate(zip(plan.analyses, plan.arithmetics, strict=True)):
         name, numbers = analysis.name, arithmetic.first
         integers, start = sent[start : start + 1 + len(numbers)], start + 1 + len(numbers)
         if not any(house.name in plan.recorders(used) for used in concepts_used(analysis)):
             continue
         try:
-            values = arithmetic.first_values(study._frame)
+            values = _once(arithmetic, study._frame)
         except Unanswerable:
-            values = np.full(len(numbers), np.nan)
+            values = np.full(len(numbers) + len(arithmetic.last), np.nan)
             found.closed.add(name)
+        if isinstance(analysis, CurveAnalysis):
+            numbers += arithmetic.last
+            integers = (*integers, *study._void(Asked(round=1, stage=Stage.GUARD), at, arithmetic.last))
         alone = _alone(plan, analysis, frame, kept)
         used = sorted({one for names in concepts_used(analysis) for one in names} & {*frame.columns})
         for place, number in enumerate(numbers):
@@ -193,6 +208,14 @@ def _of_statistics(plan: StatisticsPlan, house: House, answers: Answers) -> _Sit
     return found
 
 
+def _once(arithmetic: Arithmetic, frame: Frame) -> Float64:
+    """Return the numbers of the first round, and those of a curve, as if all hospitals were followed to its end."""
+    if arithmetic.newton:
+        return arithmetic.first_values(frame)
+    told = np.array([0.0 if "few" in number.name else 1e9 for number in arithmetic.first])
+    return np.append(arithmetic.first_values(frame), arithmetic.last_values(frame, AnnouncedPart(first=told)))
+
+
 def _alone(plan: StatisticsPlan, analysis: Analysis, frame: Frame, kept: Bools) -> Float64:
     """Return what each row of a frame adds, float64 (rows, numbers), if it is one of the `kept` ones."""
     used = sorted({one for names in concepts_used(analysis) for one in names} & {*frame.columns})
@@ -204,8 +227,9 @@ def _alone(plan: StatisticsPlan, analysis: Analysis, frame: Frame, kept: Bools) 
         _, firsts, places = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         for at in (slice(first, first + 1) for first in firsts.tolist()):
             own = {name: column[at] for name, column in frame.columns.items()}
-            single = Frame(columns=own, patients=np.zeros(1, np.int64), smallest_cell=1).only(kept[at])
-            found.append(arithmetic.first_values(single))
+            steps = dict.fromkeys(own, (0.0, 0.0))
+            single = Frame(columns=own, patients=np.zeros(1, np.int64), smallest_cell=1, steps=steps).only(kept[at])
+            found.append(_once(arithmetic, single))
         if len(_KNOWN) > 200:
             _KNOWN.clear()
         _KNOWN[key] = np.array(found)[places.reshape(-1)]

@@ -11,6 +11,7 @@ import pandas as pd
 
 from protos.plan.analyses import AnnouncedPart, Arithmetic, Float64, Frame, Number, StudySize, Unanswerable
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
+from protos.statistics.group_curves import CurveArithmetic
 
 NEWTON_ROUNDS = 12
 
@@ -71,8 +72,11 @@ def without_missing(frame: Frame) -> Frame:
 
 
 def run(arithmetic: Arithmetic, frames: Sequence[Frame]) -> tuple[dict[str, Any], AnnouncedPart]:
-    """Return what is printed, and the sums. A model has the rows without a missing value, as in a plan."""
-    if arithmetic.newton:
+    """Return what is printed, and the sums. Models and curves have the rows without a missing value, as in a plan."""
+    if isinstance(arithmetic, CurveArithmetic):
+        by = arithmetic._curve.by
+        frames = [one.only(~np.isnan(one.columns[by])) if by else one for one in frames]
+    elif arithmetic.newton:
         frames = [without_missing(frame) for frame in frames]
     sums = AnnouncedPart(first=_sum(arithmetic.first, [arithmetic.first_values(frame) for frame in frames]))
     try:

@@ -92,7 +92,8 @@ def of_sums(table: SurvivalTable) -> Federated:
     frames, concepts = frames_of(table.rows, "site", table.coded), concepts_of(table.rows, table.coded)
     of, to = size(len(frames)), float(table.rows["time"].max())
     cox = CoxArithmetic(Cox(time="time", event="event", terms=table.terms), concepts, of)
-    curve = CurveArithmetic(Curve(time="time", event="event", by=table.by, grid=grid, to=to), concepts, of)
+    whole = size(len(frames), fewest_sites=1)  # to the last patient
+    curve = CurveArithmetic(Curve(time="time", event="event", by=table.by, grid=grid, to=to), concepts, whole)
     fitted, sums = run(cox, frames)
     curves, _ = run(curve, frames)
     found: dict[str, dict[str, float]] = defaultdict(dict)

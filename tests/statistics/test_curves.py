@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import norm
 from statsmodels.duration.survfunc import SurvfuncRight, survdiff
 
-from protos.plan.analyses import Curve, Unanswerable
-from protos.statistics.group_curves import MONTH, CurveArithmetic, SurvivalCurve
+from protos.plan.analyses import AnnouncedPart, Curve, Unanswerable
+from protos.statistics.group_curves import MONTH, CurveArithmetic, SurvivalCurve, step_of
 from tests.for_each import for_each
 from tests.statistics.one_process import codes, concepts_of, frames_of, number, run, size
 from tests.statistics.survival_tables import FROM_0, LEUKEMIA, LUNG, TABLES, SurvivalTable
@@ -21,7 +21,8 @@ _PRODUCT = 1e-12  # a product of a thousand fractions
 
 def _curves(table: SurvivalTable, to: float, *, by: str | None = None, grid: float | str = 1.0) -> CurveArithmetic:
     curve = Curve.model_validate({"time": "time", "event": "event", "by": by, "grid": grid, "to": to})
-    return CurveArithmetic(curve, concepts_of(table.rows, table.coded), size(table.rows["site"].nunique()))
+    of = size(table.rows["site"].nunique(), fewest_sites=1)  # to the last patient
+    return CurveArithmetic(curve, concepts_of(table.rows, table.coded), of)
 
 
 @for_each("table", (*TABLES, FROM_0))
@@ -126,11 +127,17 @@ def test_a_time_on_a_border_is_in_the_interval_that_ends_there(step: float) -> N
     assert record["interval_events"][:41] == [0, *[3] * 40]
 
 
-def _small(rows: pd.DataFrame, **of_size: int) -> dict[str, object]:
+def _small(
+    rows: pd.DataFrame, grid: float = 10.0, joins: bool = False, sums: list[AnnouncedPart] | None = None, **of_size: int
+) -> dict[str, object]:
     concepts = (number("time", 0, 1000, "days"), codes("event", "0", "1"), codes("arm", "a", "b"))
-    curve = Curve(time="time", event="event", by="arm", grid=10.0, to=100.0)
+    curve = Curve(time="time", event="event", by="arm", grid=grid, to=100.0)
     frames = frames_of(rows, "site", {"event": (0, 1), "arm": ("a", "b")})
-    return run(CurveArithmetic(curve, concepts, size(len(frames), **of_size)), frames)[0]
+    of = replace(size(len(frames), **of_size), joins=joins)
+    found, made = run(CurveArithmetic(curve, concepts, of), frames)
+    if sums is not None:
+        sums.append(made)
+    return found
 
 
 def _two_arms(rows: int = 240, sites: int = 4) -> pd.DataFrame:
@@ -165,13 +172,56 @@ def test_a_group_of_too_few_sites_is_not_shown() -> None:
     assert (found["not shown"], found["log_rank"]) == (["arm=b"], None)
 
 
-def test_a_curve_ends_where_few_patients_are_at_risk() -> None:
-    """No number at risk is below the smallest cell."""
-    found = _small(_two_arms(), smallest_cell=15)
+def test_a_curve_ends_where_few_sites_have_patients_at_risk() -> None:
+    """It is that of the pooled table, up to there. Of later times the sums have only how many patients there are."""
+    rows = _two_arms(rows=800).assign(arm="a")
+    rows["time"] = rows["time"].clip(upper=40 + 20 * rows["site"])
+    sums: list[AnnouncedPart] = []
 
-    for record in found["groups"]:  # type: ignore[attr-defined]
-        assert min(record["at_risk"]) >= 15
-        assert len(record["times"]) < 10
+    (record,) = _small(rows, smallest_cell=15, sums=sums)["groups"]  # type: ignore[misc]
+    (whole,) = _small(rows, fewest_sites=1)["groups"]  # type: ignore[misc]
+
+    enough = [(rows["time"][rows["site"] == site] > 50).sum() >= 15 for site in range(4)]
+    assert enough == [False, True, True, True]
+    assert record["times"] == [10.0 * place for place in range(7)]  # nobody of the second site is followed beyond 60
+    assert record["survival"] == whole["survival"][:7]
+    assert sums[0].last is not None
+    counts = sums[0].last[:23]
+    assert not counts[[*range(7, 11), *range(18, 22)]].any()
+    assert counts.sum() == len(rows)
+
+
+def test_several_curves_of_a_plan_have_no_interval_of_few_patients() -> None:
+    """Whoever left one alone would show the own group in each curve. Times of 0 are in the first interval."""
+    rows = _two_arms(rows=4000).assign(time=lambda all_rows: all_rows["time"] - 1)
+
+    found = _small(rows, smallest_cell=5, joins=True)
+    with pytest.raises(Unanswerable, match="grid"):
+        _small(rows, smallest_cell=400, joins=True)
+
+    parts = [np.array([one["interval_events"], one["interval_censored"]]) for one in found["groups"]]  # type: ignore[attr-defined]
+    length = min(part.shape[1] for part in parts)
+    leaving = sum(part[:, :length] for part in parts).sum(axis=0)
+    assert leaving[0] == 0
+    assert min(leaving[1:]) >= 3 * 5
+    assert leaving[1] == (rows["time"] <= 10).sum()
+
+
+def test_a_grid_that_is_finer_than_the_times_of_a_site_has_no_curve() -> None:
+    """Intervals between its times would be of the other sites."""
+    rows = _two_arms()
+    rows["time"] *= np.where(rows["site"] == 2, 7.0, 0.5)
+
+    with pytest.raises(Unanswerable, match="multiples of 7"):
+        _small(rows, grid=5.0)
+    assert _small(rows, grid=7.0)["groups"]
+    assert [step_of(np.array(one)) for one in ([0.3, 0.9], [0.25], [np.pi], [], [12.0, 18.0, np.nan])] == [
+        0.3,
+        0.25,
+        0,
+        0,
+        6,
+    ]
 
 
 def test_what_has_no_curve_is_a_sentence_or_a_flat_line() -> None:

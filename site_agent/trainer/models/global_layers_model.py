@@ -64,16 +64,14 @@ class InputPart(nn.Module):
         """Return the result of the input layers, (B, 4s), for rows (B, d)."""
         if self.normalisation is not None:
             rows = self.normalisation(rows)
-        layer1: Tensor = self.layer1(rows if self.embedding is None else self._transformed(self.embedding, rows))
+        if self.embedding is not None:
+            tokens = self.embedding(rows.mT.contiguous())
+            for block in self.children():
+                if isinstance(block, TransformerBlock):
+                    tokens = block(tokens)
+            rows = tokens.transpose(-3, -1).flatten(-2)  # side by side for all columns: (B, d·e)
+        layer1: Tensor = self.layer1(rows)
         return layer1
-
-    def _transformed(self, embedding: Embedding, rows: Tensor) -> Tensor:
-        """Map rows (B, d) to the output of the last transformer block, side by side for all columns: (B, d·e)."""
-        tokens: Tensor = embedding(rows.mT.contiguous())
-        for block in self.children():
-            if isinstance(block, TransformerBlock):
-                tokens = block(tokens)
-        return tokens.transpose(-3, -1).flatten(-2)
 
 
 class BodyPart(nn.Module):

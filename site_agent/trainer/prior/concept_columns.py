@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from math import log
+from math import log, log10
 from typing import TypeAlias
 
 import numpy as np
@@ -58,11 +58,16 @@ class MappedNumber(Document):
     def converted(self, own: Float64) -> Float64:
         """Return numbers in the concept's unit, rounded if converted: digits of a sum would show this site's part."""
         found = self.factor * own + self.offset
-        if (self.factor, self.offset) == (1.0, 0.0):
+        if not self.rounding:
             return found
-        digits = 3 - Decimal(self.high - self.low).adjusted()
-        step = np.where((found > 0.0) & (np.round(found, digits) == 0.0), 10.0**-digits, 0.0)  # a time above 0 stays so
-        return np.asarray(np.round(found, digits) + step)
+        rounded = np.round(found, round(-log10(2 * self.rounding)))
+        return np.where((found > 0.0) & (rounded == 0.0), 2 * self.rounding, rounded)  # a time above 0 stays so
+
+    @property
+    def rounding(self) -> float:
+        """Return how far `converted` moves a number at most."""
+        is_same = (self.factor, self.offset) == (1.0, 0.0)
+        return 0.0 if is_same else 10.0 ** (Decimal(self.high - self.low).adjusted() - 3) / 2
 
     def values(self, own: Float64, *, is_summed: bool = False) -> Float64:
         """Return the values of a column of numbers, scaled to 0..1, NaN if missing. `own` has shape (rows,)."""

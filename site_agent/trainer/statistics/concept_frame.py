@@ -33,6 +33,7 @@ from protos.plan.analyses import (
 from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.statistics.design import spline_column
+from protos.statistics.group_curves import step_of
 from site_agent.trainer.answered_values import Values, codes_of, numbers_of, rows_of
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import Table
@@ -47,21 +48,23 @@ from site_agent.trainer.prior.concept_columns import (
 
 def concept_frame(plan: StatisticsPlan, table: Table, site: str, smallest_cell: int) -> Frame:
     """Return a table as concepts. Raise ConfigurationError if they don't fit, DataError if a time is below 0."""
-    columns, times = {}, times_of(plan)
+    columns, steps = {}, {}
     for concept, one in mapped_concepts(plan.concepts, table.contract, site):
-        own = one.own(table)
-        if concept.name in times and (own < 0.0).any():
+        own, is_time = one.own(table), concept.name in times_of(plan)
+        if is_time and (own < 0.0).any():
             raise DataError(
                 what=f"The column {one.name} is a time to an event, and {(own < 0.0).sum()} of its values are below 0.",
                 consequence="Nothing was sent.",
-                remedy=f"Correct the table, or give {one.name} a `range` in the contract that begins at 0: "
-                "`site-agent data check` then lists the rows.",
+                remedy="Correct the table. `site-agent data check` lists them if the contract has a `range` from 0.",
             )
         columns[concept.name] = _values(concept, one, own)
-    patients = np.arange(table.rows)
-    if table.patients is not None:
-        patients = np.unique(np.array(table.patients), return_inverse=True)[1].astype(np.int64)
-    return Frame(columns=columns, patients=patients, smallest_cell=smallest_cell, left_out=len(table.dropped))
+        if is_time and isinstance(concept, NumberConcept):
+            number = mapped_number(concept, one)
+            steps[concept.name] = step_of(own) * number.factor, number.rounding
+    owners = np.arange(table.rows) if table.patients is None else np.array(table.patients)
+    patients = np.unique(owners, return_inverse=True)[1].astype(np.int64)
+    left_out = len(table.dropped)
+    return Frame(columns=columns, patients=patients, smallest_cell=smallest_cell, left_out=left_out, steps=steps)
 
 
 def times_of(plan: StatisticsPlan) -> set[str]:
@@ -142,8 +145,7 @@ def unmapped_in_words(plan: StatisticsPlan, table: Table, site: str) -> Iterator
 def _values(concept: Concept, one: Recorded, own: Float64) -> Float64:
     """Return a concept's values, float64 (rows,), from the site's own numbers or positions of codes."""
     if isinstance(concept, NumberConcept):
-        number = mapped_number(concept, one)
-        return np.asarray(np.clip(number.converted(own), concept.low, concept.high))
+        return np.asarray(np.clip(mapped_number(concept, one).converted(own), concept.low, concept.high))
     found = np.full(len(own), np.nan)
     for place, code in enumerate(meanings_of(concept, one)):
         if code is not None:

@@ -67,6 +67,7 @@ class StatisticsStudy(PlannedStudy):
         self.cut: tuple[str, ...] = ()  # how many values the plan's ranges replaced, for this site's own people
         self._frame, self._exchanges = frame.only(complete_rows(plan.analyses, frame)), Exchanges(plan, self.manifest)
         self._alike = nearly_equal(plan, self._frame) if plan.privacy is None else frozenset()
+        self._groups = {one.table_one.by for one in plan.analyses if isinstance(one, TableOneAnalysis)}
         self._sums = FinalSums(plan)
         self._made, self._final = 0, b""
 
@@ -139,7 +140,8 @@ class StatisticsStudy(PlannedStudy):
         own = AnnouncedPart(first=parts[0], newton=parts[1:], last=arithmetic.last_values(frame, sums))
         rest = AnnouncedPart(first=sums.first - own.first)
         if sums.last is not None and own.last is not None:
-            rest = replace(rest, newton=(sums.newton[-1] - own.newton[0],), last=sums.last - own.last)
+            newton = tuple(one - here for one, here in zip(sums.newton[-1:], own.newton, strict=False))
+            rest = replace(rest, newton=newton, last=sums.last - own.last)
         others = arithmetic.means(rest)
         return {name: (mean, others[name]) for name, mean in arithmetic.means(own).items() if name in others}
 
@@ -160,7 +162,9 @@ class StatisticsStudy(PlannedStudy):
         if all(self.site not in self.plan.recorders(names) for names in used):
             return zeros
         try:
-            if not isinstance(analysis, TableOneAnalysis) and (alike := self._alike.intersection(used[0])):
+            is_table = isinstance(analysis, TableOneAnalysis)
+            alike = self._alike.intersection(used[0][is_table:])  # of a Table 1 the groups
+            if alike and not (is_table and len(self._alike & self._groups) == 1):
                 raise Unanswerable(f"Few patients of this hospital differ in {' and '.join(sorted(alike))}.")
             if sums is None:
                 return [0, *_encoded(arithmetic.first_values(self._frame), numbers, self._void(asked, place, numbers))]

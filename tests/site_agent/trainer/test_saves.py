@@ -109,8 +109,8 @@ def test_what_is_over_is_forgotten(tmp_path: Path) -> None:
     saves = written(tmp_path, *range(1, 13))
     assert saves.held == (0, *range(5, 13))
 
-    saves.forget_before(7)
-    saves.forget_after(10)
+    saves.forget(before=7)
+    saves.forget(after=10)
 
     assert saves_in(tmp_path).held == (0, 7, 8, 9, 10)
     Saves(tmp_path, "another", PLAN, ROWS.digest)
