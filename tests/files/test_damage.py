@@ -21,7 +21,6 @@ from tests.files.damage import CONTRACT, DAMAGES, good_rows, told, tried, write
 def test_no_damage_is_silent() -> None:
     """Every seventh damage, so that each kind of file is there."""
     counts = tried(range(1), DAMAGES[::7])
-
     assert counts["silent"] == 0
     assert min(counts["read_right"], counts["named"]) > 5
 
@@ -42,7 +41,6 @@ def test_rows_that_cannot_be_read_are_put_aside_up_to_the_declared_share(tmp_pat
     write(path, rows)
     contract = _declared("columns: -> put_aside: 0.01\ncolumns:")
     found = survey_table(path, contract)
-
     assert found.table.put_aside == (9, 11)
     assert [one.rows for one in found.put_aside] == [(11,), (9,)]
     assert not found.mistakes
@@ -66,8 +64,7 @@ def test_a_detection_limit_is_read_as_declared(rule: str, low: float, high: floa
     """Below the limit and above it, however the sign is written."""
     column = NumericFeature(name="a", role="feature", type="numeric", missing="median", detection_limit=rule)  # type: ignore[arg-type]
     read = feature_rule(column, _declared()).read
-
     for cell in ("<5", "< 5", "≤5", "<=5.0"):
         assert read(cell) == low if low else read(cell) != read(cell)
-    for cell in (">90", "≥ 90"):
+    for cell in (">90", "≥ 90", "90+"):
         assert read(cell) == high if high else read(cell) != read(cell)

@@ -55,6 +55,7 @@ def test_times_beyond_the_calendar_are_no_defect(tmp_path: Path) -> None:
 def test_a_date_without_separators_has_all_digits() -> None:
     """A month would be read as a day."""
     assert [written_day(text, "%Y%m%d") is None for text in ("20200115", "202011", "2020115")] == [False, True, True]
+    assert written_day("31/03/2020 8:30 PM", "%d/%m/%Y") == written_day("2020-03-31 20:30", "%Y-%m-%d") is not None
     assert ColumnDraft("at", ".", [f"202401{day}15{day}" for day in range(10, 32)]).patterns == ("%Y%m%d%H%M",)
 
 

@@ -21,10 +21,12 @@ from typing import Final
 import numpy as np
 
 from site_agent.desk.examination.examined_columns import (
+    DATED,
     DAYS,
     MARKERS,
     UNITS,
     far_values,
+    seem_dated,
     seem_days,
     seem_identifiers,
     seem_units,
@@ -35,6 +37,7 @@ from site_agent.trainer.data.cell_rules import (
     LIMIT,
     LIMIT_SIGNS,
     MARKED,
+    OPEN_END,
     SHORT_YEAR,
     ZONED_TIME,
     canonical_code,
@@ -95,8 +98,6 @@ _NO: Final = (
     *("absent", "alive", "vivant", "living", "lebt", "lebend", "censored", "benign", "control", "healthy"),
 )
 _WITH_UNIT: Final = re.compile(r"[-+<>]?\d+(?:[.,]\d+)?(\s?%|\s\S*[a-z]\S*|[a-z]([a-z]\S*|/\S+)|y)", re.I)
-_NAMED: Final = r"(jan|feb|m[aä]r|apr|ma[iy]|ju[nl]|aug|sep|o[ck]t|nov|de[cz])"
-_DATED: Final = re.compile(rf"\d\d?[-. ]+{_NAMED}|{_NAMED}-\d\d", re.I)
 _RANKED: Final = re.compile(r"\W*\d+[^\d/]|\W+\d|strongly|very|rather|dis|sehr|eher|trifft|mild|moderate|leicht", re.I)
 _SPLIT: Final = re.compile(r"\d{2,3}/\d{2,3}|\d{1,2}[-. ]?[A-Za-z]{3,9}[-. ]?(\d\d){1,2}")  # 120/80, 13MAY2024
 _WITH_DIGIT: Final = re.compile(r"\W{0,3}\d[\d.,' ]*(\W.*)?", re.ASCII)  # but no code such as 1988F1
@@ -110,7 +111,6 @@ _NINE: Final = 9.0  # the usual code for not known among codes to 4
 _LONGEST_CODE: Final = 60
 _DIFFERENT: Final = 0.7  # patients come again
 _FEW: Final = 0.05
-_NEARLY_ALL: Final = 0.99
 
 
 class ColumnDraft:
@@ -137,7 +137,7 @@ class ColumnDraft:
         self.is_complete = self.filled == self.rows
         numbers, self.beyond = list[tuple[float, int]](), 0
         for text, count in self.texts.items():
-            plain = text if decimal == "." else text.replace(".", " ").replace(decimal, ".")
+            plain = OPEN_END.sub(r">\1", text if decimal == "." else text.replace(".", " ").replace(decimal, "."))
             mark = LIMIT.fullmatch(plain) if plain[0] in LIMIT_SIGNS else None
             plain = mark[2] if mark else plain
             if len(plain) > _LONGEST_CODE or not _NUMBER.fullmatch(plain) or _PADDED.fullmatch(plain):
@@ -192,7 +192,7 @@ class ColumnDraft:
     @property
     def patterns(self) -> tuple[str, ...]:
         """The date formats that each read nearly all cells. A person must choose if there are several."""
-        return tuple(one for one in _PATTERNS if self.dated[one,] >= _NEARLY_ALL * self.filled > 0)
+        return tuple(one for one in _PATTERNS if self.dated[one,] >= 0.99 * self.filled > 0)
 
     @property
     def has_typed_commas(self) -> bool:
@@ -305,7 +305,7 @@ def _of_many_texts(column: ColumnDraft, words: list[str]) -> Line:
         how = "day first and month first, mend them" if dated == _EITHER else f"`type: date, pattern: {_list(dated)}`"
         words.insert(0, f"suspicious: {column.dated[dated]} of {column.filled} cells are dates: {how}; {told}")
     elif column.is_uncoded or column.count(_SPLIT if column.has_identifiers else _WITH_DIGIT) > 0.5 * column.filled:
-        told = "numbers with units, thousands, words or marks, two numbers such as 120/80, times, months"
+        told = "numbers with units (also 045Y), thousands, words or marks, two numbers such as 120/80, times, months"
         asked = "export plain numbers, each in a column of its own, and dates as 2020-01-31"
         words.insert(0, f"suspicious: most cells begin with a digit; {told} are not read: {asked}")
     many = "text with many different values, such as names, notes, lists of codes, or dates in several ways"
@@ -395,12 +395,14 @@ def _coded(column: ColumnDraft, words: list[str]) -> Line:
         words.append("whole numbers: codes (categorical), codes in order (ordinal), or an amount (numeric)?")
     if "0" in codes and column.name.lower().endswith("concept_id"):
         words.append("suspicious: 0 is OMOP's mark for a code that is not known: move it to missing_markers if so")
-    if any(map(_DATED.fullmatch, codes)):
-        words.append("suspicious: some codes are days, as a spreadsheet makes of 1-2: import them as text")
+    if seem_dated(codes):
+        words.append(f"suspicious: {DATED}")
     if any("+" in one[1:] and _NUMBER.fullmatch(one) for one in codes):  # 9.00000000000207e+17
         words.append("suspicious: some codes are rounded, as a spreadsheet stores long ones: export them as text")
     if not column.is_numeric and sum(map(bool, map(_WITH_COMMA.fullmatch, codes))) > len(codes) / 2:
         words.append("suspicious: numbers with a decimal comma as text: convert the column in the statistics program")
+    if re.search("sex|gender|geschl", column.name, re.I) and (unsure := {*"UuOoXx"}.intersection(codes)):
+        words.append(f"suspicious: does {min(unsure)} mean not known? Then move it to missing_markers")
     if seem_units(codes):
         words.append(f"suspicious: {UNITS}")
     if not column.is_numeric and len(codes) > 2 and len(list(filter(_RANKED.match, codes))) > len(codes) / 2:
@@ -431,7 +433,7 @@ def _numeric(column: ColumnDraft, words: list[str]) -> Line:
         keys.append(("range", f"[{low:.15g}, {high:.15g}]"))
         words.append("range: widen it to the values that are possible in a patient" + "; unit: add it" * (not unit))
         if is_far.any():
-            words.append("suspicious: some values lie too far from the others. The range leaves them out")
+            words.append("suspicious: some values lie too far from the others: another unit? The range leaves them out")
         if markers:
             words.append(f"suspicious: {shown} lies far from all other values, as a marker for not known does")
     else:
@@ -447,7 +449,7 @@ def _numeric(column: ColumnDraft, words: list[str]) -> Line:
 def _limit(column: ColumnDraft, words: list[str]) -> list[tuple[str, str]]:
     if not column.beyond:
         return []
-    words.append(f"suspicious: {column.beyond} cells have < or > before a number. Read them at-limit, half or missing")
+    words.append(f"suspicious: {column.beyond} cells have <, > or + at a number. Read them at-limit, half or missing")
     return [("detection_limit", "at-limit")]
 
 

@@ -27,13 +27,10 @@ _HEADINGS: Final = {
     "Branching Logic (Show field only if...)": "branching_logic",
 }
 _NEEDED: Final = frozenset({"field_name", "form_name", "field_type", "field_label"})
-_LARGEST_BYTES: Final = 1 << 26
 # The missing data codes that REDCap proposes to projects. A project's own codes are not in its dictionary.
 _CODES: Final = frozenset(re.findall(r"\w+", "NI INV UNK NASK ASKU NAV MSK NA NAVU NP QS QI TRC UNC DER PINF NINF OTH"))
 _FIXED: Final = {"yesno": {"1": "Yes", "0": "No"}, "truefalse": {"1": "True", "0": "False"}}
-_UNUSED: Final = ("notes", "file", "signature", "sql")
 _FORM_STATE: Final = "the state of a form (0 incomplete, 1 unverified, 2 complete), which says nothing of the patient"
-_STATES: Final = frozenset("012")
 _OWN: Final = {
     "redcap_event_name": "the event of this row",
     "redcap_repeat_instrument": "rows with a name here repeat a form, and the other forms are empty there: export or "
@@ -68,14 +65,14 @@ def dictionary_notes(path: Path, decimal: str) -> dict[str, FileNote]:
 
 def export_note(column: ColumnDraft) -> FileNote | None:
     """Return what is known of a column that REDCap adds to each export, by its name, or None."""
-    if column.name.endswith("_complete") and column.codes and column.codes.keys() <= _STATES:
+    if column.name.endswith("_complete") and column.codes and column.codes.keys() <= {*"012"}:
         return FileNote(ignored=_FORM_STATE)
     return FileNote(ignored=_OWN[column.name]) if column.name in _OWN else None
 
 
 def _fields(path: Path) -> list[dict[str, str]]:
     try:
-        if path.stat().st_size > _LARGEST_BYTES:
+        if path.stat().st_size > 1 << 26:
             raise _no_dictionary(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = [
@@ -112,7 +109,7 @@ def _note(
     ignored = ""
     if field["identifier"].lower() == "y":
         ignored = "the dictionary marks it as an identifier"
-    elif field["field_type"] in _UNUSED:
+    elif field["field_type"] in ("notes", "file", "signature", "sql"):
         ignored = f"a field of the type {field['field_type']}"
     limits = _limits(field)
     note = field["field_note"]

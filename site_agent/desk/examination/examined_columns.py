@@ -21,7 +21,6 @@ from site_agent.trainer.data.labelled_files import unit_in
 from site_agent.trainer.data.run_table import is_missing
 from site_agent.trainer.data.tables import Table
 
-_MOSTLY: Final = 0.5
 # Numbers that people write for "not known".
 MARKERS: Final = (
     *(-1.0, -2.0, -3.0, -7.0, -8.0, -9.0, -77.0, -88.0, -99.0, -777.0, -888.0, -999.0, -9999.0, -99999.0),
@@ -29,26 +28,21 @@ MARKERS: Final = (
     *(7777.0, 8888.0, 9996.0, 9997.0, 9998.0, 9999.0, 99999.0, 999999.0),
 )
 _FEWEST_OTHERS: Final = 5
-_OFTEN: Final = 5
 _FAR_STEPS: Final = 10.0
-_FEWEST_VALUES: Final = 40
-_FEWEST_DIFFERENT: Final = 12
-_FEW_NEGATIVE: Final = 0.01
 # About ten standard deviations of a normal distribution on the logarithmic scale, in units of the distance from the
 # median to the first or last decile (1.28 standard deviations).
 _FAR_LOGS: Final = 8.0
 _FAR_BELOW: Final = 3.0
 _FAR_SIGNED: Final = 40.0
-_WIDEST_GAP: Final = 2.5
-_SMALLEST_GROUP: Final = 0.02
 _FEWEST_IDENTIFIERS: Final = 20
 DAYS: Final = "days that a spreadsheet or SAS counts, seconds since 1970, or an identifier? Export dates as 2020-01-31"
 UNITS: Final = "its codes are units, so numbers of another column seem to have several; export them in one unit"
+DATED: Final = "some codes are days, as a spreadsheet makes of 1-2; import them as text"
+_MONTH: Final = r"(jan|feb|m[aä]r|apr|ma[iy]|ju[nl]|aug|sep|o[ck]t|nov|de[cz])"
 _SHORT: Final = {"yes": "y", "ja": "j", "oui": "o", "no": "n", "nein": "n", "non": "n"}
 _DATED: Final = re.compile(r"date|datum|born|birth|geb|dob|day|dt$", re.I)
 _DAY_1910, _DAY_2000, _DAY_2031, _SECOND_2000, _SECOND_2036 = 3654, 36526, 47849, 946_684_800, 2_082_758_400
 _DIFFERENT: Final = 0.7  # patients come again
-_SMALLEST_IDENTIFIER: Final = 10_000
 
 
 def column_findings(table: Table, unread: Container[str | None]) -> Iterator[Finding]:
@@ -60,11 +54,13 @@ def column_findings(table: Table, unread: Container[str | None]) -> Iterator[Fin
             continue  # `unusable_columns` reports it
         if there.min() == there.max():
             yield Finding(level="warning", key=f"constant:{name}", words=f"column {name}: all values are equal")
-        if name not in unread and (share := 1 - len(there) / len(values)) > _MOSTLY:
+        if name not in unread and (share := 1 - len(there) / len(values)) > 0.5:
             words = f"column {name}: {share:.0%} of the rows have no value"
             yield Finding(level="warning", key=f"mostly-missing:{name}", words=words)
         if isinstance(feature, CategoricalFeature):
             yield from _spellings(table, name, feature.codes, values)
+            if seem_dated(feature.codes):
+                yield Finding(level="warning", key=f"dated:{name}", words=f"column {name}: {DATED}")
             if seem_units(feature.codes):
                 yield Finding(level="warning", key=f"units:{name}", words=f"column {name}: {UNITS}")
         else:
@@ -144,7 +140,7 @@ def unlikely_markers(values: Numbers) -> tuple[float, ...]:
 
     def is_far(value: float) -> bool:
         count = int(counts[present == value][0])
-        is_often = value != 0 and count > most and count >= max(_FEWEST_OTHERS, _OFTEN * usual)
+        is_often = value != 0 and count > most and count >= max(_FEWEST_OTHERS, 5 * usual)
         if is_often and not low <= value <= high:
             return True
         if value > 0:
@@ -162,10 +158,10 @@ def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
     `values` are float64 (rows,), NaN if missing. Distances are those of logarithms; in a column where more than one in
     a hundred values is negative they are those of the values. A group of values far from all others is far too.
     """
-    has_signs = bool((values < 0).sum() > _FEW_NEGATIVE * (~np.isnan(values)).sum())
+    has_signs = bool((values < 0).sum() > 0.01 * (~np.isnan(values)).sum())
     is_there, nothing = ~np.isnan(values) if has_signs else values > 0, np.zeros(len(values), dtype=bool)
     there = values[is_there]
-    if len(there) < _FEWEST_VALUES or len(np.unique(there)) < _FEWEST_DIFFERENT:
+    if len(there) < 40 or len(np.unique(there)) < 12:
         return nothing
     low, middle, high = np.quantile(there, [0.1, 0.5, 0.9])
     if not low < middle < high:
@@ -189,8 +185,8 @@ def _apart(logs: Numbers, is_there: npt.NDArray[np.bool_]) -> npt.NDArray[np.boo
     is_few = is_high if is_high[is_there].mean() < 0.5 else ~is_high
     groups = min(place + 1, len(levels) - place - 1), is_few[is_there].mean()
     usual = gaps[:place] if place + 1 > len(levels) / 2 else gaps[place + 1 :]  # those of the larger group
-    is_gap = gaps[place] > max(math.log(2.0), _WIDEST_GAP * float(usual.max()))
-    return np.asarray(is_few & (is_gap and groups[0] >= _FEWEST_OTHERS and groups[1] > _SMALLEST_GROUP), dtype=bool)
+    is_gap = gaps[place] > max(math.log(2.0), 2.5 * float(usual.max()))
+    return np.asarray(is_few & (is_gap and groups[0] >= _FEWEST_OTHERS and groups[1] > 0.02), dtype=bool)
 
 
 def seem_days(name: str, values: Numbers) -> bool:
@@ -200,6 +196,12 @@ def seem_days(name: str, values: Numbers) -> bool:
     spans = ((first, _DAY_2031), *((_SECOND_2000 * one, _SECOND_2036 * one) for one in (1, 1000)))
     is_in = any(bool(((there >= low) & (there < high)).all()) for low, high in spans)
     return len(there) >= _FEWEST_IDENTIFIERS and is_in
+
+
+def seem_dated(codes: Sequence[str]) -> bool:
+    """Return whether some codes, but not all, are days."""
+    are_days = [re.fullmatch(rf"\d\d?[-. ]+{_MONTH}|{_MONTH}-\d\d|\d{{4}}-\d\d-\d\d", one, re.I) for one in codes]
+    return any(are_days) and not all(are_days)
 
 
 def seem_units(codes: Sequence[str]) -> bool:
@@ -222,5 +224,5 @@ def seem_identifiers(values: Numbers) -> bool:
     if different < max(_FEWEST_IDENTIFIERS, _DIFFERENT * len(there)):
         return False
     low, high = float(there.min()), float(there.max())
-    is_long = low >= _SMALLEST_IDENTIFIER and high < 10 * low and float((there % 10 == 0).mean()) < 0.5
+    is_long = low >= 10_000 and high < 10 * low and float((there % 10 == 0).mean()) < 0.5
     return is_long or (different == len(there) and high - low < 1.1 * len(there))

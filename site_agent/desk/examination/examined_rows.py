@@ -34,7 +34,6 @@ _FLOAT_WHOLE: Final = 1 << 24  # above it, a float of 32 bits does not hold ever
 _FEWEST_FLOATS: Final = 10  # binary digits that other numbers would have there too
 _FEWEST_ROWS_OF_NOBODY: Final = 10
 _ROWS_OF_NOBODY: Final = 5
-_FEWEST_TWINS: Final = 3
 _MORE_THAN_CHANCE: Final = 100
 _ALWAYS: Final = 0.99
 _RARE_KIND: Final = 0.05
@@ -136,7 +135,7 @@ def _twins(table: Table, compared: pd.DataFrame, equal: _Numbers, patients: _Num
     alike = np.prod([(column.value_counts(normalize=True, dropna=False) ** 2).sum() for _, column in compared.items()])
     by_chance, found = alike * table.rows**2 / 2, (sizes * (sizes - 1.0) / 2)[sizes > 1].sum()
     is_twin = (people > 1) & (found > _MORE_THAN_CHANCE * by_chance)
-    if is_twin.sum() >= _FEWEST_TWINS:
+    if is_twin.sum() >= 3:
         words = f"{is_twin.sum()} rows are equal to a row of another patient in every column that the contract uses"
         yield from row_warning(table, "twins", f"{words}; is one patient there under several identifiers?", is_twin)
 

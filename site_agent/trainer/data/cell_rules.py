@@ -27,7 +27,8 @@ GROUPED: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}", re.ASCII)
 UNPROVED: Final = "each number with a decimal mark has three digits behind it; are they thousands? Then export no marks"
 LIMIT_SIGNS: Final = "<>\u2264\u2265"
 LIMIT: Final = re.compile(rf"([{LIMIT_SIGNS}])=?\s*(\S+)")
-_TIME: Final = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)
+OPEN_END: Final = re.compile(r"\A(\d{2,3})\+\Z", re.ASCII)  # an age of 90+; 1+ is a grade
+_TIME: Final = re.compile(r"(?<=\d)[ T]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?[AP]\.?M\.?)?\Z", re.ASCII | re.IGNORECASE)
 ZONED_TIME: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)? ?(Z|[+-]\d{2}(:?\d{2}(:?\d{2})?)?)", re.ASCII
 )
@@ -44,7 +45,7 @@ class Flaw:
 
 NOT_A_NUMBER: Final = Flaw("text where a number is declared")
 BEYOND_LIMIT: Final = Flaw(
-    "a number behind < or >; declare `detection_limit` for a feature or outcome, or write the number"
+    "a number behind < or >, or before +; declare `detection_limit` for a feature or outcome, or write the number"
 )
 INFINITE: Final = Flaw("an infinite number")
 TOO_LARGE: Final = Flaw("a number too large to compute with")
@@ -52,7 +53,6 @@ PLAIN_DATE: Final = "%Y-%m-%d"
 MISSING: Final = Flaw("a missing value (the contract refuses it)")
 UNDECLARED: Final = Flaw("a code that is not declared")
 NOT_A_DATE: Final = Flaw("a text that is not a date of the declared pattern")
-_DAY_NUMBER: Final = re.compile(r"[1-6]\d{4}(\.\d+)?", re.ASCII)
 DAY_NUMBER: Final = Flaw("a number in place of a date, as spreadsheets count days; export dates as 2020-01-31")
 # What Excel writes where a formula or a lookup failed. It is a code only if the contract declares it.
 ERROR_CODES: Final = ("#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#N/A")
@@ -107,7 +107,7 @@ class NumberRule:
             return self.missing
         if decimal != ".":
             text = text.replace(".", " ").replace(decimal, ".")
-        beyond = LIMIT.fullmatch(text) if len(text) <= LONGEST_NUMBER else None
+        beyond = LIMIT.fullmatch(OPEN_END.sub(r">\1", text)) if len(text) <= LONGEST_NUMBER else None
         text = beyond[2] if beyond else text
         if len(text) > LONGEST_NUMBER or not _NUMBER.fullmatch(text):
             return (
@@ -175,9 +175,8 @@ class DateRule:
         if len(found) != 1:  # two patterns of a contract never read one text as different days
             if text in ERROR_CODES:
                 return FAILED_FORMULA
-            return (
-                NO_CENTURY if SHORT_YEAR.fullmatch(text) else DAY_NUMBER if _DAY_NUMBER.fullmatch(text) else NOT_A_DATE
-            )
+            is_counted = re.fullmatch(r"[1-6]\d{4}(\.\d+)?", text, re.ASCII)
+            return NO_CENTURY if SHORT_YEAR.fullmatch(text) else DAY_NUMBER if is_counted else NOT_A_DATE
         return self.judged(float(found.pop().toordinal()), today)
 
     def _zoned(self, text: str, zone: ZoneInfo, today: date) -> float | Flaw:
@@ -194,13 +193,13 @@ class DateRule:
 
 def written_day(text: str, pattern: str) -> date | None:
     """Return the date that a text means in one pattern, or None if the text does not match."""
-    is_plain = pattern == PLAIN_DATE
-    if is_plain and not (len(text) == 10 or _TIME.fullmatch(text[10:])):
+    text = text if "%H" in pattern else _TIME.sub("", text)
+    if (is_plain := pattern == PLAIN_DATE) and len(text) != 10:
         return None
     if re.fullmatch("(%[A-Za-z])+", pattern) and len(text) != 2 * pattern.count("%") + 2 * ("%Y" in pattern):
         return None  # 202011 is a month, and would be read as a day
     try:
-        return date.fromisoformat(text[:10]) if is_plain else datetime.strptime(text, pattern).date()
+        return date.fromisoformat(text) if is_plain else datetime.strptime(text, pattern).date()
     except ValueError:
         return None
 

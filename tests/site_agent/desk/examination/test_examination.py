@@ -119,6 +119,7 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
     "constant": (lambda t: _changed(t, age=np.full(ROWS, 50.5)), "warning", "constant:age"),
     "zero for not known": (lambda t: _marked(t, 9, 0), "warning", "disguised:chol:0"),
     "999 for not known": (lambda t: _marked(t, 9, 999), "warning", "disguised:chol:999"),
+    "days among codes": (lambda t: _coded(t, '["1-2", "3-Jan"]'), "warning", "dated:sex"),
     "units": (lambda t: _coded(t, "[kg, lb]"), "warning", "units:sex"),
     "y and yes": (lambda t: _coded(t, '["Y", "yes"]'), "warning", "two-spellings:sex"),
     "a lost decimal point": (lambda t: _marked(t, 2, 2200), "warning", "far:chol"),

@@ -130,6 +130,7 @@ def test_the_event_is_what_labels_say_or_asked(labels: str, event: str | None) -
     assert f"positive: [{event or ''}]" in target_line(column, is_timed=False).text
     column.label = "Censor"
     assert column.event == (event if labels else None)
+    assert any("does U mean" in one for one in feature_line(ColumnDraft("sex", ".", ["F", "M", "U"] * 30)).words)
     drafts = (ColumnDraft("died", ".", codes.split() * 9) for codes in ("ja nein Nein", "A B C"))
     told = ["; ".join(target_line(draft, is_timed=False).words) for draft in drafts]
     assert (told[0].endswith('["ja"], negative: ["Nein", "nein"]'), "binary" in told[1]) == (True, False)

@@ -56,9 +56,7 @@ def test_no_bit_of_validation_or_test_rows_reaches_the_preprocessing(seed: int) 
     target = table.target.copy()
     target[others] = -1e9
     changed = replace(table, features=MappingProxyType(mixed), target=target)
-
     fitted = fit(CONTRACT, table, parts.training)
-
     assert fit(CONTRACT, changed, parts.training).model_dump_json(indent=2) == fitted.model_dump_json(indent=2)
     for name in (*MEASURED, *CODED):  # and each column does reach it, so the law above can fail
         touched = {key: values.copy() for key, values in mixed.items()}
@@ -77,9 +75,7 @@ def test_a_saved_preprocessing_encodes_to_the_same_bits(seed: int) -> None:
     table = _table(generator, 60)
     fitted = fit(CONTRACT, table, np.arange(40))
     rows = generator.permutation(60)[:17]
-
     again = Preprocessing.model_validate_json(fitted.model_dump_json(indent=2))
-
     whole = fitted.encode(table)
     assert whole.shape == (60, len(CONTRACT.encoded_columns))
     assert again.encode(table).tobytes() == whole.tobytes()
@@ -109,5 +105,4 @@ def test_the_most_common_code_stands_in_and_says_so() -> None:
     contract = (
         "{name: x, role: feature, type: categorical, codes: [a, b], encoding: one-hot, missing: most-common-and-flag}"
     )
-
     assert _encoded(contract, [1, 1, 0], [0, 1, -1]).tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]

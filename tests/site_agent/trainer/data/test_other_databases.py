@@ -44,7 +44,6 @@ def test_types_of_duckdb_are_read_without_a_loss(tmp_path: Path) -> None:
         )
     wanted = ["infinity", "1.50", str(2.0**100), "2020-02-29", "", "0.1", "true", "2019-12-31 23:00:00+00"]
     wanted += ["11 months 28 days", "0044-03-15 (BC)", "99.9"]
-
     assert _texts(path, "WITH a AS (SELECT * FROM visits) SELECT * FROM a ORDER BY 1;") == [wanted]
     for query in ("SELECT * FROM nowhere", "SELECT nothing FROM visits", "SELECT FROM", "SELECT CAST('x' AS INT)"):
         with pytest.raises(DataError):
@@ -85,9 +84,7 @@ def test_fhir_resources_become_one_row_of_each_patient(tmp_path: Path) -> None:
     diabetes = {"code": {"coding": [{"code": "E11.9"}]}}
     (tmp_path / "Condition.ndjson").write_text(_resource("Condition", 2, **diabetes))
     contract = read_contract(EXAMPLE)
-
     table = read_table(tmp_path / "Patient.ndjson", contract)
-
     assert table.patients is not None
     crp = dict(zip(table.patients, table.features["crp"], strict=True))
     assert (crp["0"], crp["1"]) == (5.1, 0.5)
@@ -180,7 +177,6 @@ def test_a_mariadb_is_read_as_it_writes(maria: Callable[[str], Path], tmp_path: 
         "INSERT INTO visits VALUES ('0000-00-00', '2020-01-01', 1.5, '25:00:00', 'M\u00fcller', b'1'),"
         "(NULL, NULL, 0, NULL, '', NULL)"
     )
-
     wanted = [
         ["0000-00-00", "2020-01-01 00:00:00", "1.500", "25:00:00", "M\u00fcller", "1"],
         ["", "", "0.000", *[""] * 3],
@@ -203,5 +199,4 @@ def test_a_mariadb_is_read_as_it_writes(maria: Callable[[str], Path], tmp_path: 
 def test_cells_of_csv_files_in_a_folder_are_texts(tmp_path: Path) -> None:
     """Zeros in front, line ends, and a row that begins as a comment does."""
     (tmp_path / "m.csv").write_text('id,v\n01,"a\nb"\n#2,\n')
-
     assert _texts(tmp_path / "m.csv", "SELECT * FROM m") == [["01", "a\nb"], ["#2", ""]]
