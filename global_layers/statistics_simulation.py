@@ -18,7 +18,7 @@ from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.documents import did_you_mean
 from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.desk.analyses_in_words import reversed_events
-from site_agent.desk.drafting.column_draft import IDENTIFIER
+from site_agent.desk.examination.examined_columns import IDENTIFIER
 from site_agent.hospital import Policy
 from site_agent.trainer.answered_values import numbers_of
 from site_agent.trainer.data.mistakes import refuse

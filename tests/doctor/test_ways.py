@@ -67,7 +67,6 @@ def test_through_a_connect_proxy(scene: Scene, monkeypatch: pytest.MonkeyPatch) 
         told = connection(scene)
     scene.hospital.write_text(before)
     login.unlink()
-
     assert without.severity is Severity.FAILURE
     assert "p@ss" not in without.says + without.remedy
     assert f"127.0.0.1:{port}" in without.remedy
@@ -83,7 +82,6 @@ def test_the_environment_names_no_proxy(scene: Scene, monkeypatch: pytest.Monkey
         for name in ("grpc_proxy", "https_proxy", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
         told = connection(scene)
-
     assert not proxy.asked
     assert told.severity is Severity.FINE
 
@@ -95,7 +93,6 @@ def test_a_device_that_opens_tls_stops_the_site(scene: Scene, tmp_path: Path) ->
         scene.change(coordinator=f"localhost:{port}")
         told = connection(scene)
     scene.hospital.write_text(before)
-
     assert told.severity is Severity.FAILURE
 
 
@@ -105,7 +102,6 @@ def test_a_name_that_the_certificate_lacks_is_no_outage(scene: Scene) -> None:
     scene.change(coordinator=f"127.0.0.1:{scene.place.port}")
     told = connection(scene)
     scene.hospital.write_text(before)
-
     assert told.severity is Severity.FAILURE
     assert told.remedy == remedy_of("name_differs") != remedy_of("unavailable") == remedy_of("deadline_exceeded")
 

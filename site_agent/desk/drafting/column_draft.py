@@ -23,6 +23,7 @@ import numpy as np
 from site_agent.desk.examination.examined_columns import (
     DATED,
     DAYS,
+    IDENTIFIER,
     MARKERS,
     UNITS,
     far_values,
@@ -68,14 +69,6 @@ _PATTERNS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", 
 _EITHER: Final = ("%d/%m/%Y", "%m/%d/%Y")  # no contract declares both
 # A number of a patient with letters, such as P-10000: one word with a digit.
 _NUMBERED: Final = re.compile(r"(?=[^\d]*\d)[\w./-]{2,40}")
-_NUMBER_WORD: Final = (
-    r"([ ._-]?(id|ids|identifier|nr|no|num|number|nummer|code|key|names?|source_value|pseudonym|kennung|kennziffer))"
-)
-IDENTIFIER: Final = re.compile(
-    rf"((patient(en|s)?|pat|subject|person(en)?|participant|proband(en)?|teilnehmer|mrn|pid|id|pseudonym){_NUMBER_WORD}?"
-    rf"|(nhs|chi|hospital|record|medical.?record|study|studien|client|versicherten){_NUMBER_WORD}|identifier|kennung)",
-    re.I,
-)
 _NAME: Final = re.compile(
     r"((patient|subject|person|first|last|full|family|given|middle)s?[ ._-]?)?(sur|fore|nach|vor|familien)?names?\d?"
     r"|((contact|kontakt)[ ._-]?person|next.of.kin|ansprechpartner(in)?)([ ._-]?names?)?",

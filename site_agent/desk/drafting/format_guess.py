@@ -17,7 +17,6 @@ from site_agent.trainer.data.mistakes import not_readable, refuse, unusable
 _LOOKED_AT: Final = 1 << 18
 _DELIMITERS: Final = ("\t", ";", "|", ",")
 _NUMBER: Final = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
-
 _FEW: Final = 2  # columns
 _FEWEST_ROWS: Final = 10
 _DATE: Final = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?[./-]\d\d?[./-]\d{2,4}")

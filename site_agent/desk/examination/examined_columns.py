@@ -29,8 +29,7 @@ MARKERS: Final = (
 )
 _FEWEST_OTHERS: Final = 5
 _FAR_STEPS: Final = 10.0
-# About ten standard deviations of a normal distribution on the logarithmic scale, in units of the distance from the
-# median to the first or last decile (1.28 standard deviations).
+# About ten standard deviations of logarithms, in distances from the median to the first or last decile (1.28 of them).
 _FAR_LOGS: Final = 8.0
 _FAR_BELOW: Final = 3.0
 _FAR_SIGNED: Final = 40.0
@@ -43,6 +42,14 @@ _SHORT: Final = {"yes": "y", "ja": "j", "oui": "o", "no": "n", "nein": "n", "non
 _DATED: Final = re.compile(r"date|datum|born|birth|geb|dob|day|dt$", re.I)
 _DAY_1910, _DAY_2000, _DAY_2031, _SECOND_2000, _SECOND_2036 = 3654, 36526, 47849, 946_684_800, 2_082_758_400
 _DIFFERENT: Final = 0.7  # patients come again
+_NUMBER_WORD: Final = (
+    r"([ ._-]?(id|ids|identifier|nr|no|num|number|nummer|code|key|names?|source_value|pseudonym|kennung|kennziffer))"
+)
+IDENTIFIER: Final = re.compile(
+    rf"((patient(en|s)?|pat|subject|person(en)?|participant|proband(en)?|teilnehmer|mrn|pid|id|pseudonym){_NUMBER_WORD}?"
+    rf"|(nhs|chi|hospital|record|medical.?record|study|studien|client|versicherten){_NUMBER_WORD}|identifier|kennung)",
+    re.I,
+)
 
 
 def column_findings(table: Table, unread: Container[str | None]) -> Iterator[Finding]:
@@ -57,6 +64,12 @@ def column_findings(table: Table, unread: Container[str | None]) -> Iterator[Fin
         if name not in unread and (share := 1 - len(there) / len(values)) > 0.5:
             words = f"column {name}: {share:.0%} of the rows have no value"
             yield Finding(level="warning", key=f"mostly-missing:{name}", words=words)
+        is_named = IDENTIFIER.fullmatch(name) and len(np.unique(there)) >= 12
+        if (is_number := isinstance(feature, NumericFeature)) and seem_days(name, values):
+            yield Finding(level="warning", key=f"days:{name}", words=f"column {name}: {DAYS}")
+        elif is_named or (is_number and seem_identifiers(values)):
+            words = f"column {name}: its name or numbers are an identifier's; if a patient's, role patient or ignore"
+            yield Finding(level="warning", key=f"identifier:{name}", words=words)
         if isinstance(feature, CategoricalFeature):
             yield from _spellings(table, name, feature.codes, values)
             if seem_dated(feature.codes):
@@ -64,7 +77,7 @@ def column_findings(table: Table, unread: Container[str | None]) -> Iterator[Fin
             if seem_units(feature.codes):
                 yield Finding(level="warning", key=f"units:{name}", words=f"column {name}: {UNITS}")
         else:
-            yield from _suspicious(table, name, values, is_number=isinstance(feature, NumericFeature))
+            yield from _suspicious(table, name, values)
         if isinstance(feature, DateFeature):
             words = f"column {name}: two days are over 120 years apart; is one of another calendar, or a mark?"
             far = 120 * (1 if feature.unit == "years" else DAYS_PER_YEAR)
@@ -102,16 +115,11 @@ def two_spellings(codes: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
-def _suspicious(table: Table, name: str, values: Numbers, *, is_number: bool) -> Iterator[Finding]:
+def _suspicious(table: Table, name: str, values: Numbers) -> Iterator[Finding]:
     markers = unlikely_markers(values)
     for marker in markers:
         words = f"column {name}: the value {marker:g} is far from the other values; does {marker:g} mean 'not known'?"
         yield from row_warning(table, f"disguised:{name}:{marker:g}", words, values == marker)
-    if is_number and seem_days(name, values):
-        yield Finding(level="warning", key=f"days:{name}", words=f"column {name}: {DAYS}")
-    elif is_number and seem_identifiers(values):
-        words = f"column {name}: most rows have a different whole number; if it is a patient's, role patient or ignore"
-        yield Finding(level="warning", key=f"identifier:{name}", words=words)
     words = f"column {name}: values are too far from the others; is a decimal point missing, or is the unit wrong?"
     yield from row_warning(table, f"far:{name}", words, far_values(np.where(np.isin(values, markers), np.nan, values)))
 

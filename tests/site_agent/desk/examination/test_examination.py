@@ -113,6 +113,11 @@ def _one_identifier_for_two(table: Table) -> Table:
     return replace(_changed(table, sex=sex), patients=(table.patients[0], *table.patients[:1], *table.patients[2:]))
 
 
+def _named(table: Table, name: str) -> Table:
+    contract, features = _contract(CONTRACT.replace("age", name)), {**table.features, name: table.features["age"]}
+    return replace(table, contract=contract, features=MappingProxyType(features))
+
+
 CHANGES: dict[str, tuple[Change, str, str]] = {
     "all missing": (lambda t: _changed(t, chol=np.full(ROWS, np.nan)), "error", "error:chol"),
     "mostly missing": (lambda t: _marked(t, 130, np.nan), "warning", "mostly-missing:chol"),
@@ -136,11 +141,8 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
         "warning",
         "predicts-alone:chol",
     ),
-    "a number of the patient": (
-        lambda t: _changed(t, chol=1_000_000.0 + np.arange(ROWS) * 7919 % 86_028_121),
-        "warning",
-        "identifier:chol",
-    ),
+    "a number of the patient": (lambda t: _changed(t, chol=1e6 + np.arange(ROWS) * 7919), "warning", "identifier:chol"),
+    "a name of the patient": (lambda t: _named(t, "pid"), "warning", "identifier:pid"),
     "a row twice": (_twice, "warning", "duplicates"),
     "two people": (_one_identifier_for_two, "error", "error:sex"),
     "few of a class": (lambda t: replace(t, target=1.0 * (np.arange(ROWS) % 24 == 0)), "warning", "few-of-class:ill"),
