@@ -48,8 +48,6 @@ from site_agent.trainer.data.table_sources import Cells, texts_of
 DAYS_PER_YEAR: Final = 365.25
 _MARKS: Final = (MARKED.pattern, GROUPED.pattern, r"[+-]?[1-9][.,]\d{3}", r"[+-]?\d{1,300}")
 NO_MARKS: Final = np.zeros((len(_MARKS), 2))
-_EPOCH: Final = date(1970, 1, 1).toordinal()
-_REMEMBERED_CELLS: Final = 1 << 15  # as many as a lifetime has days
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 
@@ -139,7 +137,7 @@ def _plain_days(cells: Cells, rule: DateRule, today: date) -> Numbers | None:
         days = _without(cells, rule.markers).cast(arrow.date32()).cast(arrow.int32())
     except arrow.ArrowInvalid:
         return None
-    values: Numbers = np.array(days.to_numpy(zero_copy_only=False), dtype=np.float64) + _EPOCH
+    values: Numbers = np.array(days.to_numpy(zero_copy_only=False), dtype=np.float64) + date(1970, 1, 1).toordinal()
     return None if (values < 1).any() or (rule.refuses_future and (values > today.toordinal()).any()) else values
 
 
@@ -218,7 +216,7 @@ class _BlockParser(dict[str, float | Flaw]):
 
     def __missing__(self, cell: str) -> float | Flaw:
         value = self._read(cell)
-        if len(self) < _REMEMBERED_CELLS and len(cell) <= 100:
+        if len(self) < 1 << 15 and len(cell) <= 100:  # as many as a lifetime has days
             self[cell] = value
         return value
 

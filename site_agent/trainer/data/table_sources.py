@@ -52,7 +52,6 @@ _COMPARED: Final = re.compile(
     re.I,
 )
 _PART_NAME: Final = re.compile(r"(?<![a-z])(part|chunk|split)(-\d{5}-|[-_. ]?\d{1,5}(?![-_.]?\d))", re.I)  # and no date
-_NO_DAY: Final = "a time beyond the years 1 to 9999, or in an unknown zone"
 _NO_TEXT: Final = "a value that is not text, a number or a date; export it as one, or declare role: ignore"
 
 
@@ -256,7 +255,7 @@ def _value(cell: arrow.Scalar) -> object:
     try:
         return cell.as_py()
     except (arrow.ArrowException, OverflowError, ValueError):
-        return Unreadable(_NO_DAY)
+        return Unreadable("a time beyond the years 1 to 9999, or in an unknown zone")
 
 
 def _block(some: Sequence[Row], width: int, places: Sequence[int]) -> Block:

@@ -482,6 +482,9 @@ class _Reading:
 
     def _by_content(self, values: Iterable[Numbers], images: Pixels | None) -> npt.NDArray[np.int64]:
         """Return the places of the rows in the order of their values, because a database promises no order."""
+        order = np.unique(np.array(self.patients), return_index=True)[1]
+        if len(order) == len(self.patients) > 0:
+            return order.astype(np.int64)
         others = [*([] if images is None else [_marks(images)]), *([np.array(self.patients)] if self.patients else [])]
         return np.lexsort([*values, *others]).astype(np.int64)
 
