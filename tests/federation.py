@@ -1,10 +1,8 @@
-"""A federation in one process: the real engine, real gates with their ledgers and masks, and scripted trainers.
-
-A site here is its own program without a network: its stream is a `Line`, its trainer a `MadeUpTrainer` whose update
-follows from site, round and parameters alone. `Federation` joins sites to the engine; a seed draws the order in which
-messages arrive. tests/scripted.py gives one site a coordinator that says what a test wrote, and
-tests/hostile/masking_coordinator.py plays the coordinator's part by hand. The clock is simulated, so nothing waits.
-"""
+"""A federation in one process: the real engine, real gates with their ledgers and masks, and scripted trainers. A site
+here is its own program without a network: its stream is a `Line`, its trainer a `MadeUpTrainer` whose update follows
+from site, round and parameters alone. `Federation` joins sites to the engine; a seed draws the order in which messages
+arrive. tests/scripted.py gives one site a coordinator that says what a test wrote, and
+tests/hostile/masking_coordinator.py plays the coordinator's part by hand. The clock is simulated, so nothing waits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Laws as loops: one test runs over many values, and its failure names the value. And cases that take turns.
-
-A separate case for each seed would cost more than most laws, and in a list of thousands of cases nobody finds the laws.
-"""
+"""Laws as loops: one test runs over many values, and its failure names the value. And cases that take turns. A separate
+case for each seed would cost more than most laws, and in a list of thousands of cases nobody finds the laws."""
 
 from __future__ import annotations
 

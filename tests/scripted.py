@@ -1,7 +1,5 @@
-"""Site a with a coordinator that follows a script, honest or not: the real gate on a line in memory.
-
-A script is a list of steps, one list for each stream that the site opens.
-"""
+"""Site a with a coordinator that follows a script, honest or not: the real gate on a line in memory. A script is a list
+of steps, one list for each stream that the site opens."""
 
 from __future__ import annotations
 

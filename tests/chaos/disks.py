@@ -1,7 +1,5 @@
-"""Disks with the faults of real disks: small ones that become full, and read-only ones.
-
-Only a user who may mount can use them.
-"""
+"""Disks with the faults of real disks: small ones that become full, and read-only ones. Only a user who may mount can
+use them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""A coordinator, agents and trainers in one process. Each stops at a write to its disk, and starts again.
-
-Engine, agents, gates, ledgers, workers and studies are the programs' own. Lines are in memory and the clock is made up.
-A stop takes effect at once. Messages that were not sent are lost, the memory is lost, and the replacement has only the
-disk.
-"""
+"""A coordinator, agents and trainers in one process. Each stops at a write to its disk, and starts again. Engine,
+agents, gates, ledgers, workers and studies are the programs' own. Lines are in memory and the clock is made up. A stop
+takes effect at once. Messages that were not sent are lost, the memory is lost, and the replacement has only the
+disk."""
 
 from __future__ import annotations
 

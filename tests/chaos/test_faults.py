@@ -1,7 +1,5 @@
-"""Disks that are full or read-only, changed files, clocks that jump: the program stops with a clear error.
-
-It never gives a wrong number.
-"""
+"""Disks that are full or read-only, changed files, clocks that jump: the program stops with a clear error. It never
+gives a wrong number."""
 
 from __future__ import annotations
 

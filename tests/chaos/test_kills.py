@@ -1,8 +1,6 @@
-"""Whichever part is killed at whichever write, the run ends by itself with the bits of an undisturbed run.
-
-The write points are before and after every call that makes something durable (a sync, a rename), with the name of its
-content. A seed draws the stops. Parameters, decisions and every site's chosen model and predictions are compared.
-"""
+"""Whichever part is killed at whichever write, the run ends by itself with the bits of an undisturbed run. The write
+points are before and after every call that makes something durable (a sync, a rename), with the name of its content. A
+seed draws the stops. Parameters, decisions and every site's chosen model and predictions are compared."""
 
 from __future__ import annotations
 

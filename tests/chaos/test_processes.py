@@ -1,9 +1,7 @@
-"""The real programs, killed with SIGKILL while they run and started again, as by a service manager.
-
-Moments and victims are drawn from a seed. The result of the run, and the model that each hospital keeps, equal those of
-an undisturbed run to the bit. Trainers are started by their agents, or are services, which one process that has loaded
-their libraries forks (nursery.py), since loading costs seconds.
-"""
+"""The real programs, killed with SIGKILL while they run and started again, as by a service manager. Moments and victims
+are drawn from a seed. The result of the run, and the model that each hospital keeps, equal those of an undisturbed run
+to the bit. Trainers are started by their agents, or are services, which one process that has loaded their libraries
+forks (nursery.py), since loading costs seconds."""
 
 from __future__ import annotations
 

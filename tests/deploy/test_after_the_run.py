@@ -1,9 +1,7 @@
-"""One walkthrough: from a raw table to a printed report, a prediction and an export, exactly as on two pages.
-
-The pages data-manager.md and after-the-run.md are one path over one table, the clinic's `patients.csv`: what the first
-page leaves is what the second begins with. Between them lies a run, here of the trainer alone; the whole federation
-around it is typed in test_first_study.py.
-"""
+"""One walkthrough: from a raw table to a printed report, a prediction and an export, exactly as on two pages. The pages
+data-manager.md and after-the-run.md are one path over one table, the clinic's `patients.csv`: what the first page
+leaves is what the second begins with. Between them lies a run, here of the trainer alone; the whole federation around
+it is typed in test_first_study.py."""
 
 from __future__ import annotations
 

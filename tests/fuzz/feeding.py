@@ -1,8 +1,6 @@
-"""Send mutated inputs to a decoder, with bounds of memory and time, guided by new behaviour.
-
-An input that ends in a new way, or (every sixteenth is traced) runs a line of this project that none ran before, joins
-the examples from which further inputs are made. The seed decides everything, if the decoder is deterministic.
-"""
+"""Send mutated inputs to a decoder, with bounds of memory and time, guided by new behaviour. An input that ends in a
+new way, or (every sixteenth is traced) runs a line of this project that none ran before, joins the examples from which
+further inputs are made. The seed decides everything, if the decoder is deterministic."""
 
 from __future__ import annotations
 

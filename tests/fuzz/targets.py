@@ -1,8 +1,6 @@
-"""The fuzzed decoders: every decoder of bytes that somebody else has written, with its allowed errors.
-
-A target reads bytes and returns a word for the result. It raises only its declared errors. Accepted bytes must also
-satisfy a law, such as that the same bytes are returned.
-"""
+"""The fuzzed decoders: every decoder of bytes that somebody else has written, with its allowed errors. A target reads
+bytes and returns a word for the result. It raises only its declared errors. Accepted bytes must also satisfy a law,
+such as that the same bytes are returned."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Attack:
     @property
     def sentence(self) -> str:
         """Return what the attack tries."""
-        return self.tries or " ".join((self.run.__doc__ or "").partition("\n\n")[0].split()).rstrip(".")
+        return self.tries or " ".join((self.run.__doc__ or "").split()).partition(". ")[0].rstrip(".")
 
 
 def in_copy(is_weak: bool, weakened: Weakened) -> AbstractContextManager[Any]:

@@ -1,8 +1,6 @@
-"""An attacker who controls a trainer, or a coordinator that passed the agent's checks, at the one exit of a site.
-
-The gate checks each contribution again: limits, contributors, numbers, rows. The attacker wants a chunk that
-must not leave.
-"""
+"""An attacker who controls a trainer, or a coordinator that passed the agent's checks, at the one exit of a site. The
+gate checks each contribution again: limits, contributors, numbers, rows. The attacker wants a chunk that must not
+leave."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""A coordinator that announces a plan so large that the gate has no memory or no time for anything else.
-
-The gate reads a plan before policy and approval, so it counts before it lists, and reads in another thread.
-"""
+"""A coordinator that announces a plan so large that the gate has no memory or no time for anything else. The gate reads
+a plan before policy and approval, so it counts before it lists, and reads in another thread."""
 
 from __future__ import annotations
 

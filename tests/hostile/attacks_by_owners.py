@@ -1,9 +1,7 @@
-"""An attacker controls one process of a site, and sends requests to the other processes with its files and sockets.
-
-The attacker in the agent wants a site to take part without a person's approval, or to fill the gate's memory. The
-attacker in the gate wants a trainer to train without an approval, or to answer one round for many chosen values. The
-attacker in the trainer wants to send text.
-"""
+"""An attacker controls one process of a site, and sends requests to the other processes with its files and sockets. The
+attacker in the agent wants a site to take part without a person's approval, or to fill the gate's memory. The attacker
+in the gate wants a trainer to train without an approval, or to answer one round for many chosen values. The attacker in
+the trainer wants to send text."""
 
 from __future__ import annotations
 

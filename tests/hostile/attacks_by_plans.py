@@ -1,8 +1,6 @@
-"""A coordinator that offers plans which the hospital does not allow: weaker, old, or approved by nobody.
-
-The coordinator writes the plan, and each hospital may refuse it. The hospital's own file decides, whatever a person has
-approved. The attacker wants a site's contribution under such a plan.
-"""
+"""A coordinator that offers plans which the hospital does not allow: weaker, old, or approved by nobody. The
+coordinator writes the plan, and each hospital may refuse it. The hospital's own file decides, whatever a person has
+approved. The attacker wants a site's contribution under such a plan."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A coordinator that repeats a regression after one patient's visit or with another range, and a lost memory.
-
-The sums of both runs are those of the real trainer. All other hospitals send the same numbers twice, so the difference
-of two sums is the difference of this hospital's numbers.
-"""
+"""A coordinator that repeats a regression after one patient's visit or with another range, and a lost memory. The sums
+of both runs are those of the real trainer. All other hospitals send the same numbers twice, so the difference of two
+sums is the difference of this hospital's numbers."""
 
 from __future__ import annotations
 

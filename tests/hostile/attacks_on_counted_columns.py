@@ -1,7 +1,5 @@
-"""A coordinator that subtracts two sums of one hospital, before and after patients arrived.
-
-All other hospitals send the same numbers twice, so the difference of two sums is that of this hospital's numbers.
-"""
+"""A coordinator that subtracts two sums of one hospital, before and after patients arrived. All other hospitals send
+the same numbers twice, so the difference of two sums is that of this hospital's numbers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A coordinator that manipulates keys: its own keys in a site's place, sites of its own, keys of low order.
-
-It relays every key and controls the authority that issues certificates. The list of identity keys in the plan, which
-each hospital approved, stops it.
-"""
+"""A coordinator that manipulates keys: its own keys in a site's place, sites of its own, keys of low order. It relays
+every key and controls the authority that issues certificates. The list of identity keys in the plan, which each
+hospital approved, stops it."""
 
 from __future__ import annotations
 

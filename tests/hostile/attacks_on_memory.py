@@ -1,7 +1,5 @@
-"""A coordinator that relies on lost memory: restarts, backups, a second run, a repeated vector.
-
-The record of masking is on the site's disk before a byte is sent, and the keys exist only in memory.
-"""
+"""A coordinator that relies on lost memory: restarts, backups, a second run, a repeated vector. The record of masking
+is on the site's disk before a byte is sent, and the keys exist only in memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A coordinator or a researcher who reads one patient from models, curves and tables that everybody approved.
-
-The coordinator announces sums that it made up, and so chooses the coefficients at which hospitals answer. The
-researcher chooses columns, groups and analyses. The numbers are those of the hospitals' own trainers.
-"""
+"""A coordinator or a researcher who reads one patient from models, curves and tables that everybody approved. The
+coordinator announces sums that it made up, and so chooses the coefficients at which hospitals answer. The researcher
+chooses columns, groups and analyses. The numbers are those of the hospitals' own trainers."""
 
 from __future__ import annotations
 

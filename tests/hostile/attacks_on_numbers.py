@@ -1,7 +1,5 @@
-"""An observer who searches a sum for numbers from one site alone. Nobody has to cheat for that.
-
-Real tables, real training, real gates and masks. The attacker wants a part of one site's update, exactly.
-"""
+"""An observer who searches a sum for numbers from one site alone. Nobody has to cheat for that. Real tables, real
+training, real gates and masks. The attacker wants a part of one site's update, exactly."""
 
 from __future__ import annotations
 

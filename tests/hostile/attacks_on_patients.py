@@ -1,7 +1,5 @@
 """A coordinator that chooses the starting parameters of sites, to read patients' rows from a masked sum of three sites.
-
-Real tables, real training, real gates and masks. imprinting.py has the parameters and how rows are read.
-"""
+Real tables, real training, real gates and masks. imprinting.py has the parameters and how rows are read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A controlled process of a hospital attacks the other processes of the same hospital.
-
-The processes are real, with users of their own and with the modes that the package's own file sets. Only root can
-become another user, so these attacks need root.
-"""
+"""A controlled process of a hospital attacks the other processes of the same hospital. The processes are real, with
+users of their own and with the modes that the package's own file sets. Only root can become another user, so these
+attacks need root."""
 
 from __future__ import annotations
 

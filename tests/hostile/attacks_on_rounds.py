@@ -1,8 +1,6 @@
-"""A coordinator that requests the wrong round, other layers, rounds outside the plan, or sends other bytes.
-
-The attacker wants a site to train, measure or load something that the approved plan does not have at this point. The
-plans are unmasked, so only the order of rounds protects the site.
-"""
+"""A coordinator that requests the wrong round, other layers, rounds outside the plan, or sends other bytes. The
+attacker wants a site to train, measure or load something that the approved plan does not have at this point. The plans
+are unmasked, so only the order of rounds protects the site."""
 
 from __future__ import annotations
 

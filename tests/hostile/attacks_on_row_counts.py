@@ -1,8 +1,6 @@
-"""A coordinator that computes one site's exact count of rows, or one patient's arrival, from sums of counts.
-
-Row counts are sent inside a masked sum. Two such sums differ by the rows of a site if their sets differ by this site.
-If their sets are equal, they differ by the patients who came and went.
-"""
+"""A coordinator that computes one site's exact count of rows, or one patient's arrival, from sums of counts. Row counts
+are sent inside a masked sum. Two such sums differ by the rows of a site if their sets differ by this site. If their
+sets are equal, they differ by the patients who came and went."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A coordinator that has two plans approved for the same sites that differ in what one site contributes.
-
-The hospitals are made up and follow the plans: a concept counts at its recorders, a unit is converted by the plan's
-factor, and an update is weighed by the plan. So the difference of the sums of two plans is one hospital's number.
-"""
+"""A coordinator that has two plans approved for the same sites that differ in what one site contributes. The hospitals
+are made up and follow the plans: a concept counts at its recorders, a unit is converted by the plan's factor, and an
+update is weighed by the plan. So the difference of the sums of two plans is one hospital's number."""
 
 from __future__ import annotations
 

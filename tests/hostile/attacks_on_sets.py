@@ -1,8 +1,6 @@
-"""A coordinator that compares sums with each other: other sets, other attempts, other keys, other bytes.
-
-Two sums over sets that differ by one site differ by that site's update. Each site records on disk its masked answers,
-and trusts no other program's memory.
-"""
+"""A coordinator that compares sums with each other: other sets, other attempts, other keys, other bytes. Two sums over
+sets that differ by one site differ by that site's update. Each site records on disk its masked answers, and trusts no
+other program's memory."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""A coordinator that chooses or computes the starting values of a site, to read rows from a sum.
-
-With a first layer of the coordinator's choice each number of the update can stand for very few rows. The site computes
-the first values from the plan, so such a round is refused before its parameters arrive. Private layers, the order of
-batches and dropout follow from a secret of the site and from the plan, so nobody else can compute them.
-"""
+"""A coordinator that chooses or computes the starting values of a site, to read rows from a sum. With a first layer of
+the coordinator's choice each number of the update can stand for very few rows. The site computes the first values from
+the plan, so such a round is refused before its parameters arrive. Private layers, the order of batches and dropout
+follow from a secret of the site and from the plan, so nobody else can compute them."""
 
 from __future__ import annotations
 

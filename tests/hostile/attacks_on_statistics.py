@@ -1,7 +1,5 @@
 """A researcher who requests statistics in such a way that a sum over three sites is one patient's value or one cell.
-
-The attacker writes the plan, and so the columns and their ranges. The sums are those of the sites' own trainers.
-"""
+The attacker writes the plan, and so the columns and their ranges. The sums are those of the sites' own trainers."""
 
 from __future__ import annotations
 

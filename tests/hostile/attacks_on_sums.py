@@ -1,8 +1,5 @@
-"""A hostile site, or a relay on its line, against the coordinator's sum.
-
-The coordinator cannot read a masked vector. The attacker wants a sum that is not the sum of the sites' contributions to
-become the model.
-"""
+"""A hostile site, or a relay on its line, against the coordinator's sum. The coordinator cannot read a masked vector.
+The attacker wants a sum that is not the sum of the sites' contributions to become the model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A coordinator that learns from who stops, whether somebody stops, or what a void contains.
-
-Within a run no site refuses because of its own rows: it sends a void, which looks like any other contribution. The sum
-then shows that at least one site had a reason, and nothing else.
-"""
+"""A coordinator that learns from who stops, whether somebody stops, or what a void contains. Within a run no site
+refuses because of its own rows: it sends a void, which looks like any other contribution. The sum then shows that at
+least one site had a reason, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""A thief of certificates, keys and invitations.
-
-What the coordinator answers is asked of its own code (`Membership`), with a register, an authority and enrolled
-sites as in production. The attacker wants to be taken for a site, or to enrol twice.
-`tests/coordinator/test_service.py` shows that TLS refuses most of these callers before this code sees them.
-"""
+"""A thief of certificates, keys and invitations. What the coordinator answers is asked of its own code (`Membership`),
+with a register, an authority and enrolled sites as in production. The attacker wants to be taken for a site, or to
+enrol twice. `tests/coordinator/test_service.py` shows that TLS refuses most of these callers before this code sees
+them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Hostile files: plans that grow without limit.
-
-The attacker writes a file that a program of the toolkit reads.
-"""
+"""Hostile files: plans that grow without limit. The attacker writes a file that a program of the toolkit reads."""
 
 from __future__ import annotations
 

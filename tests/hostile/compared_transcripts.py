@@ -1,9 +1,7 @@
 """What leaves a hospital whose table differs in one patient: the real gate, ledger, masks and trainer, byte by byte.
-
-The hospital answers a plan. Then one patient comes, or none, and the same plan is announced again under another
-name. With the patient the memory refuses, because one row is new. An observer must see no difference: the kinds,
-the number and the sizes of messages, and how the program ends.
-"""
+The hospital answers a plan. Then one patient comes, or none, and the same plan is announced again under another name.
+With the patient the memory refuses, because one row is new. An observer must see no difference: the kinds, the number
+and the sizes of messages, and how the program ends."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Made-up hospitals and approved plans of the three kinds, drawn at random for the search in law.py.
-
-A history has two or three plans. A later one mostly differs from the one before in one setting. Between two plans
-tables grow, also by visits, and are corrected. They are not divided (docs/threat-model.md, "Not defended").
-"""
+"""Made-up hospitals and approved plans of the three kinds, drawn at random for the search in law.py. A history has two
+or three plans. A later one mostly differs from the one before in one setting. Between two plans tables grow, also by
+visits, and are corrected. They are not divided (docs/threat-model.md, "Not defended")."""
 
 from __future__ import annotations
 

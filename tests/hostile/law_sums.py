@@ -1,10 +1,8 @@
-"""What the sums of a plan are made of: for each site a function of a row, in exact integers modulo a prime.
-
-A function is known by its values on a grid of made-up rows: each code, and each number missing, low, at some probes, or
-beyond its range. The plan's own code computes these values for one row, without any rule about few rows. Updates of
-networks, Newton sums and whatever else is no sum of terms are one random function for each way to compute it, as if a
-coordinator could solve for it. A number that a site may not send is a random one, which only this sum has.
-"""
+"""What the sums of a plan are made of: for each site a function of a row, in exact integers modulo a prime. A function
+is known by its values on a grid of made-up rows: each code, and each number missing, low, at some probes, or beyond its
+range. The plan's own code computes these values for one row, without any rule about few rows. Updates of networks,
+Newton sums and whatever else is no sum of terms are one random function for each way to compute it, as if a coordinator
+could solve for it. A number that a site may not send is a random one, which only this sum has."""
 
 from __future__ import annotations
 

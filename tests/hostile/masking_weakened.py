@@ -1,7 +1,5 @@
-"""Copies of our program that each lack exactly one protection, inside a `with` block.
-
-An attack is a useful test only if it succeeds against such a copy.
-"""
+"""Copies of our program that each lack exactly one protection, inside a `with` block. An attack is a useful test only
+if it succeeds against such a copy."""
 
 from __future__ import annotations
 

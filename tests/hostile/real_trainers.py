@@ -1,8 +1,6 @@
-"""Three hospitals with real tables and the real trainer's study, behind the real gate and masks.
-
-Everything is in one process and in made-up time. The agents, gates, ledgers and masks are those of production, and so
-are preparation, training and what a study hands out. Only the sockets between the processes are missing.
-"""
+"""Three hospitals with real tables and the real trainer's study, behind the real gate and masks. Everything is in one
+process and in made-up time. The agents, gates, ledgers and masks are those of production, and so are preparation,
+training and what a study hands out. Only the sockets between the processes are missing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""An attacker controls one process of a site: drivers that use a socket of the site as the attacker could.
-
-The other processes are the site's own code. `TakenOverAgent` sits at the agent's end of a real gate socket, with the
-agent's files. The gate then acts as for a hostile coordinator with the site's TLS key.
-"""
+"""An attacker controls one process of a site: drivers that use a socket of the site as the attacker could. The other
+processes are the site's own code. `TakenOverAgent` sits at the agent's end of a real gate socket, with the agent's
+files. The gate then acts as for a hostile coordinator with the site's TLS key."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Attacks that still succeed, and the pages that report them.
-
-If a fix makes one of these tests fail, move it to the wall.
-"""
+"""Attacks that still succeed, and the pages that report them. If a fix makes one of these tests fail, move it to the
+wall."""
 
 from __future__ import annotations
 

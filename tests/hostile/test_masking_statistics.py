@@ -1,8 +1,6 @@
-"""The messages of a site look like noise, whatever it trained: the real agent's chunks, byte by byte.
-
-The statistic is chi-square over the bytes at each place of a word. The same change unmasked fails it by orders of
-magnitude, so the test can fail.
-"""
+"""The messages of a site look like noise, whatever it trained: the real agent's chunks, byte by byte. The statistic is
+chi-square over the bytes at each place of a word. The same change unmasked fails it by orders of magnitude, so the test
+can fail."""
 
 from __future__ import annotations
 

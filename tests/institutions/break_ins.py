@@ -1,7 +1,5 @@
-"""Attacked services of a booted hospital: another program in the unit.
-
-The unit's user, groups, files, sockets and sandbox stay the same. Changes are in /run and are undone.
-"""
+"""Attacked services of a booted hospital: another program in the unit. The unit's user, groups, files, sockets and
+sandbox stay the same. Changes are in /run and are undone."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Four institutions, installed from the packages of this tree and booted once for all tests of this folder.
-
-The root file system and the packages are kept in a cache (INSTITUTIONS_CACHE, else ~/.cache/global-layers), so that
-only the first start, and one after a change of the tree, takes minutes more. INSTITUTIONS_PACKAGES names a folder of
-packages to be tried instead, revisions 1 and 2 of the site's.
-"""
+"""Four institutions, installed from the packages of this tree and booted once for all tests of this folder. The root
+file system and the packages are kept in a cache (INSTITUTIONS_CACHE, else ~/.cache/global-layers), so that only the
+first start, and one after a change of the tree, takes minutes more. INSTITUTIONS_PACKAGES names a folder of packages to
+be tried instead, revisions 1 and 2 of the site's."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Booted systems: one real systemd for each institution, with a network namespace and an address of its own.
-
-All share one root file system, each with a layer of its own above it. Everything that is created here is removed again,
-and nothing else. It needs root, and changes nothing of the host's network.
-"""
+"""Booted systems: one real systemd for each institution, with a network namespace and an address of its own. All share
+one root file system, each with a layer of its own above it. Everything that is created here is removed again, and
+nothing else. It needs root, and changes nothing of the host's network."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The attempts of an attacker in a service on the hospital's computer, beside the sockets of that service.
-
-It runs inside a booted hospital, as the unit's program under the unit's sandbox: `python -P reaching_out.py ADDRESS`.
-At its end it prints the names of what it could do, as JSON. Root can do everything in the list.
-"""
+"""The attempts of an attacker in a service on the hospital's computer, beside the sockets of that service. It runs
+inside a booted hospital, as the unit's program under the unit's sandbox: `python -P reaching_out.py ADDRESS`. At its
+end it prints the names of what it could do, as JSON. Root can do everything in the list."""
 
 from __future__ import annotations
 

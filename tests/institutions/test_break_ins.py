@@ -1,8 +1,6 @@
-"""An attacker controls one service of a booted hospital.
-
-The attacker has its user, files, sockets and sandbox, with another program in it: reaching_out.py, which runs in the
-machine. What an attacker can do with the messages of a socket is the same on every computer (tests/hostile).
-"""
+"""An attacker controls one service of a booted hospital. The attacker has its user, files, sockets and sandbox, with
+another program in it: reaching_out.py, which runs in the machine. What an attacker can do with the messages of a socket
+is the same on every computer (tests/hostile)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A federation of booted institutions: real systemd, the built packages, and all kinds of failures.
-
-The tests have the order of a federation's life and share it. Each leaves it running for the next one. They come after
-its beginning and the break-ins (test_beginning.py, test_break_ins.py).
-"""
+"""A federation of booted institutions: real systemd, the built packages, and all kinds of failures. The tests have the
+order of a federation's life and share it. Each leaves it running for the next one. They come after its beginning and
+the break-ins (test_beginning.py, test_break_ins.py)."""
 
 from __future__ import annotations
 

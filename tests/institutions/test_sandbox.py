@@ -1,8 +1,6 @@
-"""Torch keeps its threads under the trainer's sandbox.
-
-Two services of one machine run the same program as the same user: one is the trainer's own unit, whose program alone is
-another, the other has no sandbox. A torch whose system calls are refused computes with one thread and reports no error.
-"""
+"""Torch keeps its threads under the trainer's sandbox. Two services of one machine run the same program as the same
+user: one is the trainer's own unit, whose program alone is another, the other has no sandbox. A torch whose system
+calls are refused computes with one thread and reports no error."""
 
 from __future__ import annotations
 

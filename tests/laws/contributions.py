@@ -1,7 +1,5 @@
-"""Four hospitals with a plan that masks, what each of them sends, and how many contribute to each number.
-
-The hospitals have no weight decay, which would move the numbers of a column that a site does not record.
-"""
+"""Four hospitals with a plan that masks, what each of them sends, and how many contribute to each number. The hospitals
+have no weight decay, which would move the numbers of a column that a site does not record."""
 
 from __future__ import annotations
 

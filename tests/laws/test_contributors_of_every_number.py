@@ -1,8 +1,6 @@
-"""Every sent number has at least the smallest set of contributors, under every method of the catalogue.
-
-For each number of the vector and each scalar the sites are counted whose contribution was other than 0 in some round. A
-number without contributors gives no information.
-"""
+"""Every sent number has at least the smallest set of contributors, under every method of the catalogue. For each number
+of the vector and each scalar the sites are counted whose contribution was other than 0 in some round. A number without
+contributors gives no information."""
 
 from __future__ import annotations
 

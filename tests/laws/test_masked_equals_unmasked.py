@@ -1,7 +1,5 @@
-"""Masking does not change the mathematics: one plan gives the same bits with and without it.
-
-Real agents, gates and ledgers, and the real engine, in simulated time. Only trainers and lines are simulated.
-"""
+"""Masking does not change the mathematics: one plan gives the same bits with and without it. Real agents, gates and
+ledgers, and the real engine, in simulated time. Only trainers and lines are simulated."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""The gate's law: no sent byte contains anything that a hospital keeps private, with any method.
-
-Canaries are inserted in cells, labels, identifiers, column and file names and in the words of failures. What the
-trainer hands to the process with the network, and what the gate then lets out, is searched for them, for the raw and
-the prepared values of every patient and for every number of private layers, as text, float32 and float64.
-"""
+"""The gate's law: no sent byte contains anything that a hospital keeps private, with any method. Canaries are inserted
+in cells, labels, identifiers, column and file names and in the words of failures. What the trainer hands to the process
+with the network, and what the gate then lets out, is searched for them, for the raw and the prepared values of every
+patient and for every number of private layers, as text, float32 and float64."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Small studies for tests, and an honest site: it answers as a hospital would.
-
-Every site adds a number of its own to every parameter, so what a run has to end with is plain
-arithmetic: after n rounds, n times the mean of the sites' numbers, exactly.
-"""
+"""Small studies for tests, and an honest site: it answers as a hospital would. Every site adds a number of its own to
+every parameter, so what a run has to end with is plain arithmetic: after n rounds, n times the mean of the sites'
+numbers, exactly."""
 
 from __future__ import annotations
 

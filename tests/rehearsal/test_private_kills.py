@@ -1,8 +1,6 @@
-"""A private network over the wire while its programs are killed: no budget is refunded, and no noise is used twice.
-
-The programs, and who kills them, are those of tests/chaos/test_processes.py. Noise is drawn from the operating system,
-so no undisturbed run has the same bits. The result of the run is computed again from the sums that the gates stored.
-"""
+"""A private network over the wire while its programs are killed: no budget is refunded, and no noise is used twice. The
+programs, and who kills them, are those of tests/chaos/test_processes.py. Noise is drawn from the operating system, so
+no undisturbed run has the same bits. The result of the run is computed again from the sums that the gates stored."""
 
 from __future__ import annotations
 

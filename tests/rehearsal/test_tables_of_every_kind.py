@@ -1,8 +1,6 @@
-"""Federations on images, and on concepts of four clinics.
-
-Contracts, readers, networks, training, gates, masks of sums and the engine are those of production, in one process and
-in made-up time. Only the sockets between the processes are missing.
-"""
+"""Federations on images, and on concepts of four clinics. Contracts, readers, networks, training, gates, masks of sums
+and the engine are those of production, in one process and in made-up time. Only the sockets between the processes are
+missing."""
 
 from __future__ import annotations
 

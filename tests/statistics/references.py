@@ -1,7 +1,5 @@
-"""Compares Cox models and curves from sums with R's survival and with statsmodels on one pooled table.
-
-Rscript runs `pooled.R`. The Debian packages are r-base-core and r-cran-survival.
-"""
+"""Compares Cox models and curves from sums with R's survival and with statsmodels on one pooled table. Rscript runs
+`pooled.R`. The Debian packages are r-base-core and r-cran-survival."""
 
 from __future__ import annotations
 

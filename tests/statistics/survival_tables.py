@@ -1,9 +1,7 @@
 """Public survival tables in `tables`, each dealt to sites: by institution if the table has it, by chance otherwise.
-
 Sources: lung (Loprinzi et al. 1994), rossi (Rossi, Berk, Lenihan 1980), gbsg2 (Schumacher et al. 1994), larynx (Kardaun
 1983) and leukemia (Freireich et al. 1963). lung has six groups of institutions. Many times are tied, and many values of
-lung are missing.
-"""
+lung are missing."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Write tests/vectors/masking.json: `python tests/vectors/make_masking.py`, from the repository's root.
-
-Everything follows from the private keys and nonces below, which are the SHA-256 of short texts, so
-the file never changes unless the protocol does. All bytes are hexadecimal; `exchange_private` and
-`identity_private` are raw keys (RFC 7748, RFC 8032).
-"""
+"""Write tests/vectors/masking.json: `python tests/vectors/make_masking.py`, from the repository's root. Everything
+follows from the private keys and nonces below, which are the SHA-256 of short texts, so the file never changes unless
+the protocol does. All bytes are hexadecimal; `exchange_private` and `identity_private` are raw keys (RFC 7748, RFC
+8032)."""
 
 from __future__ import annotations
 

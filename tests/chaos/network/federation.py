@@ -1,7 +1,5 @@
-"""A small federation of real programs in which one site may be elsewhere. Its trainers add one and load no torch.
-
-So the result of a run is known to the last bit: every parameter is the number of its rounds.
-"""
+"""A small federation of real programs in which one site may be elsewhere. Its trainers add one and load no torch. So
+the result of a run is known to the last bit: every parameter is the number of its rounds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A proxy on loopback between one site and the coordinator, with the faults of real proxies.
-
-It passes bytes on in both directions and counts those that go up, by connection. It can cut an idle connection, cut a
-connection after a number of bytes, or become silent: then connections stay open on both sides and no byte passes.
-"""
+"""A proxy on loopback between one site and the coordinator, with the faults of real proxies. It passes bytes on in both
+directions and counts those that go up, by connection. It can cut an idle connection, cut a connection after a number of
+bytes, or become silent: then connections stay open on both sides and no byte passes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The test vectors, recomputed by an implementation that shares no code with ours.
-
-Plain integers for curve, ciphers and sums, `hmac` and `hashlib` for key derivation; Ed25519 alone
-comes from the library. Sources: RFC 7748, RFC 5869, FIPS 197, SP 800-38A, RFC 8439.
-"""
+"""The test vectors, recomputed by an implementation that shares no code with ours. Plain integers for curve, ciphers
+and sums, `hmac` and `hashlib` for key derivation; Ed25519 alone comes from the library. Sources: RFC 7748, RFC 5869,
+FIPS 197, SP 800-38A, RFC 8439."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The patients' privacy budget: a payment is written before data are sent and is never refunded.
-
-Noise has the size that was paid for.
-"""
+"""The patients' privacy budget: a payment is written before data are sent and is never refunded. Noise has the size
+that was paid for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""A hospital's own network trains under the methods that its listed tensors allow.
-
-Its other values stay at the site.
-"""
+"""A hospital's own network trains under the methods that its listed tensors allow. Its other values stay at the
+site."""
 
 from __future__ import annotations
 

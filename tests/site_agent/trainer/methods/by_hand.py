@@ -1,7 +1,5 @@
-"""Networks, losses and descent written in a few lines of float64 torch, without any code of the training.
-
-Of the larger networks the forward pass is ours, which the tests of models prove; gradients and steps are not.
-"""
+"""Networks, losses and descent written in a few lines of float64 torch, without any code of the training. Of the larger
+networks the forward pass is ours, which the tests of models prove; gradients and steps are not."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Methods with one model for all sites, compared step by step with their formulas.
-
-Each test has two sites, plain descent and three rounds.
-"""
+"""Methods with one model for all sites, compared step by step with their formulas. Each test has two sites, plain
+descent and three rounds."""
 
 from __future__ import annotations
 
