@@ -105,8 +105,7 @@ def rows_of(site: str) -> int:
     return (1, 2, 3, 4, 6, 8)[hashlib.sha256(site.encode()).digest()[0] % 6] * 16
 
 
-def going_up(exchange: Exchange, received: Vector) -> Vector:
-    """The received values of the tensors whose updates go up."""
+def _going_up(exchange: Exchange, received: Vector) -> Vector:
     names = {tensor.name for tensor in exchange.up}
     places = zip(exchange.down, slices_of(exchange.down), strict=True)
     parts = [received[place] for tensor, place in places if tensor.name in names]
@@ -178,7 +177,7 @@ class MadeUpTrainer:
                 assert parameters.size == exchange.down_numbers
                 self.received.append(parameters)
                 await asyncio.sleep(self._seconds())
-                update = self._updates(self._site, number, going_up(exchange, parameters))
+                update = self._updates(self._site, number, _going_up(exchange, parameters))
                 measured = measured_by(self._site, number, exchange)
                 scalars = [value for name, value in measured.items() if name != ROWS]
                 if self.scalar is not None:

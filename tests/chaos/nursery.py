@@ -23,8 +23,7 @@ from site_agent.trainer.isolation import end_with_parent
 from site_agent.trainer_process import main
 
 
-def become_trainer(config: str, log: str) -> None:
-    """Be the trainer of a site until it ends."""
+def _become_trainer(config: str, log: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     end_with_parent()
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -42,7 +41,7 @@ def serve() -> None:
         if child == 0:
             status = 70
             try:
-                become_trainer(*json.loads(line))
+                _become_trainer(*json.loads(line))
             except SystemExit as end:
                 status = end.code if isinstance(end.code, int) else 0
             finally:

@@ -110,13 +110,12 @@ def release(folder: Path) -> Writer:
     return Writer(write, read, 0)
 
 
-def saved_state(folder: Path) -> Writer:
-    """The files that the trainer saves."""
+def _saved_state(folder: Path) -> Writer:
     path = folder / "saves" / "state"
     return Writer(lambda: write_whole(path, os.urandom(300_000)), path.read_bytes, MODELS_RESERVE_BYTES)
 
 
-FILES = [snapshot, saved_state]
+FILES = [snapshot, _saved_state]
 WRITERS = [decisions, release, *FILES]
 
 
@@ -184,8 +183,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
     return Office.found(tmp_path_factory.mktemp("heart"))
 
 
-def config_in(folder: Path, office: Office, state: Path) -> Path:
-    """The configuration of a coordinator with its state on some disk."""
+def _config_in(folder: Path, office: Office, state: Path) -> Path:
     (folder / "plan.yaml").write_text(yaml.safe_dump(plan_document(office.identities)))
     keys = {
         "listen": f"localhost:{free_port()}",
@@ -201,7 +199,7 @@ def test_a_coordinator_on_a_disk_without_room_or_without_writing(tmp_path: Path,
     """A full disk gives exit status 1, because a restart corrects it; a read-only disk gives 78. With free space it
     starts."""
     with small_disk(tmp_path / "disk", 8) as disk:
-        config = config_in(tmp_path, office, disk / "state")
+        config = _config_in(tmp_path, office, disk / "state")
         (disk / "state").mkdir(mode=0o700)
         with read_only(disk):
             refused = finished("coordinator", "start", "--config", config)

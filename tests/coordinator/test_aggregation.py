@@ -23,8 +23,7 @@ def body(layout: Layout, index: int, number: int, scalars: tuple[int, ...] = (0,
     return bytes(raw)
 
 
-def sum_of(*sites: str, layout: Layout = LAYOUT) -> RunningSum:
-    """An attempt in which these sites are bound."""
+def _sum_of(*sites: str, layout: Layout = LAYOUT) -> RunningSum:
     sums = RunningSum(layout.parameters)
     sums.reset(layout, sites)
     return sums
@@ -32,7 +31,7 @@ def sum_of(*sites: str, layout: Layout = LAYOUT) -> RunningSum:
 
 def test_chunks_are_added_as_they_come() -> None:
     """Updates and scalars of all sites are in the sum, and each site's progress is known."""
-    sums = sum_of("a", "b")
+    sums = _sum_of("a", "b")
 
     last = [sums.add("a", index, body(LAYOUT, index, 3, (5, -1))) for index in range(3)]
     first = sums.add("b", 0, body(LAYOUT, 0, 4))
@@ -50,7 +49,7 @@ def test_chunks_are_added_as_they_come() -> None:
 @pytest.mark.parametrize(("site", "index"), [("a", 1), ("a", 3), ("a", -1), ("c", 0), ("", 0), ("b", 2)])
 def test_a_chunk_out_of_order_or_of_a_stranger_is_refused(site: str, index: int) -> None:
     """Only the next chunk of a bound site is added. A refused chunk has no effect."""
-    sums = sum_of("a", "b")
+    sums = _sum_of("a", "b")
 
     with pytest.raises(MalformedMessage, match="out of order"):
         sums.add(site, index, body(LAYOUT, 0, 9))
@@ -63,7 +62,7 @@ def test_a_chunk_out_of_order_or_of_a_stranger_is_refused(site: str, index: int)
 @for_each("index", range(3))
 def test_a_chunk_of_another_size_is_refused(index: int, difference: int) -> None:
     """A chunk with one byte more or less than in the layout is refused."""
-    sums = sum_of("a")
+    sums = _sum_of("a")
     for before in range(index):
         sums.add("a", before, body(LAYOUT, before, 1))
     right = body(LAYOUT, index, 1)
@@ -79,7 +78,7 @@ def test_sums_wrap_and_come_back(seed: int) -> None:
     """Masks that cancel modulo 2**32 and 2**64 leave the plain sum, however often it wrapped."""
     generator = np.random.default_rng(seed)
     layout = Layout(int(generator.integers(0, 50)), 2)
-    sums = sum_of("a", "b", layout=layout)
+    sums = _sum_of("a", "b", layout=layout)
     mask = generator.integers(0, 256, layout.total_bytes, dtype=np.uint8).tobytes()
     plain = {"a": bytearray(body(layout, 0, -7, (3, 4))), "b": bytearray(body(layout, 0, 9, (10, 20)))}
 
@@ -98,7 +97,7 @@ def test_sums_wrap_and_come_back(seed: int) -> None:
 @pytest.mark.parametrize("parameters", [0, 3, 1000, CHUNK_PARAMETERS])
 def test_a_smaller_vector_uses_the_same_memory_and_leaves_nothing_behind(parameters: int) -> None:
     """Rounds with fewer numbers are summed in the memory of larger ones, from zero."""
-    sums = sum_of("a")
+    sums = _sum_of("a")
     for index in range(3):
         sums.add("a", index, body(LAYOUT, index, 3, (5, 6)))
     large, layout = sums.updates, Layout(parameters, 1)

@@ -45,16 +45,14 @@ def plan(office: Office) -> Plan:
     return plan_with(office.identities)
 
 
-def with_options(monkeypatch: pytest.MonkeyPatch, **changes: int) -> None:
-    """The server's options, some of them smaller."""
+def _with_options(monkeypatch: pytest.MonkeyPatch, **changes: int) -> None:
     names = {name.replace("__", "."): value for name, value in changes.items()}
     options = [(name, names.get(name, value)) for name, value in service_module._OPTIONS]
     assert names.keys() <= dict(options).keys()
     monkeypatch.setattr(service_module, "_OPTIONS", options)
 
 
-def is_closed(connection: socket.socket) -> bool:
-    """Whether the other side has closed a connection; its bytes are ignored."""
+def _is_closed(connection: socket.socket) -> bool:
     try:
         while content := connection.recv(4096):
             assert content
@@ -81,7 +79,7 @@ def test_hundreds_of_idle_connections_are_shown_out(
 ) -> None:
     """At most the limit of connections is kept. All lose their place if they do not shake hands, and a site then gets
     in. A connected site is not affected."""
-    with_options(monkeypatch, grpc__max_allowed_incoming_connections=20, grpc__server_handshake_timeout_ms=1500)
+    _with_options(monkeypatch, grpc__max_allowed_incoming_connections=20, grpc__server_handshake_timeout_ms=1500)
 
     async def scene() -> None:
         async with serving(office, plan, tmp_path) as running:
@@ -90,8 +88,8 @@ def test_hundreds_of_idle_connections_are_shown_out(
                     await member.send(HELLO)
                     await announced_to(member)
                     idle = await asyncio.to_thread(strangers, running.address, 300, stack)
-                    await eventually(lambda: sum(not is_closed(connection) for connection in idle) < 20)
-                    await eventually(lambda: all(is_closed(connection) for connection in idle))
+                    await eventually(lambda: sum(not _is_closed(connection) for connection in idle) < 20)
+                    await eventually(lambda: all(_is_closed(connection) for connection in idle))
                     assert running.engine.status()["sites"]["a"]["connected"]
                 async with calling(running.address, as_channel(office.credentials("b"))) as late:
                     await late.send(HELLO)
@@ -102,7 +100,7 @@ def test_hundreds_of_idle_connections_are_shown_out(
 
 def test_a_slow_handshake_is_cut(tmp_path: Path, office: Office, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """A handshake that arrives byte by byte ends at its deadline."""
-    with_options(monkeypatch, grpc__server_handshake_timeout_ms=700)
+    _with_options(monkeypatch, grpc__server_handshake_timeout_ms=700)
     outgoing_bytes, incoming = ssl.MemoryBIO(), ssl.MemoryBIO()
     hello = ssl.create_default_context().wrap_bio(incoming, outgoing_bytes, server_hostname="localhost")
     with pytest.raises(ssl.SSLWantReadError):
@@ -114,7 +112,7 @@ def test_a_slow_handshake_is_cut(tmp_path: Path, office: Office, plan: Plan, mon
             with contextlib.ExitStack() as stack:
                 (slow,) = strangers(running.address, 1, stack)
                 began, sent = time.monotonic(), 0
-                while not is_closed(slow):
+                while not _is_closed(slow):
                     assert time.monotonic() - began < 30
                     with contextlib.suppress(OSError):
                         sent += slow.send(greeting[sent : sent + 1])

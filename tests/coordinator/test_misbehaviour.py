@@ -34,9 +34,7 @@ async def up_to(caller: Caller, kind: type[object]) -> BehavingSite:
     raise AssertionError(f"the stream ended before {kind.__name__}")
 
 
-def saying(*messages: Hello | Chunk | Join | bytes) -> Misbehaviour:
-    """Say these things first."""
-
+def _saying(*messages: Hello | Chunk | Join | bytes) -> Misbehaviour:
     async def misbehave(caller: Caller, _: Plan) -> None:
         for message in messages:
             await caller.send(message)
@@ -56,8 +54,7 @@ def sending(*chunks: Callable[[list[bytes]], Chunk]) -> Misbehaviour:
     return misbehave
 
 
-async def join_with_other_digests(caller: Caller, plan: Plan) -> None:
-    """Agree to a plan of which nobody has heard."""
+async def _join_with_other_digests(caller: Caller, plan: Plan) -> None:
     await caller.send(HELLO)
     announced = await announced_to(caller)
     await caller.send(Join(announced.run, bytes(32), manifest_of(plan).digest, 0))
@@ -69,15 +66,15 @@ def garbage(seed: int) -> bytes:
 
 
 HOSTILE: dict[str, tuple[Misbehaviour, CoordinatorReason]] = {
-    "no hello": (saying(Chunk(0, 0, 0, b"")), CoordinatorReason.PROTOCOL_VIOLATED),
-    "an empty message": (saying(b""), CoordinatorReason.PROTOCOL_VIOLATED),
-    "a second hello": (saying(HELLO, HELLO), CoordinatorReason.PROTOCOL_VIOLATED),
-    "another protocol": (saying(Hello(PROTOCOL_VERSION + 1, "x")), CoordinatorReason.NOT_ACCEPTED),
-    "garbage first": (saying(garbage(1)), CoordinatorReason.PROTOCOL_VIOLATED),
-    "garbage later": (saying(HELLO, garbage(2)), CoordinatorReason.PROTOCOL_VIOLATED),
-    "garbage inside a known message": (saying(HELLO, b"\x0a\x05" + garbage(3)), CoordinatorReason.PROTOCOL_VIOLATED),
-    "a chunk before joining": (saying(HELLO, Chunk(0, 0, 0, b"")), CoordinatorReason.PROTOCOL_VIOLATED),
-    "another plan": (join_with_other_digests, CoordinatorReason.NOT_ACCEPTED),
+    "no hello": (_saying(Chunk(0, 0, 0, b"")), CoordinatorReason.PROTOCOL_VIOLATED),
+    "an empty message": (_saying(b""), CoordinatorReason.PROTOCOL_VIOLATED),
+    "a second hello": (_saying(HELLO, HELLO), CoordinatorReason.PROTOCOL_VIOLATED),
+    "another protocol": (_saying(Hello(PROTOCOL_VERSION + 1, "x")), CoordinatorReason.NOT_ACCEPTED),
+    "garbage first": (_saying(garbage(1)), CoordinatorReason.PROTOCOL_VIOLATED),
+    "garbage later": (_saying(HELLO, garbage(2)), CoordinatorReason.PROTOCOL_VIOLATED),
+    "garbage inside a known message": (_saying(HELLO, b"\x0a\x05" + garbage(3)), CoordinatorReason.PROTOCOL_VIOLATED),
+    "a chunk before joining": (_saying(HELLO, Chunk(0, 0, 0, b"")), CoordinatorReason.PROTOCOL_VIOLATED),
+    "another plan": (_join_with_other_digests, CoordinatorReason.NOT_ACCEPTED),
     "a chunk that skips one": (sending(lambda honest: Chunk(0, 0, 1, honest[1])), CoordinatorReason.PROTOCOL_VIOLATED),
     "a chunk twice": (
         sending(lambda honest: Chunk(0, 0, 0, honest[0]), lambda honest: Chunk(0, 0, 0, honest[0])),
@@ -86,8 +83,7 @@ HOSTILE: dict[str, tuple[Misbehaviour, CoordinatorReason]] = {
 }
 
 
-async def others_at_work(running: Running, office: Office) -> list[asyncio.Task[None]]:
-    """Sites a and b take part and have joined."""
+async def _others_at_work(running: Running, office: Office) -> list[asyncio.Task[None]]:
     tasks = [
         asyncio.create_task(take_part(running.address, office.credentials(name), BehavingSite(name))) for name in "ab"
     ]
@@ -100,7 +96,7 @@ def run_beside(scene: Callable[[Caller], Awaitable[None]], folder: Path, office:
 
     async def run() -> None:
         async with serving(office, plan, folder) as running:
-            others = await others_at_work(running, office)
+            others = await _others_at_work(running, office)
             async with calling(running.address, as_channel(office.credentials("c"))) as caller:
                 await scene(caller)
             await take_part(running.address, office.credentials("c"), BehavingSite("c"))
@@ -173,7 +169,7 @@ def test_a_caller_that_does_not_read_its_farewell_is_cut_off(
 
     async def scene() -> None:
         async with serving(office, plan, tmp_path) as running:
-            others = await others_at_work(running, office)
+            others = await _others_at_work(running, office)
             credentials = as_channel(office.credentials("c"))
             async with calling(running.address, credentials) as caller:
                 await caller.send(HELLO)

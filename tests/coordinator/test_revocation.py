@@ -43,8 +43,7 @@ class Federation(Stage):
         self.engine.recheck()
 
 
-def at_work(state: Path, plan: Plan, revoked: set[str] | None = None) -> Federation:
-    """Three sites that have joined; nobody has contributed yet."""
+def _at_work(state: Path, plan: Plan, revoked: set[str] | None = None) -> Federation:
     stage = Federation(state, plan, revoked if revoked is not None else set())
     stage.engine.start()
     for name in "abc":
@@ -56,7 +55,7 @@ def at_work(state: Path, plan: Plan, revoked: set[str] | None = None) -> Federat
 
 async def test_where_the_plan_waits_the_operator_is_told_who_why_and_what_to_do(tmp_path: Path) -> None:
     """The run is interrupted and not over; invited again with the key that the plan lists, the site brings it on."""
-    stage = at_work(tmp_path, WAITS)
+    stage = _at_work(tmp_path, WAITS)
     stage.revoke("c")
     status = json.loads(json.dumps(stage.engine.status()))
 
@@ -74,7 +73,7 @@ async def test_where_the_plan_waits_the_operator_is_told_who_why_and_what_to_do(
 
 async def test_a_coordinator_that_starts_again_knows_of_it(tmp_path: Path) -> None:
     """A revocation before or during its downtime is reported as well, and noted once."""
-    stage = at_work(tmp_path, WAITS)
+    stage = _at_work(tmp_path, WAITS)
     stage.revoke("c")
     stage.engine.stop()
     again = Federation(tmp_path, WAITS, stage.revoked | {"b"})
@@ -94,7 +93,7 @@ def test_the_status_says_it_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyP
     told: list[bytes] = []
 
     async def scene() -> None:
-        stage = at_work(tmp_path, WAITS)
+        stage = _at_work(tmp_path, WAITS)
         stage.revoke("c")
         told.append(json.dumps(stage.engine.status()).encode())
 

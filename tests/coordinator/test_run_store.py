@@ -29,8 +29,7 @@ class Killed(BaseException):  # as a signal is: no handler of the program sees i
     """The coordinator has stopped."""
 
 
-def saving_plan() -> Plan:
-    """A plan whose state is saved after each round."""
+def _saving_plan() -> Plan:
     return plan_with(IDENTITIES, rounds=ROUNDS, changes={"timing": {"save_every_rounds": 1}})
 
 
@@ -46,7 +45,7 @@ def begin(stage: Stage, deliveries: int) -> Stage:
 
 def continued(state: Path, before: Stage) -> Stage:
     """Another coordinator with this disk, to which the sites of the first one connect."""
-    stage = Stage.started(state, saving_plan())
+    stage = Stage.started(state, _saving_plan())
     for name in "abc":
         earlier = [stream.site for stream in before.streams if stream.site.name == name]
         stage.connect(earlier[0] if earlier else BehavingSite(name))
@@ -54,11 +53,10 @@ def continued(state: Path, before: Stage) -> Stage:
     return stage
 
 
-def assert_complete(stage: Stage) -> None:
-    """The run ended with the numbers of an undisturbed run."""
+def _assert_complete(stage: Stage) -> None:
     assert stage.engine.failure is None
     assert stage.engine.finished.is_set()
-    np.testing.assert_array_equal(stage.vector(saving_plan()), np.full(10, ROUNDS * MEAN, np.float32))
+    np.testing.assert_array_equal(stage.vector(_saving_plan()), np.full(10, ROUNDS * MEAN, np.float32))
 
 
 def full(store: Store) -> Callable[[], object]:
@@ -89,7 +87,7 @@ def test_a_store_that_takes_no_decision_stops_the_run_and_loses_nothing(
     monkeypatch.setattr("host.record_store.BUSY_SECONDS", 0.05)
 
     async def scene() -> None:
-        stage = begin(Stage(tmp_path, saving_plan()), deliveries)
+        stage = begin(Stage(tmp_path, _saving_plan()), deliveries)
         before = list(coordinator_log(tmp_path).lines())
         undo = fault(stage.engine._audit.store)
         stage.deliver()
@@ -101,11 +99,11 @@ def test_a_store_that_takes_no_decision_stops_the_run_and_loses_nothing(
         written = log.head.count
         stage.engine.stop()
         assert log.head.count == written  # what was refused is not written later
-        decisions = [one for one in decisions_of(log, saving_plan().run_name) if one["event"] == "round_offered"]
+        decisions = [one for one in decisions_of(log, _saving_plan().run_name) if one["event"] == "round_offered"]
         received = {(offer.round, offer.attempt) for stream in stage.streams for offer in stream.site.offers}
         assert received <= {(one["round"], one["attempt"]) for one in decisions}
         assert list(log.lines())[: len(before)] == before
-        assert_complete(continued(tmp_path, stage))
+        _assert_complete(continued(tmp_path, stage))
 
     play(scene())
 
@@ -136,12 +134,12 @@ def test_a_kill_before_or_after_any_commit_loses_nothing(
             if is_outer and not is_before:
                 kill_at_last()
 
-        stage = Stage(state, saving_plan())
+        stage = Stage(state, _saving_plan())
         monkeypatch.setattr(Store, "transaction", transaction)
         with suppress(Killed):
             begin(stage, 0).deliver()
         monkeypatch.setattr(Store, "transaction", honest)
-        assert_complete(stage if made < last else continued(state, stage))
+        _assert_complete(stage if made < last else continued(state, stage))
         return made < last
 
     for last in range(1, 100):
@@ -155,10 +153,10 @@ def test_a_kill_before_or_after_any_commit_loses_nothing(
 def test_a_store_that_was_cut_at_any_byte_never_contradicts_itself(tmp_path: Path, deliveries: int) -> None:
     """The records are a beginning of the ones that were there, and no snapshot is of a later round than they are. The
     run continues with the same numbers, or the sites are refused, because they remember more than the store."""
-    luck, run = random.Random(deliveries), saving_plan().run_name
+    luck, run = random.Random(deliveries), _saving_plan().run_name
 
     async def scene() -> None:
-        stage = begin(Stage(tmp_path / "whole", saving_plan()), deliveries)
+        stage = begin(Stage(tmp_path / "whole", _saving_plan()), deliveries)
         before = list(coordinator_log(tmp_path / "whole").lines())
         newest = store_path(tmp_path / "whole").with_name("coordinator.sqlite-wal")
         size = newest.stat().st_size
@@ -173,7 +171,7 @@ def test_a_store_that_was_cut_at_any_byte_never_contradicts_itself(tmp_path: Pat
                 assert saved <= history_of(log, run).rounds_made
         after = continued(copy, stage)
         if after.engine.finished.is_set():
-            assert_complete(after)
+            _assert_complete(after)
         else:
             reasons = [stream.site.farewell and stream.site.farewell.reason for stream in after.streams]
             assert CoordinatorReason.NOT_ACCEPTED in reasons

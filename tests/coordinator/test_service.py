@@ -52,14 +52,12 @@ def issued(office: Office, *, days: int = 0) -> Pair:
     return Pair(certificates.key_to_pem(key), made.chain_pem)
 
 
-def coordinators_own(office: Office) -> Pair:
-    """The coordinator's pair."""
+def _coordinators_own(office: Office) -> Pair:
     authority = office.authority
     return Pair(authority.coordinator_key_path.read_bytes(), authority.coordinator_certificate_path.read_bytes())
 
 
-def below_a_site(office: Office, _: Office) -> Pair:
-    """A certificate that a site has signed with its own key."""
+def _below_a_site(office: Office, _: Office) -> Pair:
     site, key = issued(office), certificates.new_tls_key()
     above = certificates.Issuer(certificates_in(site.chain)[0], certificates.key_from_pem(site.key))
     leaf = certificates.site_certificate(key.public_key(), above, FederationName("heart"), SiteName("b"), utc_now())
@@ -68,12 +66,12 @@ def below_a_site(office: Office, _: Office) -> Pair:
 
 A = "spiffe://heart/site/a"
 IMPOSTORS: dict[str, Callable[[Office, Office], Pair | None]] = {
-    "signed by a site": below_a_site,
+    "signed by a site": _below_a_site,
     "no certificate": lambda office, stranger: None,
     "expired": lambda office, stranger: issued(office, days=-91),
     "not yet valid": lambda office, stranger: issued(office, days=2),
     "foreign authority": lambda office, stranger: issued(stranger),
-    "the coordinator's own": lambda office, stranger: coordinators_own(office),
+    "the coordinator's own": lambda office, stranger: _coordinators_own(office),
     "two names": lambda office, stranger: forged(office, A, "spiffe://heart/site/b"),
     "no name": lambda office, stranger: forged(office),
     "the same name twice": lambda office, stranger: forged(office, A, A),

@@ -12,8 +12,7 @@ from coordinator.storage.snapshots import Snapshot, delete_others, read_snapshot
 from tests.for_each import for_each
 
 
-def a_snapshot(number: int) -> Snapshot:
-    """A small one, whose values follow from its round."""
+def _a_snapshot(number: int) -> Snapshot:
     generator = np.random.default_rng(number)
     return Snapshot(
         round=number,
@@ -25,7 +24,7 @@ def a_snapshot(number: int) -> Snapshot:
 
 def test_a_snapshot_comes_back_to_the_bit(tmp_path: Path) -> None:
     """Parameters, the rule's memory in float64, and the course."""
-    snapshot = a_snapshot(3)
+    snapshot = _a_snapshot(3)
     row = write_snapshot(tmp_path, snapshot)
 
     found = read_snapshot(tmp_path, row)
@@ -39,7 +38,7 @@ def test_a_snapshot_comes_back_to_the_bit(tmp_path: Path) -> None:
 
 def test_files_that_no_row_names_are_deleted(tmp_path: Path) -> None:
     """A killed program leaves a part of a file, or a whole file before its row."""
-    rows = [write_snapshot(tmp_path, a_snapshot(number)) for number in (1, 4, 9)]
+    rows = [write_snapshot(tmp_path, _a_snapshot(number)) for number in (1, 4, 9)]
     (tmp_path / "before-0000000011.partial").write_bytes(b"part")
 
     delete_others(tmp_path, [4, 9])
@@ -51,7 +50,7 @@ def test_files_that_no_row_names_are_deleted(tmp_path: Path) -> None:
 @for_each("seed", range(20))
 def test_a_damaged_snapshot_is_not_believed(tmp_path: Path, seed: int) -> None:
     """After a flipped bit or a cut anywhere it counts as absent, so the run returns to the previous one."""
-    row = write_snapshot(tmp_path, a_snapshot(3))
+    row = write_snapshot(tmp_path, _a_snapshot(3))
     (path,) = tmp_path.iterdir()
     content, luck = path.read_bytes(), np.random.default_rng(seed)
     changed = bytearray(content)

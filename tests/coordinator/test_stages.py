@@ -30,8 +30,7 @@ def a_plan(method: str = "fedavg", rounds: int = 4, **changes: Any) -> Plan:
     return plan_with(IDENTITIES, changes={"method": {"name": method}, "schedule": schedule} | changes)
 
 
-def run_of(state: Path, plan: Plan, scalars: Scalars = lambda offer: {}) -> tuple[Scene, list[BehavingSite]]:
-    """A whole run in which every site measures the same."""
+def _run_of(state: Path, plan: Plan, scalars: Scalars = lambda offer: {}) -> tuple[Scene, list[BehavingSite]]:
     sites = [BehavingSite(name, scalars=scalars) for name in "abc"]
     scenes: list[Scene] = []
 
@@ -47,8 +46,7 @@ def run_of(state: Path, plan: Plan, scalars: Scalars = lambda offer: {}) -> tupl
     return scenes[0], sites
 
 
-def record_of(state: Path) -> dict[str, Any]:
-    """The record of the run."""
+def _record_of(state: Path) -> dict[str, Any]:
     (path,) = (state / "runs").glob("*/record.json")
     found: dict[str, Any] = json.loads(path.read_text())
     return found
@@ -73,7 +71,7 @@ def test_the_probe_comes_first_and_its_choice_is_all_that_travels_then(tmp_path:
         "sensitivity 3": SENSITIVITY_SCALE,
     }
 
-    _, sites = run_of(tmp_path, plan, lambda offer: rise if offer.stage is Stage.PROBE else {})
+    _, sites = _run_of(tmp_path, plan, lambda offer: rise if offer.stage is Stage.PROBE else {})
 
     for site in sites:
         assert [(offer.stage, offer.layers) for offer in site.offers] == [
@@ -84,7 +82,7 @@ def test_the_probe_comes_first_and_its_choice_is_all_that_travels_then(tmp_path:
         assert [vector.size for vector in site.vectors] == [0, 4, 4, 4]
         assert site.finish is not None
         assert (site.finish.round, site.finish.layers) == (3, b"\x01")
-    record, (path,) = record_of(tmp_path), (tmp_path / "runs").glob("*/parameters.safetensors")
+    record, (path,) = _record_of(tmp_path), (tmp_path / "runs").glob("*/parameters.safetensors")
     assert record["chosen_layers"] == ["input.layer1"]
     assert record["sensitivities"] == [0.75, 3.0, 3.0]
     assert (record["rounds"], record["rounds_made"], record["training_rounds"]) == (3, 3, 2)
@@ -96,7 +94,7 @@ def test_a_global_checkpoint_measures_the_last_aggregate_in_a_round_of_its_own(t
     """Offers name the best round so far, from the round after it was measured; the last model is measured too."""
     losses = {1: 4.0, 2: 3.0, 3: 5.0, 4: 2.0}
 
-    _, sites = run_of(tmp_path, a_plan(checkpoint="global"), measured(losses))
+    _, sites = _run_of(tmp_path, a_plan(checkpoint="global"), measured(losses))
 
     for site in sites:
         assert [offer.stage for offer in site.offers] == [Stage.TRAINING] * 4 + [Stage.VALIDATION]
@@ -104,7 +102,7 @@ def test_a_global_checkpoint_measures_the_last_aggregate_in_a_round_of_its_own(t
         assert site.finish is not None
         assert (site.finish.round, site.finish.best_round) == (5, 4)
         np.testing.assert_array_equal(site.vectors[-2], site.vectors[-1])  # a round that measures moves nothing
-    record = record_of(tmp_path)
+    record = _record_of(tmp_path)
     assert record["validation_curve"] == [[1, 4.0], [2, 3.0], [3, 5.0], [4, 2.0]]
     assert (record["best_round"], record["best_validation_loss"]) == (4, 2.0)
     assert (record["rounds"], record["training_rounds"]) == (5, 4)
@@ -129,7 +127,7 @@ def test_control_variates_come_down_behind_the_parameters_in_training_alone(tmp_
     """SCAFFOLD: 10 numbers and 10 of c; c is minus the mean update over the learning rate, and stays at home later."""
     plan = a_plan("scaffold", rounds=2, checkpoint="global", optimiser={"name": "sgd", "learning_rate": 0.5})
 
-    _, sites = run_of(tmp_path, plan, measured({}))
+    _, sites = _run_of(tmp_path, plan, measured({}))
 
     assert [vector.size for vector in sites[0].vectors] == [20, 20, 10, 10]
     np.testing.assert_array_equal(sites[0].vectors[0], np.zeros(20, np.float32))

@@ -64,23 +64,21 @@ def loaded(name: str) -> tuple[BaseModel, ...]:
     return tuple(load(name, document) for document in variants(name))
 
 
-def models_in(annotation: object) -> set[type[BaseModel]]:
-    """Every record that a type is made of."""
+def _models_in(annotation: object) -> set[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        inner = (models_in(field.annotation) for field in annotation.model_fields.values())
+        inner = (_models_in(field.annotation) for field in annotation.model_fields.values())
         return {annotation}.union(*inner)
-    return set().union(*(models_in(argument) for argument in get_args(annotation)))
+    return set().union(*(_models_in(argument) for argument in get_args(annotation)))
 
 
-def given_fields(value: object) -> Iterator[tuple[type[BaseModel], str]]:
-    """Every field that was written out, with its record."""
+def _given_fields(value: object) -> Iterator[tuple[type[BaseModel], str]]:
     if isinstance(value, BaseModel):
         for name in value.model_fields_set:
             yield type(value), name
-            yield from given_fields(getattr(value, name))
+            yield from _given_fields(getattr(value, name))
     elif isinstance(value, tuple):
         for item in value:
-            yield from given_fields(item)
+            yield from _given_fields(item)
 
 
 def test_the_coordinators_example_is_read_by_the_coordinator() -> None:
@@ -119,10 +117,10 @@ def test_every_other_form_loads(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_no_key_is_left_out(name: str) -> None:
     """The example has every key of every record, so the reference is complete."""
-    known = {(model, field) for model in models_in(MODELS[name]) for field in model.model_fields}
+    known = {(model, field) for model in _models_in(MODELS[name]) for field in model.model_fields}
 
     files = [each for each in MODELS if each.startswith("plan")] if name.startswith("plan") else [name]
-    given = {found for each in files for one in loaded(each) for found in given_fields(one)}
+    given = {found for each in files for one in loaded(each) for found in _given_fields(one)}
     if name.startswith("plan-"):  # plan.yaml explains the keys that all kinds have
         known = {(MODELS[name], field) for field in MODELS[name].model_fields if field not in PlanHead.model_fields}
     assert sorted(f"{model.__name__}.{field}" for model, field in known - given) == []

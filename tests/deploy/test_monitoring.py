@@ -42,8 +42,7 @@ def metrics(tmp_path: Path) -> dict[str, float]:
     return {line.split()[0].split("{")[0]: float(line.split()[-1]) for line in lines}
 
 
-def names_in(expression: str) -> set[str]:
-    """The metrics that an expression names."""
+def _names_in(expression: str) -> set[str]:
     return set(re.findall(r"\bglobal_layers_\w+", expression))
 
 
@@ -61,10 +60,10 @@ def panels() -> list[dict[str, list[dict[str, str]]]]:
 def test_what_is_alerted_is_measured(metrics: dict[str, float]) -> None:
     """Each rule names existing metrics, and states whom it concerns and what to do."""
     for rule in rules():
-        assert names_in(rule["expr"]) <= metrics.keys(), rule
+        assert _names_in(rule["expr"]) <= metrics.keys(), rule
         assert "$labels.instance" in rule["annotations"]["summary"]
         assert rule["annotations"]["remedy"].endswith(".")
-    named = set().union(*(names_in(rule["expr"]) for rule in rules()))
+    named = set().union(*(_names_in(rule["expr"]) for rule in rules()))
     assert {"global_layers_site_certificate_days", "global_layers_coordinator_rounds_made"} <= named
     assert "global_layers_site_disk_free_bytes" in named
 
@@ -74,7 +73,7 @@ def test_what_is_drawn_is_measured(metrics: dict[str, float]) -> None:
     drawn = [target["expr"] for panel in panels() for target in panel["targets"]]
 
     assert len(drawn) >= 10
-    assert all(names_in(expression) and names_in(expression) <= metrics.keys() for expression in drawn)
+    assert all(_names_in(expression) and _names_in(expression) <= metrics.keys() for expression in drawn)
 
 
 def test_the_figures_are_those_of_status(metrics: dict[str, float]) -> None:

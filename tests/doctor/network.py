@@ -53,9 +53,7 @@ def listening(serve: Serve) -> Iterator[int]:
             thread.join(10)
 
 
-def pass_on(one: socket.socket, other: socket.socket) -> None:
-    """Join two connections until either ends."""
-
+def _pass_on(one: socket.socket, other: socket.socket) -> None:
     def copy(source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
@@ -93,7 +91,7 @@ class ConnectProxy:
         host, _, port = target.rpartition(":")
         with socket.create_connection((host.strip("[]"), int(port)), 5) as onwards:
             connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            pass_on(connection, onwards)
+            _pass_on(connection, onwards)
 
 
 def _answering(context: ssl.SSLContext) -> Serve:

@@ -17,8 +17,7 @@ from tests.doctor.conftest import Scene
 from tests.rehearsal.programs import status
 
 
-def program_of(scene: Scene) -> str:
-    """The severity of what the office's doctor says about the program."""
+def _program_of(scene: Scene) -> str:
     done = CliRunner().invoke(coordinator, ["doctor", "--config", str(scene.place.config), "--json"])
     (found,) = [finding for finding in json.loads(done.stdout) if finding["identifier"] == "D418"]
     return str(found["severity"])
@@ -28,7 +27,7 @@ def test_a_coordinator_that_hangs_and_one_that_was_killed(scene: Scene, monkeypa
     """`status` ends in time. After SIGKILL its socket file alone is no running program."""
     monkeypatch.setattr(control_socket, "_REPLY_SECONDS", 0.3)
     with started(scene.place) as process:
-        assert program_of(scene) == "fine"
+        assert _program_of(scene) == "fine"
         assert status(scene.place.config)["run"] is not None
         process.send_signal(signal.SIGSTOP)
         hangs = CliRunner().invoke(coordinator, ["status", "--config", str(scene.place.config)]).exception
@@ -39,7 +38,7 @@ def test_a_coordinator_that_hangs_and_one_that_was_killed(scene: Scene, monkeypa
     assert isinstance(hangs, UnavailableError)
     assert hangs.code == "E030"
     assert (scene.place.folder / "state" / "control.socket").is_socket()
-    assert program_of(scene) == "warning"
+    assert _program_of(scene) == "warning"
 
 
 def test_a_mistake_in_a_running_programs_file_is_not_a_program_that_did_not_start(scene: Scene) -> None:

@@ -513,8 +513,7 @@ DAMAGES: Final = (
 )
 
 
-def contract_of(kind: str) -> Contract:
-    """The contract of the good table in one kind of file."""
+def _contract_of(kind: str) -> Contract:
     text = CONTRACT.format(format=FORMATS[kind])
     return parse_document(text.encode(), Contract, source="contract.yaml", consequence="Nothing was sent.")
 
@@ -543,7 +542,7 @@ def outcome_of(damage: Damage, rows: Rows, wanted: list[list[object]], folder: P
         path.unlink()
     damage.do(path, rows)
     try:
-        survey = survey_table(path, contract_of(damage.kind))
+        survey = survey_table(path, _contract_of(damage.kind))
         if not survey.mistakes and values_of(survey) == wanted:
             return "read_right"
         return "named" if told(survey) else "silent"
@@ -558,7 +557,7 @@ def tried(seeds: range, damages: tuple[Damage, ...] = DAMAGES) -> Counter[Outcom
         rows = good_rows(seed)
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder) / "good.csv", rows)
-            good = survey_table(Path(folder) / "good.csv", contract_of("csv"))
+            good = survey_table(Path(folder) / "good.csv", _contract_of("csv"))
             assert not told(good), told(good)
         for damage in damages:
             with tempfile.TemporaryDirectory() as folder:

@@ -74,7 +74,7 @@ def test_a_record_is_never_changed_or_deleted(tmp_path: Path, act: str) -> None:
 @pytest.mark.parametrize("change", ["replace(line, 'heart', 'liver')", "'no record'", "''"])
 def test_a_changed_record_is_found_when_the_log_is_opened_and_when_it_is_verified(tmp_path: Path, change: str) -> None:
     """Even if somebody removes the triggers first."""
-    source = exported_lines(filled(tmp_path))
+    source = _exported_lines(filled(tmp_path))
     with closing(sqlite3.connect(tmp_path / "gate.sqlite")) as store:
         store.execute("DROP TRIGGER records_UPDATE")
         try:
@@ -88,8 +88,7 @@ def test_a_changed_record_is_found_when_the_log_is_opened_and_when_it_is_verifie
     assert len(source) == 5
 
 
-def exported_lines(path: Path) -> list[bytes]:
-    """All lines of a log."""
+def _exported_lines(path: Path) -> list[bytes]:
     return list(LogSource(path, "ahus").lines())
 
 
@@ -152,18 +151,16 @@ def read_only(path: Path) -> None:
     path.parent.chmod(0o500)
 
 
-def no_database(path: Path) -> None:
-    """Other content."""
+def _no_database(path: Path) -> None:
     path.write_bytes(b"patients" * 1000)
 
 
-def a_folder(path: Path) -> None:
-    """A folder in the place of the file."""
+def _a_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
 
 
-@pytest.mark.parametrize("damage", [no_database, a_folder, read_only])
+@pytest.mark.parametrize("damage", [_no_database, _a_folder, read_only])
 def test_a_store_that_cannot_be_used_is_three_sentences(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     """Whatever SQLite or the disk says."""
     if damage is read_only and os.geteuid() == 0:
@@ -263,7 +260,7 @@ def test_a_locked_store_is_waited_for_and_then_refused(tmp_path: Path, monkeypat
 def test_a_store_that_was_cut_is_refused_or_still_has_whole_records(tmp_path: Path) -> None:
     """Cut at any byte, the file is refused, or its records are a beginning of the ones that were there."""
     path = filled(tmp_path, records=60)
-    before, content = exported_lines(path), path.read_bytes()
+    before, content = _exported_lines(path), path.read_bytes()
     generator = random.Random(1)
     for cut in (0, 100, 4096, *(generator.randrange(len(content)) for _ in range(40))):
         path.write_bytes(content[:cut])

@@ -1,12 +1,9 @@
-"""An attack on the real programs: the attempt, and whether it succeeded.
-
-An attack is a plain function `attack(weakened) -> bool`. It plays the attacker against the real code and returns
-whether the attacker got what it wanted. With `weakened` true, it runs against a copy that lacks one real check. The
-copy is made by a context manager that replaces that check and puts it back (`masking_weakened.py` has examples). If an
-attack is refused for the wrong reason, an assertion fails.
-
-Each file of attacks has a tuple ATTACKS. `wall.py` collects these tuples, and `test_wall.py` runs each attack.
-"""
+"""An attack on the real programs: the attempt, and whether it succeeded. An attack is a plain function
+`attack(weakened) -> bool`. It plays the attacker against the real code and returns whether the attacker got what it
+wanted. With `weakened` true, it runs against a copy that lacks one real check. The copy is made by a context manager
+that replaces that check and puts it back (`masking_weakened.py` has examples). If an attack is refused for the wrong
+reason, an assertion fails. Each file of attacks has a tuple ATTACKS. `wall.py` collects these tuples, and
+`test_wall.py` runs each attack."""
 
 from __future__ import annotations
 

@@ -71,8 +71,7 @@ def contributed(folder: Path, made: Contribution, between: Callable[[int], None]
         log.close()
 
 
-def without_limits_at_the_gate() -> AbstractContextManager[None]:
-    """The gate does not compare a contribution with the policy."""
+def _without_limits_at_the_gate() -> AbstractContextManager[None]:
     return patched(Permission, forbidden=lambda *facts: ())
 
 
@@ -94,7 +93,7 @@ BEYOND: Mapping[str, tuple[Contribution, str]] = {
 def beyond_the_limits(weakened: bool, kind: str) -> bool:
     """Release a contribution that breaks the policy, as if no earlier check existed."""
     made, reason = BEYOND[kind]
-    with scratch() as folder, in_copy(weakened, without_limits_at_the_gate):
+    with scratch() as folder, in_copy(weakened, _without_limits_at_the_gate):
         try:
             return bool(contributed(folder, made))
         except OperatorError as error:
@@ -130,9 +129,7 @@ def without_checked_values() -> AbstractContextManager[None]:
     return patched(FixedPoint, encode=encode)
 
 
-def without_bounds_of_numbers() -> AbstractContextManager[None]:
-    """The gate takes every number that the trainer has measured."""
-
+def _without_bounds_of_numbers() -> AbstractContextManager[None]:
     def scalars(self: Builder, exchange: Any, payload: memoryview, rows: int) -> list[int]:
         given = iter(np.frombuffer(payload, "<i8", offset=4 * exchange.layout.parameters).tolist())
         return [rows if scalar.name == "rows" else next(given) for scalar in exchange.scalars]
@@ -140,13 +137,11 @@ def without_bounds_of_numbers() -> AbstractContextManager[None]:
     return patched(Builder, _scalars=scalars)
 
 
-def without_fewest_rows() -> AbstractContextManager[None]:
-    """The gate takes every row count."""
+def _without_fewest_rows() -> AbstractContextManager[None]:
     return patched(Builder, _weigh=lambda self, exchange, rows: 1.0)
 
 
-def without_the_tier() -> AbstractContextManager[None]:
-    """The gate lets a site that only evaluates train."""
+def _without_the_tier() -> AbstractContextManager[None]:
     honest = Builder.__init__
 
     def of_a_trainer(self: Builder, plan: Plan, *, trains: bool, smallest_rows: int) -> None:
@@ -188,8 +183,7 @@ def upload_after_a_withdrawal(weakened: bool) -> bool:
             return False
 
 
-def release_without_a_record(weakened: bool) -> bool:
-    """Send a contribution while the audit log cannot be written."""
+def _release_without_a_record(weakened: bool) -> bool:
     honest = AuditLog.write
 
     def full(self: AuditLog, event: str, **facts: Any) -> Any:
@@ -220,7 +214,7 @@ ATTACKS = (
         for kind in BEYOND
     ),
     Attack("gate-upload-after-a-withdrawal", "the approval", upload_after_a_withdrawal),
-    Attack("gate-release-without-a-record", "the rule that a record comes before the act", release_without_a_record),
+    Attack("gate-release-without-a-record", "the rule that a record comes before the act", _release_without_a_record),
     *(
         Attack(
             name=f"gate-{name}",
@@ -251,7 +245,7 @@ ATTACKS = (
                 Contribution(
                     plan=plan_with(NAMES, changes={"checkpoint": "global"}), bind=Bind(1, 0, ALL, 0), number=1 << 62
                 ),
-                without_bounds_of_numbers,
+                _without_bounds_of_numbers,
                 "the bounds of numbers",
                 SiteReason.TRAINER_FAILED,
             ),
@@ -259,7 +253,7 @@ ATTACKS = (
                 "too-few-rows",
                 "an update of fewer rows than the policy allows",
                 Contribution(plan=plan_with(NAMES, changes=_ROWS), policy={"smallest_training_rows": 16}, rows=1),
-                without_fewest_rows,
+                _without_fewest_rows,
                 "the fewest rows",
                 SiteReason.TRAINER_FAILED,
             ),
@@ -267,7 +261,7 @@ ATTACKS = (
                 "update-of-an-evaluating-site",
                 "an update at a site that only evaluates",
                 Contribution(plan=_evaluating(), bind=Bind(0, 0, ("a", "b", "c", "d"), 0)),
-                without_the_tier,
+                _without_the_tier,
                 "the tier",
                 SiteReason.TRAINER_FAILED,
             ),

@@ -22,8 +22,7 @@ from tests.hostile.attack import Attack, in_copy, patched
 MOST_BYTES = 20 << 20
 
 
-def many_sums() -> bytes:
-    """A few kilobytes of a plan with 500,000 sums in a round."""
+def _many_sums() -> bytes:
     sites = [{"name": name, "identity": identity_of(name)} for name in "abcd"]
     codes = [f"k{code}" for code in range(21)]
     concepts = [{"kind": "codes", "name": f"c{n}", "definition": "kind", "codes": codes} for n in range(50)]
@@ -37,7 +36,7 @@ def memory_of_a_plan(weakened: bool) -> bool:
     with in_copy(weakened, without):
         tracemalloc.start()
         try:
-            plan = prior_plan.PriorPlan.model_validate_json(many_sums())
+            plan = prior_plan.PriorPlan.model_validate_json(_many_sums())
             assert plan.newton_names
         except ValueError:
             assert not weakened

@@ -73,8 +73,7 @@ WEAK_PLANS: Mapping[str, WeakPlan] = {
 }
 
 
-def without_the_policy() -> AbstractContextManager[None]:
-    """A site compares no plan and no contribution with its policy."""
+def _without_the_policy() -> AbstractContextManager[None]:
     return patched(site_agent.gate.permission, refusals=lambda *facts, **more: ())
 
 
@@ -100,10 +99,10 @@ def weak_plan(weakened: bool, kind: str) -> bool:
             assert site.chunks == []
         return False
 
-    return played(scene, weakened, without_the_policy)
+    return played(scene, weakened, _without_the_policy)
 
 
-@as_attack(without_the_policy)
+@as_attack(_without_the_policy)
 async def another_key_in_the_sites_place(folder: Path) -> bool:
     """Announce an approved plan that lists another identity key under the site's name."""
     document = json.loads(masked_plan("abc").canonical)
@@ -180,12 +179,11 @@ async def round_after_withdrawal(folder: Path) -> bool:
     return all(uploads)
 
 
-def without_the_age_of_a_plan() -> AbstractContextManager[None]:
-    """A site follows an old plan again."""
+def _without_the_age_of_a_plan() -> AbstractContextManager[None]:
     return patched(site_agent.gate.permission, refuse_replay=lambda *facts: None)
 
 
-@as_attack(without_the_age_of_a_plan)
+@as_attack(_without_the_age_of_a_plan)
 async def old_version(folder: Path) -> bool:
     """Announce version 1 again, after the persons have approved version 2."""
     old, new = masked_plan("abc"), masked_plan("abc", version=2)

@@ -86,8 +86,7 @@ def without_patients() -> Iterator[None]:
         yield
 
 
-def without_the_witness() -> AbstractContextManager[None]:
-    """A site trusts the memory that it finds."""
+def _without_the_witness() -> AbstractContextManager[None]:
     return patched(answered_values, require_head=lambda folder, head: None)
 
 
@@ -95,7 +94,7 @@ def one_more_visit(weakened: bool, lost: str = "", visits: int = 1) -> bool:
     """Repeat a regression after visits of one patient, and subtract: value and outcome of these visits."""
     plan, again = prior_plan(TABLE), prior_plan(TABLE, version=2)
     concept = plan.concepts[0]
-    lacking = without_the_witness if lost else without_the_memory if visits == 1 else without_patients
+    lacking = _without_the_witness if lost else without_the_memory if visits == 1 else without_patients
     with scratch() as folder, in_copy(weakened, lacking):
         config = hospital(folder / "site")
         if lost == "older":

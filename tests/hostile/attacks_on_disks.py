@@ -14,14 +14,13 @@ from tests.rehearsal.federation import Office, utc_now
 from tests.rehearsal.relayed_stream import certificates_in_process
 
 
-def with_any_number_of_certificates() -> AbstractContextManager[None]:
-    """A register that stores every certificate."""
+def _with_any_number_of_certificates() -> AbstractContextManager[None]:
     return patched(pki.register, MOST_EACH_DAY=10**9)
 
 
 def endless_certificates(weakened: bool) -> bool:
     """Request one certificate after another, each for a new key, also after the coordinator was started again."""
-    with scratch() as folder, in_copy(weakened, with_any_number_of_certificates):
+    with scratch() as folder, in_copy(weakened, _with_any_number_of_certificates):
         office = Office.found(folder / "office")
         keys = office.enrol("a")
         certificates = certificates_in_process(keys)

@@ -97,8 +97,7 @@ def substituted_keys(weakened: bool, count: int) -> bool:
     return surrounded(plan, impostors, refuses, weakened, without_the_plans_list)
 
 
-def invented_sites(weakened: bool) -> bool:
-    """Surround the victim with invented sites that have valid certificates."""
+def _invented_sites(weakened: bool) -> bool:
     plan, names = masked_plan("abc"), ("a", "invented-1", "invented-2")
     impostors = [Impostor(plan, names, name, Ed25519PrivateKey.generate()) for name in names[1:]]
 
@@ -224,7 +223,7 @@ ATTACKS = (
         )
         for count in (3, 5)
     ),
-    Attack("invented-sites", "the plan's list of identity keys", invented_sites),
+    Attack("invented-sites", "the plan's list of identity keys", _invented_sites),
     Attack("unsigned-adverts", "the signatures on key adverts", unsigned_adverts),
     Attack("replayed-adverts", "the signatures on key adverts, which cover the key session", replayed_advert),
     Attack("reopened-key-session", "the rule that a key session's number is used once", reopened_key_session),

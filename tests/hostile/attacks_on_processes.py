@@ -47,8 +47,7 @@ OF_THE_AGENT = "site-agent", "site-gate-socket"  # its group, and the one of the
 ENOUGH_ROWS = 20  # of 114 that the attacker has to read for its success
 
 
-def give_folders(state: Path) -> None:
-    """Folders with users and modes as systemd makes them at a hospital."""
+def _give_folders(state: Path) -> None:
     for line in MODES.read_text().splitlines():
         words = line.split()
         if words[:1] != ["d"] or not words[1].startswith(STATE) or words[1].startswith(f"{STATE}s"):
@@ -65,8 +64,7 @@ def give_one_user(folder: Path) -> None:
         os.chown(place, USERS["site-agent"], GROUPS["site-agent"])
 
 
-def without_the_owners_of_approvals() -> AbstractContextManager[None]:
-    """The trainer does not look who could have written an approval."""
+def _without_the_owners_of_approvals() -> AbstractContextManager[None]:
     return patched(site_agent.trainer.worker, require_guarded=lambda state: None)
 
 
@@ -120,7 +118,7 @@ def taken_over_agent(weakened: bool) -> bool:
         plan, path = plan_for(**PLAN), site_of(folder)
         hospital = read_hospital(path)
         state = hospital.state_path
-        give_folders(state)
+        _give_folders(state)
         (gate_folder(state) / "identity.key").write_bytes(b"secret")
         gate_store_path(state).write_bytes(b"")
         let_others_in(folder)
@@ -129,7 +127,7 @@ def taken_over_agent(weakened: bool) -> bool:
             if weakened:
                 give_one_user(state)
                 give_one_user(place.parent)
-            with in_copy(weakened, without_the_owners_of_approvals):
+            with in_copy(weakened, _without_the_owners_of_approvals):
                 found = _driven(folder, state, place, plan)
         if "asked the trainer" not in found:
             assert found == {}, found

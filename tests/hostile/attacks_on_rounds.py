@@ -88,8 +88,7 @@ async def joined(folder: Path, plan: Plan, trainer: MadeUpTrainer | None = None)
     return site
 
 
-async def starts_again(site: Site) -> bool:
-    """The site's gate stops and starts, and hears of its run again."""
+async def _starts_again(site: Site) -> bool:
     await site.stop()
     site.start()
     await settle()
@@ -100,8 +99,7 @@ def _accept_any_round(self: Any, offer: Offer) -> Exchange:
     return self._exchanges.of(offer.round, offer.stage, offer.layers)  # type: ignore[no-any-return]  # our own
 
 
-def without_the_plans_rounds() -> AbstractContextManager[None]:
-    """A site makes more rounds than the plan has."""
+def _without_the_plans_rounds() -> AbstractContextManager[None]:
     honest = Exchanges.of
 
     def of(self: Exchanges, number: int, stage: Stage, layers: bytes) -> Exchange:
@@ -127,7 +125,7 @@ def out_of_turn(
     async def scene(folder: Path) -> bool:
         site = await joined(folder, plan)
         for step in steps[:-1]:
-            assert of_kind(await site.tell(*step), Chunk) if step else await starts_again(site), site.error
+            assert of_kind(await site.tell(*step), Chunk) if step else await _starts_again(site), site.error
         left = len(site.chunks)
         answer = of_kind(await site.tell(*steps[-1]), Chunk)
         if not answer:
@@ -155,7 +153,7 @@ TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Calla
         [asked(0), asked(1), asked(2), asked(3)],
         "a round that the plan does not have",
         "the plan's number of rounds",
-        without_the_plans_rounds,
+        _without_the_plans_rounds,
     ),
     "parameters-of-another-digest": (
         "sends other parameters than it has announced",
@@ -219,8 +217,7 @@ TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Calla
 }
 
 
-def without_the_ends() -> AbstractContextManager[None]:
-    """A site forgets which runs have ended."""
+def _without_the_ends() -> AbstractContextManager[None]:
     honest = AuditLog.records
 
     def records(self: AuditLog, *events: str, **of: Any) -> list[dict[str, Any]]:
@@ -229,7 +226,7 @@ def without_the_ends() -> AbstractContextManager[None]:
     return patched(AuditLog, records=records)
 
 
-@as_attack(without_the_ends)
+@as_attack(_without_the_ends)
 async def run_that_is_over(folder: Path, is_restarted: bool) -> bool:
     """Announce a run that the site has finished, and offer its last round again."""
     plan = plan_of("plain")
@@ -238,7 +235,7 @@ async def run_that_is_over(folder: Path, is_restarted: bool) -> bool:
         assert of_kind(await site.tell(*asked(number)), Chunk)
     assert of_kind(await site.tell(Finish(3, parameters_digest(ZEROS)), *parameter_chunks(ZEROS, 3)), Done)
     if is_restarted:
-        await starts_again(site)
+        await _starts_again(site)
     await site.tell(Announcement(plan.run_name, plan.canonical))
     again = Offer(2, 1, parameters_digest(ZEROS), TRAINING), *parameter_chunks(ZEROS, 2, 1), Bind(2, 1, ALL, 0)
     return bool(of_kind(await site.tell(*again), Chunk))
@@ -266,8 +263,7 @@ def contributor_that_nobody_listed(weakened: bool) -> bool:
     return played(scene, weakened, without_listing)
 
 
-def terminal_codes_in_a_farewell(weakened: bool) -> bool:
-    """Send a farewell with terminal codes, which an operator's screen would obey."""
+def _terminal_codes_in_a_farewell(weakened: bool) -> bool:
     raw = encode_coordinator_message(Farewell(CoordinatorReason.NOT_ACCEPTED, "XYZ")).replace(b"XYZ", b"\x1b[2")
     with in_copy(weakened, lambda: patched(protos.wire.messages, require_line=_nothing)):
         try:
@@ -278,8 +274,7 @@ def terminal_codes_in_a_farewell(weakened: bool) -> bool:
         return "\x1b" in message.detail
 
 
-def newton_round_after_the_guard(weakened: bool) -> bool:
-    """Ask for a further sum of a regression after its last one."""
+def _newton_round_after_the_guard(weakened: bool) -> bool:
     plan = receiving_plan("abcd", "", newton_rounds=4)
     assert isinstance(plan, PriorPlan)
     itinerary = Itinerary(plan, manifest_of(plan), ())
@@ -316,6 +311,6 @@ ATTACKS = (
         for is_restarted in (False, True)
     ),
     Attack("contributor-that-nobody-listed", "the plan's list of sites", contributor_that_nobody_listed),
-    Attack("newton-round-after-the-guard", "the order of stages", newton_round_after_the_guard),
-    Attack("terminal-codes-in-a-farewell", "the check of texts", terminal_codes_in_a_farewell),
+    Attack("newton-round-after-the-guard", "the order of stages", _newton_round_after_the_guard),
+    Attack("terminal-codes-in-a-farewell", "the check of texts", _terminal_codes_in_a_farewell),
 )

@@ -17,15 +17,14 @@ ROWS_OF = {"a": 131, "b": 97, "c": 240, "d": 172}
 CELL = 10
 
 
-def with_any_count() -> AbstractContextManager[None]:
-    """A site that always uses the count of its table."""
+def _with_any_count() -> AbstractContextManager[None]:
     return patched(before_rounds, released_count=lambda folder, rows, cell: rows)
 
 
 def one_patient_between_two_studies(weakened: bool) -> bool:
     """Repeat a study with the same sites after one patient came to d, and compare the sums of rows."""
     later = ROWS_OF | {"d": ROWS_OF["d"] + 1}
-    with scratch() as folder, in_copy(weakened, with_any_count):
+    with scratch() as folder, in_copy(weakened, _with_any_count):
         sums = [
             sum(before_rounds.released_count(folder / site, rows, CELL) for site, rows in counts.items())
             for counts in (ROWS_OF, later)

@@ -67,8 +67,7 @@ async def first_parameters_of_the_coordinator(folder: Path) -> bool:
     return bool(answers)
 
 
-def with_any_starting_file() -> AbstractContextManager[None]:
-    """A hospital whose policy permits a plan's starting file."""
+def _with_any_starting_file() -> AbstractContextManager[None]:
     honest = permission.refusals
 
     def permissive(policy: Policy, *words: Any, **more: Any) -> tuple[str, ...]:
@@ -77,7 +76,7 @@ def with_any_starting_file() -> AbstractContextManager[None]:
     return patched(permission, refusals=permissive)
 
 
-@as_attack(with_any_starting_file)
+@as_attack(_with_any_starting_file)
 async def starting_file_of_the_researcher(folder: Path) -> bool:
     """Have a site approve a plan whose file holds the layer that separates rows by thresholds."""
     crafted = imprint()

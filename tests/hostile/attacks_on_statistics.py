@@ -59,8 +59,7 @@ def suppressed_code(weakened: bool) -> bool:
         return men == 9 or 36 - women - missing == 9
 
 
-def without_a_check_of_recorders() -> AbstractContextManager[None]:
-    """A site leaves out what it lacks, and says nothing."""
+def _without_a_check_of_recorders() -> AbstractContextManager[None]:
     mapped = concept_frame.mapped_concepts
 
     def lenient(concepts: Any, contract: Any, name: str) -> Any:
@@ -74,7 +73,7 @@ def column_of_one_site(weakened: bool) -> bool:
     """Name a column that one contract has: the sum is that hospital's count and mean."""
     plan = asking({"name": "age", "low": 20.0, "high": 100.0}, smallest_cell=SMALLEST_CELL)
     assert isinstance(plan.concepts[0], NumberConcept)
-    with scratch() as folder, in_copy(weakened, without_a_check_of_recorders):
+    with scratch() as folder, in_copy(weakened, _without_a_check_of_recorders):
         totals = [0] * 7
         for name in "abc":
             hospital = site(folder / name, AGES, smallest_cell=SMALLEST_CELL)

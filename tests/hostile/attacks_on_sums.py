@@ -39,8 +39,7 @@ async def finished(folder: Path, plan: Plan, meddle: Callable[[str, SiteMessage]
     return network
 
 
-def is_spoiled(network: Federation) -> bool:
-    """Whether the model is another than without the attack."""
+def _is_spoiled(network: Federation) -> bool:
     return network.vector().tobytes() != undisturbed(network.plan).tobytes()
 
 
@@ -52,9 +51,7 @@ def without_check_words() -> Iterator[None]:
         yield
 
 
-def wrong_upload(weakened: bool, wrong: Callable[[Chunk], Chunk]) -> bool:
-    """Spoil b's second chunk in the first attempt."""
-
+def _wrong_upload(weakened: bool, wrong: Callable[[Chunk], Chunk]) -> bool:
     def meddle(site: str, message: SiteMessage) -> list[SiteMessage]:
         is_target = site == "b" and isinstance(message, Chunk) and message.index == 1 and message.attempt == 0
         return [wrong(message) if is_target and isinstance(message, Chunk) else message]
@@ -62,8 +59,8 @@ def wrong_upload(weakened: bool, wrong: Callable[[Chunk], Chunk]) -> bool:
     async def scene(folder: Path) -> bool:
         network = await finished(folder, plan_of(), meddle)
         attempts = {chunk.attempt for site in network.sites.values() for chunk in site.chunks}
-        assert len(attempts) == (1 if is_spoiled(network) else 2)  # the void attempt was made again with new keys
-        return is_spoiled(network)
+        assert len(attempts) == (1 if _is_spoiled(network) else 2)  # the void attempt was made again with new keys
+        return _is_spoiled(network)
 
     return played(scene, weakened, without_check_words)
 
@@ -87,8 +84,7 @@ def without_order() -> Iterator[None]:
         yield
 
 
-def chunk_out_of_order(weakened: bool, make: Callable[[], Meddle]) -> bool:
-    """Repeat, replace, exchange or leave out one of b's chunks, once."""
+def _chunk_out_of_order(weakened: bool, make: Callable[[], Meddle]) -> bool:
     inner, done = make(), []
 
     def meddle(site: str, message: SiteMessage) -> list[SiteMessage]:
@@ -99,9 +95,9 @@ def chunk_out_of_order(weakened: bool, make: Callable[[], Meddle]) -> bool:
 
     async def scene(folder: Path) -> bool:
         network = await finished(folder, plan_of(), meddle)
-        if not is_spoiled(network):
+        if not _is_spoiled(network):
             assert network.ended == [("b", "a chunk out of order")]
-        return is_spoiled(network)
+        return _is_spoiled(network)
 
     return played(scene, weakened, without_order)
 
@@ -151,7 +147,7 @@ ATTACKS = (
             name=f"sum-with-{name}",
             tries=f"a site's upload reaches the sum with {what}",
             without="the check words and the bounds of the sum",
-            run=partial(wrong_upload, wrong=wrong),
+            run=partial(_wrong_upload, wrong=wrong),
         )
         for name, what, wrong in (
             ("wrong-masks", "masks that do not cancel", wrong_masks),
@@ -163,7 +159,7 @@ ATTACKS = (
             name=f"chunk-{name}",
             tries=f"a site {what}",
             without="the order of chunks, the check words and the bounds of the sum",
-            run=partial(chunk_out_of_order, make=make),
+            run=partial(_chunk_out_of_order, make=make),
         )
         for name, (what, make) in MEDDLING.items()
     ),

@@ -79,8 +79,7 @@ def visible(site: Site) -> list[tuple[object, ...]]:
     return [*sizes, (str(site.error), site.is_running, len(facts_of(site.directory / "audit.jsonl")))]
 
 
-def in_the_open() -> AbstractContextManager[None]:
-    """The gate refuses instead of sending a void."""
+def _in_the_open() -> AbstractContextManager[None]:
     honest = Gate.build
 
     def build(self: Gate, *given: Any, **more: Any) -> Contribution:
@@ -92,7 +91,7 @@ def in_the_open() -> AbstractContextManager[None]:
     return patched(Gate, build=build)
 
 
-@as_attack(in_the_open)
+@as_attack(_in_the_open)
 async def who_stops(folder: Path) -> bool:
     """Find the hospital of one patient: only there the trainer reacts to the parameters."""
     sites = await begun(plan_for(), folder, {"c": TRIGGER})
@@ -101,8 +100,7 @@ async def who_stops(folder: Path) -> bool:
     return len({tuple(visible(site)) for site in sites}) > 1
 
 
-def of_zeros() -> AbstractContextManager[None]:
-    """A void has zeros instead of random integers."""
+def _of_zeros() -> AbstractContextManager[None]:
     honest = Builder.void
 
     def void(self: Builder, position: bytes, exchange: Exchange, *given: Any, **more: Any) -> Contribution:
@@ -115,7 +113,7 @@ def of_zeros() -> AbstractContextManager[None]:
     return patched(Builder, void=void)
 
 
-@as_attack(of_zeros)
+@as_attack(_of_zeros)
 async def difference_of_a_void(folder: Path) -> bool:
     """Subtract a sum in which a site sent a void from one with its numbers, at parameters that change little else."""
     sites = await begun(plan_for(), folder, {"c": TRIGGER})
@@ -161,8 +159,7 @@ async def numbers_from_voids(folder: Path) -> bool:
     return passed == [0, 1, 2, 3, 4]
 
 
-def not_kept() -> AbstractContextManager[None]:
-    """A gate that starts again has forgotten that its run is void."""
+def _not_kept() -> AbstractContextManager[None]:
     honest = Rounds.__init__
 
     def forgetful(self: Rounds, **given: Any) -> None:
@@ -189,7 +186,7 @@ def numbers_after_a_restart(weakened: bool) -> bool:
         assert weakened or reasons == {"no", SiteReason.TOO_MUCH_CLIPPED.name.lower()}
         return is_whole and found(sums, sum((site.update() for site in sites), np.zeros_like(sums)))
 
-    return played(scene, weakened, not_kept)
+    return played(scene, weakened, _not_kept)
 
 
 def announced_rows(plan: PriorPlan, rows: int) -> Vector:

@@ -1,10 +1,6 @@
-"""A site that claims few rows and sends large numbers.
-
-The division by the sum of rows would then make its update the model.
-
-Under row weights the mean is the sum of the updates over the sum of the weights. A sum of rows that is too small, or a
-number that no honest sites of these weights can have sent, voids the round.
-"""
+"""A site that claims few rows and sends large numbers. The division by the sum of rows would then make its update the
+model. Under row weights the mean is the sum of the updates over the sum of the weights. A sum of rows that is too
+small, or a number that no honest sites of these weights can have sent, voids the round."""
 
 from __future__ import annotations
 

@@ -104,13 +104,11 @@ def attacked(weakened: bool, attack: Callable[[Scene], bool], without: Weakened)
             return False
 
 
-def without_the_register() -> AbstractContextManager[None]:
-    """The coordinator accepts every certificate of its authority."""
+def _without_the_register() -> AbstractContextManager[None]:
     return patched(Register, is_accepted=lambda self, name, sha256: True)
 
 
-def without_times() -> AbstractContextManager[None]:
-    """An expired certificate is still accepted."""
+def _without_times() -> AbstractContextManager[None]:
     honest = enrolment_calls.identify_site
     return patched(enrolment_calls, identify_site=lambda leaf, federation, now: honest(leaf, federation, NOW))
 
@@ -119,7 +117,7 @@ def without_times() -> AbstractContextManager[None]:
 def without_one_name() -> Iterator[None]:
     """The first of several names is used."""
     honest = pki.certificate_chain._names
-    with without_the_register(), patched(pki.certificate_chain, _names=lambda leaf: honest(leaf)[:1]):
+    with _without_the_register(), patched(pki.certificate_chain, _names=lambda leaf: honest(leaf)[:1]):
         yield
 
 
@@ -130,8 +128,7 @@ def foreign_authority(scene: Scene) -> bool:
     return scene.lets_in(stranger.issue_site(key, MARY, NOW).chain_pem) == MARY
 
 
-def expired_certificate(scene: Scene) -> bool:
-    """Show a certificate that has ended."""
+def _expired_certificate(scene: Scene) -> bool:
     return scene.lets_in(scene.chains[MARY], NOW + timedelta(days=91)) == MARY
 
 
@@ -147,8 +144,7 @@ def stolen_issuing_key(scene: Scene) -> bool:
     return scene.lets_in(scene.forged(f"spiffe://heart/site/{MARY}")) == MARY
 
 
-def two_names(scene: Scene) -> bool:
-    """Show a certificate that carries two sites' names."""
+def _two_names(scene: Scene) -> bool:
     return scene.lets_in(scene.forged(f"spiffe://heart/site/{MARY}", f"spiffe://heart/site/{LUKE}")) == MARY
 
 
@@ -160,8 +156,7 @@ def used_invitation(scene: Scene) -> bool:
     return bool(scene.enrol(invitation, SiteKeys.create(scene.folder / "thief")))
 
 
-def late_invitation(scene: Scene) -> bool:
-    """Use an invitation after its time."""
+def _late_invitation(scene: Scene) -> bool:
     invitation = scene.invite(SiteName("st-john"), hours=1)
     return bool(scene.enrol(invitation, SiteKeys.create(scene.folder / "thief"), LATER))
 
@@ -174,8 +169,7 @@ def one_key_for_two_sites(scene: Scene) -> bool:
     return isinstance(handle_request(scene.authority, scene.register, request, NOW), Issued)
 
 
-def renewal_by_a_stranger(scene: Scene) -> bool:
-    """Ask for a site's next certificate without its identity key."""
+def _renewal_by_a_stranger(scene: Scene) -> bool:
     keys = SiteKeys.create(scene.folder / "thief")
     request = pki.enrolment_decisions.renewal_request(HEART, MARY, keys.signing_request(), Ed25519PrivateKey.generate())
     return bool(handle_renewal(scene.authority, scene.register, request, NOW).chain_pem)
@@ -226,33 +220,33 @@ ATTACKS = tuple(
             "a caller shows a site's certificate by a foreign authority of the same name",
             foreign_authority,
             "the register",
-            without_the_register,
+            _without_the_register,
         ),
         (
             "expired-certificate",
             "a caller shows a site's certificate that has ended",
-            expired_certificate,
+            _expired_certificate,
             "the times of certificates",
-            without_times,
+            _without_times,
         ),
         (
             "revoked-certificate",
             "a caller shows the certificate of a revoked site",
             revoked_certificate,
             "the register",
-            without_the_register,
+            _without_the_register,
         ),
         (
             "stolen-issuing-key",
             "the thief of the issuing key issues a second certificate in a site's name",
             stolen_issuing_key,
             "the register",
-            without_the_register,
+            _without_the_register,
         ),
         (
             "certificate-with-two-names",
             "the thief of the issuing key issues a certificate with two sites' names",
-            two_names,
+            _two_names,
             "the rule of one name and the register",
             without_one_name,
         ),
@@ -266,7 +260,7 @@ ATTACKS = tuple(
         (
             "late-invitation",
             "a thief uses an invitation after its time",
-            late_invitation,
+            _late_invitation,
             "the end of an invitation",
             lambda: patched(pki.register, _seconds=_never_late),
         ),
@@ -280,7 +274,7 @@ ATTACKS = tuple(
         (
             "renewal-by-a-stranger",
             "a thief asks for a site's next certificate without the site's identity key",
-            renewal_by_a_stranger,
+            _renewal_by_a_stranger,
             "the signature of a renewal",
             lambda: patched(pki.enrolment_decisions, verify=lambda *facts: None),
         ),

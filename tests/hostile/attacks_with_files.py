@@ -53,8 +53,7 @@ def exploding_aliases(_: Path) -> bool:
     return json.dumps(found.words).count("x") == 10 + 100 + 1_000 + 10_000
 
 
-def tag_that_builds_an_object(_: Path) -> bool:
-    """A tag names a function to be called with a text."""
+def _tag_that_builds_an_object(_: Path) -> bool:
     found = _read("words: [!!python/object/apply:os.getenv [HOME]]")
     return len(found.words) == 1
 
@@ -64,8 +63,7 @@ def deep_nesting(_: Path) -> bool:
     return len(_read("words: " + "[" * 200 + "]" * 200).words) == 1
 
 
-def without_plain_documents() -> AbstractContextManager[None]:
-    """Anchors, aliases, tags and any depth are read."""
+def _without_plain_documents() -> AbstractContextManager[None]:
     kept = protos.plan.documents._construct
 
     def construct(node: Any) -> Any:
@@ -84,21 +82,21 @@ ATTACKS = tuple(
             "a document multiplies itself by anchors and aliases",
             exploding_aliases,
             "the refusal of anchors, aliases, tags and depth",
-            without_plain_documents,
+            _without_plain_documents,
         ),
         (
             "yaml-tag",
             "a document names an object to be built by a tag",
-            tag_that_builds_an_object,
+            _tag_that_builds_an_object,
             "the refusal of anchors, aliases, tags and depth",
-            without_plain_documents,
+            _without_plain_documents,
         ),
         (
             "yaml-depth",
             "a document is nested so deeply that it keeps its reader busy",
             deep_nesting,
             "the refusal of anchors, aliases, tags and depth",
-            without_plain_documents,
+            _without_plain_documents,
         ),
     )
 )

@@ -41,8 +41,7 @@ def become(user: int, groups: list[int]) -> None:
     assert os.getuid() == os.geteuid() == user
 
 
-def forge_approvals(state: Path, plan: Plan) -> None:
-    """Approve as two persons who never read the plan."""
+def _forge_approvals(state: Path, plan: Plan) -> None:
     for name in ("A. Jones", "B. Smith"):
         approve(state, plan, by=name, at=datetime.now(UTC))
 
@@ -72,7 +71,7 @@ def main() -> None:
     become(int(user), [int(group) for group in groups.split(",")])
     folder = Path(state)
     tries: dict[str, Callable[[], Any]] = {
-        "forged approvals": lambda: forge_approvals(folder, plan),
+        "forged approvals": lambda: _forge_approvals(folder, plan),
         "read the identity key": lambda: bool(identity_key_path(gate_folder(folder)).read_bytes()),
         "wrote to the audit log": lambda: gate_store_path(folder).open("ab").close(),
         "asked the trainer": lambda: asyncio.run(ask_the_trainer(Path(place), plan)),

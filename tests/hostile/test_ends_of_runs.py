@@ -95,8 +95,7 @@ async def begun(folder: Path, *, fails: bool = False) -> list[Site]:
     return sites
 
 
-async def carry_on(sites: Sequence[Site]) -> None:
-    """The second run, from its masking keys to its result."""
+async def _carry_on(sites: Sequence[Site]) -> None:
     await agree(sites)
     for number in range(SECOND.rounds):
         for upload in await collect(sites, number, 0, "abc"):
@@ -125,7 +124,7 @@ async def test_a_run_ends_as_itself_although_the_next_one_has_begun(tmp_path: Pa
         assert isinstance(site.trainer, Slow)
         assert site.trainer.asked == ["Prepare", "Train", "Conclude", "Prepare"]
 
-    await carry_on(sites)
+    await _carry_on(sites)
 
     for site in sites:
         assert ends(site)[1:] == [(SECOND.run_name, 2, digest(SECOND, 5.0))]

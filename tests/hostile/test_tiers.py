@@ -77,8 +77,7 @@ def test_statistics_under_privacy_leave_with_noise_that_was_paid_for(tmp_path: P
     assert told["columns"] != without["columns"]
 
 
-def evaluating_plan(**changes: Any) -> Plan:
-    """Three sites that train, and one that only evaluates."""
+def _evaluating_plan(**changes: Any) -> Plan:
     sites = [
         {"name": name, "identity": identity_of(name), "tier": "evaluation" if name == "d" else "training"}
         for name in "abcd"
@@ -87,18 +86,17 @@ def evaluating_plan(**changes: Any) -> Plan:
     return plan_with({}, changes=keys)
 
 
-def zeros_for_d(site: str, number: int, parameters: Vector) -> Vector:
-    """An honest trainer's output: d does not train."""
+def _zeros_for_d(site: str, number: int, parameters: Vector) -> Vector:
     return np.zeros_like(parameters) if site == "d" else update_of(site, number, parameters)
 
 
 def test_a_site_that_only_evaluates_counts_in_the_losses_and_not_in_the_mean(tmp_path: Path) -> None:
     """The model is the mean of three sites' updates to the bit; the losses are summed over four."""
-    plan = evaluating_plan()
+    plan = _evaluating_plan()
 
     async def scene(network: Federation) -> None:
         for name in "abcd":
-            network.add(name, zeros_for_d, tier="evaluation" if name == "d" else "training")
+            network.add(name, _zeros_for_d, tier="evaluation" if name == "d" else "training")
         await network.finish()
         assert len(network.sites["d"].records("contribution_released")) == plan.rounds
         np.testing.assert_array_equal(network.vector(), expected(plan))

@@ -65,8 +65,7 @@ def outcome_of(name: str) -> Outcome:
     return Outcome(results.get(False) is False, results.get(True) is True, time.monotonic() - began, failure)
 
 
-def line_of(attack: Attack, outcome: Outcome) -> str:
-    """Return the line of the wall for one attack."""
+def _line_of(attack: Attack, outcome: Outcome) -> str:
     real = "refused by the real programs" if outcome.is_refused else "NOT REFUSED by the real programs"
     weak = "succeeds" if outcome.succeeds_when_weakened else "DOES NOT SUCCEED"
     return f"{attack.name}: {attack.sentence}: {real}; {weak} against a copy without {attack.without}"
@@ -76,7 +75,7 @@ def show(attacks: Sequence[Attack], outcomes: Iterable[Outcome]) -> int:
     """Print the lines as the outcomes arrive, then the figures; the exit status."""
     refused = succeeded = 0
     for number, (attack, outcome) in enumerate(zip(attacks, outcomes, strict=True), 1):
-        print(f"{number}/{len(attacks)} {line_of(attack, outcome)}", flush=True)
+        print(f"{number}/{len(attacks)} {_line_of(attack, outcome)}", flush=True)
         if outcome.failure:
             print(outcome.failure, file=sys.stderr, flush=True)
         refused += outcome.is_refused

@@ -51,8 +51,7 @@ def read(path: Path) -> None:
     require(bool(path.read_bytes()))
 
 
-def open_to_write(path: Path) -> None:
-    """Open a file for writing, and change nothing in it."""
+def _open_to_write(path: Path) -> None:
     os.close(os.open(path, os.O_WRONLY | os.O_APPEND))
 
 
@@ -80,8 +79,7 @@ def others() -> list[str]:
     return [name for name in ("site-agent", "site-gate", "site-trainer") if name != own]
 
 
-def become_another() -> None:
-    """Take the user of another service."""
+def _become_another() -> None:
     user = pwd.getpwnam(others()[0])
 
     def act() -> None:
@@ -91,15 +89,13 @@ def become_another() -> None:
     require(in_child(act))
 
 
-def start_as_another() -> None:
-    """Have the service manager start a program as another service's user."""
+def _start_as_another() -> None:
     words = ["systemd-run", "--wait", "--quiet", f"--uid={others()[0]}", "/bin/true"]
     done = subprocess.run(words, capture_output=True, check=False, timeout=30)
     require(done.returncode == 0)
 
 
-def own_namespace() -> None:
-    """Make a user namespace, in which this process would be root."""
+def _own_namespace() -> None:
     require(in_child(lambda: require(ctypes.CDLL(None).unshare(_CLONE_NEWUSER) == 0)))
 
 
@@ -113,15 +109,15 @@ def tries(address: str) -> dict[str, Callable[[], None]]:
         "read a report": lambda: read(first("reports")),
         "read an approval": lambda: read(first("approvals", "*.json")),
         "read an approved plan": lambda: read(first("approvals/plans")),
-        "write the audit log": lambda: open_to_write(STATE / "gate/gate.sqlite"),
+        "write the audit log": lambda: _open_to_write(STATE / "gate/gate.sqlite"),
         "write an approval": lambda: make(STATE / "approvals/forged.json"),
-        "change an approval": lambda: open_to_write(first("approvals", "*.json")),
+        "change an approval": lambda: _open_to_write(first("approvals", "*.json")),
         "change the program": lambda: make(PROGRAM / "forged.py"),
         "call the coordinator": lambda: call(address),
         "send a datagram": lambda: datagram(address),
-        "become another user": become_another,
-        "start a program as another user": start_as_another,
-        "make a namespace": own_namespace,
+        "become another user": _become_another,
+        "start a program as another user": _start_as_another,
+        "make a namespace": _own_namespace,
         "signal the first process": lambda: os.kill(1, 0),
         "read another process's memory": lambda: Path("/proc/1/mem").open("rb").close(),
     }

@@ -41,13 +41,11 @@ def restarted(machine: Machine, unit: str, before: str) -> bool:
     return now not in ("0", before) and machine.property(unit, "ActiveState") == "active"
 
 
-def main_processes(federation: Federation) -> dict[str, str]:
-    """The main process of each of the three services."""
+def _main_processes(federation: Federation) -> dict[str, str]:
     return {unit: federation.machines[name].property(unit, "MainPID") for name, unit in SERVICES}
 
 
-def are_back(federation: Federation, before: dict[str, str]) -> None:
-    """Wait until each service runs with another main process."""
+def _are_back(federation: Federation, before: dict[str, str]) -> None:
     for name, unit in SERVICES:
         machine = federation.machines[name]
         wait_until(lambda: restarted(machine, unit, before[unit]), f"{unit} is back")  # noqa: B023
@@ -126,24 +124,24 @@ def test_the_doctor_looks_every_day(under_way: Federation) -> None:
 
 def test_killed_services_come_back_and_the_study_goes_on(under_way: Federation) -> None:
     """After kill -9 of every kind of service at once, systemd starts each again, and further rounds are made."""
-    before = main_processes(under_way)
+    before = _main_processes(under_way)
 
     for name, unit in SERVICES[:-1]:
         under_way.machines[name].run("kill", "-9", before[unit])
     under_way.follow("A site hangs")  # there a person kills the trainer
 
-    are_back(under_way, before)
+    _are_back(under_way, before)
     under_way.goes_on()
 
 
 def test_services_that_hang_are_started_again(under_way: Federation) -> None:
     """All three stopped at once: each one's watchdog ends it, its journal reports it, and further rounds are made."""
-    before = main_processes(under_way)
+    before = _main_processes(under_way)
 
     for name, unit in SERVICES:
         under_way.machines[name].run("kill", "-STOP", before[unit])
 
-    are_back(under_way, before)
+    _are_back(under_way, before)
     for name, unit in SERVICES:
         assert "Watchdog timeout" in under_way.machines[name].journal(unit)
     under_way.goes_on()

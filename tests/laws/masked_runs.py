@@ -46,12 +46,12 @@ def reference(plan: Plan, contributors: Callable[[int], str]) -> Vector:
             course = replace(course, exponents=exponents, summed_rows=sums.scalars.get(ROWS, 0) if exponents else 0)
         course = follow(plan, course, number, sums)
         number += 1
-    return picked(manifest, exchanges.result(layers_of_result(course)), parameters)
+    return _picked(manifest, exchanges.result(layers_of_result(course)), parameters)
 
 
 def summed(plan: Plan, exchange: Exchange, number: int, sites: str, parameters: Vector, course: Course) -> Sums:
     """The sums of one round over these sites."""
-    received = picked(manifest_of(plan), exchange.up, parameters)
+    received = _picked(manifest_of(plan), exchange.up, parameters)
     totals, updates = dict.fromkeys((scalar.name for scalar in exchange.scalars), 0), []
     for site in sites:
         rows = rows_of(site) / largest_weight(plan) if plan.weighting.name == "rows" else 1.0
@@ -65,8 +65,7 @@ def summed(plan: Plan, exchange: Exchange, number: int, sites: str, parameters: 
     return Sums(exchange=exchange, contributors=len(sites), **facts)
 
 
-def picked(manifest: Manifest, tensors: tuple[TensorSpec, ...], parameters: Vector) -> Vector:
-    """These tensors' numbers of all the manifest's."""
+def _picked(manifest: Manifest, tensors: tuple[TensorSpec, ...], parameters: Vector) -> Vector:
     views = manifest.views(parameters)
     return np.concatenate([np.empty(0, np.float32), *(views[tensor.name].ravel() for tensor in tensors)])
 

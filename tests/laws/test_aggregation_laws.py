@@ -151,8 +151,7 @@ def closed(made: Study, sums: RunningSum) -> Sums:
     return Sums(exchange=made.exchange, contributors=sums.sites, updates=sums.updates, scalars=scalars)
 
 
-def next_parameters(made: Study, sums: RunningSum) -> npt.NDArray[np.float32]:
-    """What the coordinator makes of a sum."""
+def _next_parameters(made: Study, sums: RunningSum) -> npt.NDArray[np.float32]:
     parameters = made.received.copy()
     state = begin_rule(made.plan.ingredients.server_rule, parameters.size)
     apply_rule(made.plan, made.manifest, closed(made, sums), parameters, state)
@@ -166,7 +165,7 @@ def test_the_order_of_arrival_never_changes_a_bit(seed: int, method: dict[str, A
     chunks = contributions(made)
     generator = np.random.default_rng(seed)
 
-    results = {next_parameters(made, summed(made, chunks, generator)).tobytes() for _ in range(4)}
+    results = {_next_parameters(made, summed(made, chunks, generator)).tobytes() for _ in range(4)}
 
     assert len(results) == 1
 
@@ -179,7 +178,7 @@ def test_the_result_is_the_weighted_mean_of_the_changes(
     made = study(seed, method, weighting, sites=3 + seed)
     chunks = contributions(made)
 
-    result = next_parameters(made, summed(made, chunks, np.random.default_rng(seed)))
+    result = _next_parameters(made, summed(made, chunks, np.random.default_rng(seed)))
 
     weights = {site: made.weight(site) for site in made.updates}
     total = sum(weights.values())

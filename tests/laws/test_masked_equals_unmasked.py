@@ -87,11 +87,10 @@ def test_masked_and_unmasked_runs_end_in_identical_bits(tmp_path: Path, method: 
     """For every method, schedule, weighting and order of arrival, with rounds that measure and without."""
     for aggregate, weighting, measures in OPPOSITES[opposites]:
         if not {(method, aggregate), (method, weighting), (method, "measuring" if measures else "")} & REFUSED:
-            assert_equal_bits(tmp_path / aggregate, method, aggregate, weighting, measures)
+            _assert_equal_bits(tmp_path / aggregate, method, aggregate, weighting, measures)
 
 
-def assert_equal_bits(folder: Path, method: str, aggregate: str, weighting: str, measures: bool) -> None:
-    """One combination, masked and not."""
+def _assert_equal_bits(folder: Path, method: str, aggregate: str, weighting: str, measures: bool) -> None:
     folder.mkdir()
     seed = NAMES.index(method) + measures
     schedule = {"aggregate": aggregate, "epochs": 3, "batches_per_epoch": 2}
@@ -209,11 +208,10 @@ def at_random(times: int) -> Scene:
 def test_broken_lines_and_restarts_change_no_bit(tmp_path: Path, aggregate: str, seeds: range) -> None:
     """Even if lines break and computers lose their keys, the run ends with the bits of an undisturbed one."""
     for seed in seeds:
-        assert_undisturbed(tmp_path / str(seed), aggregate, seed)
+        _assert_undisturbed(tmp_path / str(seed), aggregate, seed)
 
 
-def assert_undisturbed(folder: Path, aggregate: str, seed: int) -> None:
-    """One run with broken lines and restarts."""
+def _assert_undisturbed(folder: Path, aggregate: str, seed: int) -> None:
     folder.mkdir()
     schedule = {"aggregate": aggregate, "epochs": 3, "batches_per_epoch": 2}
     plan = a_plan(seed, aggregate=aggregate, schedule=schedule)

@@ -29,12 +29,11 @@ def pki(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def directory(pki: Terminal, tmp_path: Path) -> Path:
     """An authority made by `pki init`."""
-    assert pki(*init_words(tmp_path / "pki")) == 0
+    assert pki(*_init_words(tmp_path / "pki")) == 0
     return tmp_path / "pki"
 
 
-def init_words(directory: Path) -> list[object]:
-    """The words of `pki init`."""
+def _init_words(directory: Path) -> list[object]:
     words = ["--federation", "heart", "--address", "localhost:8443", "--enrolment-address", "localhost:8444"]
     return ["init", *words, "--directory", directory]
 
@@ -84,7 +83,7 @@ def test_a_site_is_invited_approved_listed_and_revoked(pki: Terminal, directory:
 def test_the_root_key_opens_with_the_passphrase_that_was_shown(pki: Terminal, tmp_path: Path) -> None:
     """It is made at random and shown once. To renew the authority it is read from a private file."""
     file, words = tmp_path / "passphrase", ["renew", "--directory", tmp_path / "a", "--authority"]
-    assert pki(*init_words(tmp_path / "a")) == 0
+    assert pki(*_init_words(tmp_path / "a")) == 0
     (made,) = re.findall("shown only once: (.*)", pki.out)
     assert len(made.replace("-", "")) == 26
     file.write_text(f"{made}\n")
@@ -113,7 +112,7 @@ def test_every_failure_is_three_lines(pki: Terminal, directory: Path, tmp_path: 
     used = tmp_path / "used"
     used.touch()
     for status, words in (
-        (78, init_words(directory)),
+        (78, _init_words(directory)),
         (78, ["invite", "Not-A-Name", "--directory", directory, "--output", tmp_path / "x"]),
         (78, ["invite", "a", "--directory", directory, "--output", used]),
         (78, ["invite", "a", "--directory", directory, "--output", tmp_path / "no" / "where"]),

@@ -16,15 +16,14 @@ from tests.pki.whole_site import SiteKeys
 MARY = SiteName("st-mary")
 
 
-def chain_for(authority: Authority, request: bytes, now: datetime, site: SiteName = MARY) -> bytes:
-    """A certificate for the key of a signing request."""
+def _chain_for(authority: Authority, request: bytes, now: datetime, site: SiteName = MARY) -> bytes:
     return authority.issue_site(certificates.requested_key(request), site, now).chain_pem
 
 
 def enrolled(authority: Authority, directory: Path, now: datetime) -> SiteKeys:
     """A site with its certificate."""
     keys = SiteKeys.create(directory)
-    chain = chain_for(authority, keys.signing_request(), now)
+    chain = _chain_for(authority, keys.signing_request(), now)
     keys.install(chain, authority.root_pem(), site=MARY, federation="heart", now=now)
     return keys
 
@@ -49,9 +48,9 @@ def test_keys_are_made_once_and_are_private(tmp_path: Path) -> None:
 def test_only_our_certificate_is_installed(authority: Authority, tmp_path: Path, now: datetime) -> None:
     """Another key, name, federation, root or time is refused and nothing is written."""
     keys = SiteKeys.create(tmp_path / "keys")
-    good = chain_for(authority, keys.signing_request(), now)
-    other_key = chain_for(authority, certificates.signing_request(certificates.new_tls_key()), now)
-    other_name = chain_for(authority, keys.signing_request(), now, SiteName("st-luke"))
+    good = _chain_for(authority, keys.signing_request(), now)
+    other_key = _chain_for(authority, certificates.signing_request(certificates.new_tls_key()), now)
+    other_name = _chain_for(authority, keys.signing_request(), now, SiteName("st-luke"))
     root = authority.root_pem()
     forged = certificates.certificate_pem(
         certificates.root_certificate(certificates.new_tls_key(), FederationName("heart"), now)
@@ -101,7 +100,7 @@ def test_a_renewal_survives_a_crash_at_every_step(
     """After a power cut before, between or after the two moves, key and certificate fit each other."""
     keys = enrolled(authority, tmp_path / "keys", now)
     old = keys.leaf()
-    chain = chain_for(authority, keys.next_signing_request(), now)
+    chain = _chain_for(authority, keys.next_signing_request(), now)
     done = 0
     real = Path.replace
 
@@ -120,7 +119,7 @@ def test_a_renewal_survives_a_crash_at_every_step(
             assert moves < 2
 
     assert (SiteKeys.load(keys.directory).leaf() == old) is (moves == 0)
-    again = chain_for(authority, keys.next_signing_request(), now)
+    again = _chain_for(authority, keys.next_signing_request(), now)
     keys.install_next(again, site=MARY, federation="heart", now=now)
     renewed = SiteKeys.load(keys.directory)
     assert renewed.leaf() != old

@@ -30,14 +30,12 @@ def a_plan(method: str = "fedavg", schedule: str = "every-epoch", **keys: Any) -
     return plan_of_method({"name": method}, schedule=SCHEDULES[schedule], **keys)
 
 
-def exchanges_of(plan: Plan) -> Exchanges:
-    """Every exchange of a plan."""
+def _exchanges_of(plan: Plan) -> Exchanges:
     return Exchanges(plan, manifest_of(plan))
 
 
-def whole_run(plan: Plan, layers: bytes = b"") -> list[tuple[Stage, Exchange]]:
-    """Every round of a run to its planned end."""
-    exchanges, made = exchanges_of(plan), []
+def _whole_run(plan: Plan, layers: bytes = b"") -> list[tuple[Stage, Exchange]]:
+    exchanges, made = _exchanges_of(plan), []
     while (stage := stage_at(plan, len(made))) is not None:
         made.append((stage, exchanges.of(len(made), stage, b"" if stage is PROBE else layers)))
     return made
@@ -65,7 +63,7 @@ def test_whatever_goes_up_is_in_the_manifest(method: dict[str, Any]) -> None:
     plan = plan_of_method(method)
     manifest = manifest_of(plan)
 
-    for _, exchange in whole_run(plan):
+    for _, exchange in _whole_run(plan):
         assert set(exchange.up) <= set(manifest.tensors)
         assert set(exchange.down) <= set(manifest.tensors)
         assert list(exchange.up) == [tensor for tensor in manifest.tensors if tensor in exchange.up]
@@ -78,7 +76,7 @@ def test_every_scalar_of_the_manifest_travels_at_some_time(method: dict[str, Any
     measuring = {} if method["name"] == "local" else MEASURING
     plan = plan_of_method(method, **measuring)
 
-    sent = {scalar for _, exchange in whole_run(plan) for scalar in exchange.scalars}
+    sent = {scalar for _, exchange in _whole_run(plan) for scalar in exchange.scalars}
 
     assert sent == set(manifest_of(plan).scalars)
 
@@ -87,7 +85,7 @@ def test_a_run_has_its_stages_in_order() -> None:
     """Probe, training, validation, and then nothing."""
     plan = a_plan("player-fl", **CHAIN | MEASURING)
 
-    stages = [stage for stage, _ in whole_run(plan)]
+    stages = [stage for stage, _ in _whole_run(plan)]
 
     assert stages == [PROBE, *4 * [TRAINING], VALIDATION]
     assert stage_at(plan, 6) is None
@@ -98,7 +96,7 @@ def test_only_training_takes_changes_up() -> None:
     """The probe brings nothing down; what measures brings the parameters down and only numbers up."""
     plan = a_plan("player-fl", **CHAIN | MEASURING)
 
-    for stage, exchange in whole_run(plan):
+    for stage, exchange in _whole_run(plan):
         assert exchange.stage is stage
         assert bool(exchange.up) == (stage is TRAINING)
         assert bool(exchange.down) == (stage is not PROBE)
@@ -117,7 +115,7 @@ def test_models_are_measured_at_the_ends_of_epochs(schedule: str, measured: list
     """Validation losses travel in training rounds that begin with such a model, never in the first, and at the end."""
     plan = a_plan(schedule=schedule, checkpoint="global")
 
-    told = [number for number, (_, exchange) in enumerate(whole_run(plan)) if "validation loss" in names(exchange)]
+    told = [number for number, (_, exchange) in enumerate(_whole_run(plan)) if "validation loss" in names(exchange)]
 
     assert told == [*measured, plan.schedule.rounds]
     assert [number for number in range(plan.schedule.rounds) if is_measured(plan, number)] == measured
@@ -149,7 +147,7 @@ NOT_ALLOWED: list[tuple[Plan, int, Stage, bytes]] = [
 def test_what_the_plan_does_not_allow_is_no_round(plan: Plan, number: int, stage: Stage, layers: bytes) -> None:
     """Another stage, another number or another choice of layers is a MalformedMessage at whoever computes it."""
     with pytest.raises(MalformedMessage):
-        exchanges_of(plan).of(number, stage, layers)
+        _exchanges_of(plan).of(number, stage, layers)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -161,7 +159,7 @@ def test_the_volume_of_a_run_is_counted_without_walking_through_it(method: dict[
     if name == "fedrep" and schedule not in {"every-epoch", "every-round"}:
         pytest.skip("the method cannot be planned so")
     plan = a_plan(name, schedule, **measuring)
-    rounds = whole_run(plan)
+    rounds = _whole_run(plan)
 
     assert most_bytes(plan, manifest_of(plan)) == sum(exchange.layout.total_bytes for _, exchange in rounds)
     for scalar in manifest_of(plan).scalars:

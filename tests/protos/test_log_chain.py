@@ -37,8 +37,7 @@ def verify(lines: list[bytes], position: LogHead | None = None) -> LogHead:
     return reached
 
 
-def broken_at(lines: list[bytes], position: LogHead | None = None) -> int:
-    """The line in which a log is found broken."""
+def _broken_at(lines: list[bytes], position: LogHead | None = None) -> int:
     with pytest.raises(BrokenChain) as finding:
         verify(lines, position)
     assert str(finding.value).startswith(f"line {finding.value.line}: ")
@@ -87,13 +86,13 @@ def test_a_flipped_bit_is_found_in_its_line(line: int, data: st.DataObject) -> N
     changed = bytearray(LINES[line])
     changed[data.draw(st.integers(0, len(changed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
 
-    assert broken_at([*LINES[:line], bytes(changed), *LINES[line + 1 :]]) == line + 1
+    assert _broken_at([*LINES[:line], bytes(changed), *LINES[line + 1 :]]) == line + 1
 
 
 @for_each("line", range(RECORDS - 1))
 def test_a_deleted_record_is_found_where_it_is_missing(line: int) -> None:
     """Without one of its records the log breaks at the next."""
-    assert broken_at([*LINES[:line], *LINES[line + 1 :]]) == line + 1
+    assert _broken_at([*LINES[:line], *LINES[line + 1 :]]) == line + 1
 
 
 @for_each("line", range(RECORDS - 1))
@@ -101,7 +100,7 @@ def test_swapped_records_are_found(line: int) -> None:
     """Two neighbours that changed places break the log at the first of them."""
     swapped = [*LINES[:line], LINES[line + 1], LINES[line], *LINES[line + 2 :]]
 
-    assert broken_at(swapped) == line + 1
+    assert _broken_at(swapped) == line + 1
 
 
 @for_each("kept", range(RECORDS))
@@ -121,7 +120,7 @@ def test_a_recomputed_chain_does_not_reach_a_kept_checkpoint(from_line: int) -> 
         forged.append(line)
 
     assert verify(forged) != HEADS[-1]
-    assert all(broken_at(forged[kept:], HEADS[kept]) == 1 for kept in range(from_line + 1, RECORDS))
+    assert all(_broken_at(forged[kept:], HEADS[kept]) == 1 for kept in range(from_line + 1, RECORDS))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +147,7 @@ def test_an_edited_record_is_found(edit: Any) -> None:
     """A field added beside the hashed ones, another type or a missing field is found in its line."""
     edited = json.dumps(edit(json.loads(LINES[1])), sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
-    assert broken_at([LINES[0], edited, *LINES[2:]]) == 2
+    assert _broken_at([LINES[0], edited, *LINES[2:]]) == 2
 
 
 @pytest.mark.parametrize(
@@ -167,7 +166,7 @@ def test_an_edited_record_is_found(edit: Any) -> None:
 )
 def test_another_spelling_of_a_record_is_found(edited: bytes) -> None:
     """The bytes are what was written: a key given twice, spaces or other escapes are a change."""
-    assert broken_at([LINES[0], edited, *LINES[2:]]) == 2
+    assert _broken_at([LINES[0], edited, *LINES[2:]]) == 2
 
 
 def test_the_salt_keeps_a_hash_from_confirming_a_guess() -> None:

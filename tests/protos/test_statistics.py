@@ -17,8 +17,7 @@ AGE: dict[str, Any] = {"name": "age", "low": 10.0, "high": 90.0}
 SEX: dict[str, Any] = {"name": "sex", "codes": ["F", "M"]}
 
 
-def plan_with_statistics(**keys: Any) -> StatisticsPlan:
-    """A plan that describes patients."""
+def _plan_with_statistics(**keys: Any) -> StatisticsPlan:
     plan = plan_with(**table_one_of(AGE, SEX) | {"smallest_cell": 5} | keys)
     assert isinstance(plan, StatisticsPlan)
     return plan
@@ -26,7 +25,7 @@ def plan_with_statistics(**keys: Any) -> StatisticsPlan:
 
 def test_the_manifest_names_every_number_and_nothing_else() -> None:
     """Each column has its sites and cells; no tensor; one round; a hundred sites do not overflow."""
-    plan = plan_with_statistics()
+    plan = _plan_with_statistics()
     manifest = manifest_of(plan)
 
     assert manifest.tensors == ()
@@ -42,7 +41,7 @@ def test_the_manifest_names_every_number_and_nothing_else() -> None:
 def test_models_add_newton_rounds_and_one_last_round() -> None:
     """All models of a plan share them, and the run may end earlier."""
     model = {"name": "model", "regression": {"family": "binomial", "outcome": "sex", "terms": ["age"]}}
-    plan = plan_with_statistics(analyses=[*table_one_of(AGE)["analyses"], model], newton_rounds=7)
+    plan = _plan_with_statistics(analyses=[*table_one_of(AGE)["analyses"], model], newton_rounds=7)
 
     assert [count for _, count in plan.stages] == [1, 7, 1]
     assert plan.may_end_early
@@ -74,15 +73,15 @@ TABLE = {"name": "t", "table_one": {"columns": ["age"]}}
 def test_what_statistics_cannot_go_with_is_refused(keys: dict[str, Any]) -> None:
     """Every analysis fits the declared concepts, and every number has enough sites."""
     with pytest.raises(ValidationError):
-        plan_with_statistics(**keys)
+        _plan_with_statistics(**keys)
 
 
 def test_a_column_of_too_few_sites_is_refused_before_a_hospital_reads_the_plan() -> None:
     """Two of three sites record the sex, so a Table 1 by sex would be theirs alone."""
-    keys = table_one_of(AGE, SEX | {"recorded_by": [site.name for site in plan_with_statistics().sites][:2]}, by="sex")
+    keys = table_one_of(AGE, SEX | {"recorded_by": [site.name for site in _plan_with_statistics().sites][:2]}, by="sex")
 
     with pytest.raises(ValidationError):
-        plan_with_statistics(**keys)
+        _plan_with_statistics(**keys)
 
 
 def test_an_oversized_plan_is_refused_by_arithmetic() -> None:
@@ -93,14 +92,13 @@ def test_an_oversized_plan_is_refused_by_arithmetic() -> None:
     keys = table_one_of(AGE, *columns) | {"analyses": [{"name": "model", "regression": model}]}
 
     with pytest.raises(ValidationError, match="sums in a round"):
-        plan_with_statistics(**keys)
+        _plan_with_statistics(**keys)
 
 
 EVALUATING: dict[str, Any] = {"columns": ["age"], "outputs": 1, "architecture": {"name": "dense", "hidden": [2]}}
 
 
-def with_evaluators(method: str, count: int = 1, **keys: Any) -> Plan:
-    """A plan of three training sites and some that only evaluate."""
+def _with_evaluators(method: str, count: int = 1, **keys: Any) -> Plan:
     letters = "abcdefg"
     sites = [
         {
@@ -116,16 +114,16 @@ def with_evaluators(method: str, count: int = 1, **keys: Any) -> Plan:
 @pytest.mark.parametrize("count", [1, 3])
 def test_whoever_only_evaluates_hides_nobody(count: int) -> None:
     """Under masks at least three sites train, however many evaluate."""
-    plan = with_evaluators("fedavg", count)
+    plan = _with_evaluators("fedavg", count)
 
     assert (plan.training_count, len(plan.evaluating_sites)) == (3, count)
     assert (plan.tier_of("site-a"), plan.tier_of("site-d")) == ("training", "evaluation")
     with pytest.raises(ValidationError, match="at least 4 sites must contribute"):
-        with_evaluators("fedavg", count, assumed_colluders=2)
+        _with_evaluators("fedavg", count, assumed_colluders=2)
 
 
 @pytest.mark.parametrize("method", ["scaffold", "ditto", "apfl", "player-fl", "fedper"])
 def test_a_method_with_private_parts_has_nothing_to_evaluate(method: str) -> None:
     """A site that never trains would measure layers that nobody has trained."""
     with pytest.raises(ValidationError):
-        with_evaluators(method, weighting={"name": "equal"})
+        _with_evaluators(method, weighting={"name": "equal"})

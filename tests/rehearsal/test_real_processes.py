@@ -79,8 +79,7 @@ class Federation:
         return dict(json.loads(path.read_text()))
 
 
-def federation_in(folder: Path, *, seed: int = 0, is_masked: bool = False, rounds: int = ROUNDS) -> Federation:
-    """Prepare a study of Global Layers at three hospitals."""
+def _federation_in(folder: Path, *, seed: int = 0, is_masked: bool = False, rounds: int = ROUNDS) -> Federation:
     folder.mkdir(parents=True)
     tables = folder / "tables"
     tables.mkdir()
@@ -151,7 +150,7 @@ def test_the_quickstart_ends_with_the_figures_of_every_site_and_method(figures: 
 @pytest.mark.slow
 def test_masking_and_the_order_of_starting_do_not_change_a_bit(tmp_path: Path, expected: str) -> None:
     """A run in the clear whose sites start in another order, each late, ends with the masked quickstart's bits."""
-    federation = federation_in(tmp_path / "f")
+    federation = _federation_in(tmp_path / "f")
     connected = {"hospital-1": "hospital-3", "hospital-2": "hospital-1"}
 
     def pause(name: str) -> None:
@@ -169,7 +168,7 @@ def test_masking_and_the_order_of_starting_do_not_change_a_bit(tmp_path: Path, e
 @pytest.mark.slow
 def test_a_line_that_breaks_costs_no_bit(tmp_path: Path, expected: str) -> None:
     """Cut in mid-upload, twice, a site connects again by itself. The run ends with the same bits."""
-    federation = federation_in(tmp_path / "f", is_masked=True)
+    federation = _federation_in(tmp_path / "f", is_masked=True)
     with proxied(Proxy(federation.port, cut_after=700_000, cuts=2)) as proxy:  # within the two uploads of 1.2 MB each
         federation.change("hospital-2", coordinator=f"localhost:{proxy.port}")
 
@@ -214,5 +213,5 @@ def test_a_bad_table_stops_its_site_before_anything_is_sent(tmp_path: Path, prep
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared federation that nobody has started."""
     folder = tmp_path_factory.mktemp("prepared") / "f"
-    federation_in(folder)
+    _federation_in(folder)
     return folder

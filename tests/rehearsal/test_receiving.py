@@ -38,8 +38,7 @@ def hospitals_with_a_receiver(folder: Path) -> list[HospitalData]:
     return [*four, HospitalData(RECEIVER, table, contract)]
 
 
-def plan_with_a_receiver(rehearsal: Rehearsal, study: Any, identities: dict[str, str]) -> dict[str, Any]:
-    """The quickstart's plan on the four clinics, and the fifth one receives."""
+def _plan_with_a_receiver(rehearsal: Rehearsal, study: Any, identities: dict[str, str]) -> dict[str, Any]:
     four = [one for one in rehearsal.hospitals if one.name != RECEIVER]
     plan = federation.plan_of(study, four, latent=8, is_masked=True)
     sites = [{"name": name, "identity": identity} for name, identity in sorted(identities.items())]
@@ -56,7 +55,7 @@ def test_a_hospital_without_outcomes_receives_a_model_and_sends_nothing(
     """It gets the coefficients of the four others, and predicts and exports with them."""
     tables = tmp_path / "tables"
     tables.mkdir()
-    monkeypatch.setattr(federation, "_plan", plan_with_a_receiver)
+    monkeypatch.setattr(federation, "_plan", _plan_with_a_receiver)
     rehearsal = Rehearsal(
         folder=tmp_path,
         hospitals=hospitals_with_a_receiver(tables),

@@ -22,8 +22,7 @@ from tests.rehearsal.gates import nothing
 from tests.rehearsal.relayed_stream import certificates_in_process
 
 
-def no_room(*_: object, **__: object) -> None:
-    """A log on a full disk."""
+def _no_room(*_: object, **__: object) -> None:
     raise StoreError(what="There is no space.", consequence="Nothing was done.", remedy="Free space.")
 
 
@@ -33,8 +32,7 @@ def office(tmp_path: Path) -> Office:
     return Office.found(tmp_path / "office", now=utc_now() - timedelta(days=120))
 
 
-def upkeep_of(keys: SiteKeys, folder: Path) -> tuple[SiteUpkeep, AuditLog]:
-    """Site a outside the rounds, and its log."""
+def _upkeep_of(keys: SiteKeys, folder: Path) -> tuple[SiteUpkeep, AuditLog]:
     audit = AuditLog(folder / "audit.log", site="a", now=utc_now)
     key, certificates = keys.identity_key(), certificates_in_process(keys)
     upkeep = SiteUpkeep(site="a", identity_key=key, certificates=certificates, audit=audit, now=utc_now)
@@ -48,7 +46,7 @@ def test_the_coordinators_own_certificate_is_renewed_once_that_is_on_record(offi
     before = place.read_bytes()
     with Register(office.authority.register_path) as register:
         with pytest.raises(StoreError):
-            Membership(office.authority, register, utc_now, no_room).renew_own()
+            Membership(office.authority, register, utc_now, _no_room).renew_own()
         assert place.read_bytes() == before
 
         def record(event: str, **facts: object) -> None:
@@ -66,7 +64,7 @@ def test_a_certificate_is_put_in_force_once_that_is_on_record(
 ) -> None:
     """A log that records the request and not the renewal changes no certificate."""
     keys = office.enrol("a", now=utc_now() - timedelta(days=31))
-    upkeep, audit = upkeep_of(keys, tmp_path)
+    upkeep, audit = _upkeep_of(keys, tmp_path)
     before = keys.tls_key_path.read_bytes(), keys.certificate_path.read_bytes()
     (asked,) = asyncio.run(upkeep._renewal())
     assert isinstance(asked, RenewalAsked)
@@ -74,7 +72,7 @@ def test_a_certificate_is_put_in_force_once_that_is_on_record(
         chain = handle_renewal(office.authority, register, asked, utc_now()).chain_pem
 
     with monkeypatch.context() as full:
-        full.setattr(audit, "write", no_room)
+        full.setattr(audit, "write", _no_room)
         with pytest.raises(StoreError):
             asyncio.run(upkeep.take(RenewalAnswered(chain, ""), nothing))
         assert (keys.tls_key_path.read_bytes(), keys.certificate_path.read_bytes()) == before

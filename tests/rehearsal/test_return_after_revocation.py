@@ -38,12 +38,11 @@ def hospital_of(office: Office, folder: Path) -> Hospital:
     data = {"table": "t.csv", "contract": "c.yaml", "split": {"seed": 0}}
     content = {"site": "a", "state": "state", "policy": WITHOUT_MASKS, "data": data}
     (folder / "hospital.yaml").write_text(yaml.safe_dump(content))
-    tell_port(folder, f"localhost:{free_port()}")
+    _tell_port(folder, f"localhost:{free_port()}")
     return read_hospital(folder / "hospital.yaml")
 
 
-def tell_port(folder: Path, address: str) -> None:
-    """Write where the enrolment port is, as enrolment does."""
+def _tell_port(folder: Path, address: str) -> None:
     record = {"coordinator": "localhost:1", "enrolment": address}
     (folder / "state" / "agent" / "federation.json").write_text(json.dumps(record))
 
@@ -111,7 +110,7 @@ def test_a_revoked_site_returns_with_a_new_invitation_and_a_persons_approval(tmp
 
     async def scene() -> None:
         async with enrolling(site.office) as port:
-            tell_port(tmp_path, port)
+            _tell_port(tmp_path, port)
             site.audit.write("enrolled", federation="study", identity=identity)
             site.invite(port, "another")
             await site.start()  # a member reads no invitation

@@ -86,15 +86,14 @@ class Kind:
         return make_plan(**(around | self.keys | changes))
 
 
-def of_images(**keys: Any) -> Kind:
-    """Digits."""
+def _of_images(**keys: Any) -> Kind:
     return Kind(lambda folder, site, images: put_images(folder, images[site]), IMAGE_NAMES, keys)
 
 
-DIGITS = of_images(architecture=CONVOLUTIONAL, outputs=10)
+DIGITS = _of_images(architecture=CONVOLUTIONAL, outputs=10)
 KINDS = {
     "images": DIGITS,
-    "images, some layers private": of_images(
+    "images, some layers private": _of_images(
         architecture=CONVOLUTIONAL, outputs=10, method={"name": "player-fl"}
     ),
 }  # fmt: skip
@@ -117,8 +116,7 @@ async def trained(folder: Path, kind: Kind, plan: Plan, images: Images) -> tuple
     return network, {name: one.study for name, one in trainers.items() if one.study is not None}
 
 
-async def masks_change_no_bit(folder: Path, kind: Kind, plan: Plan, images: Images) -> None:
-    """Assert equal parameters, decisions and models at all hospitals, masked and unmasked."""
+async def _masks_change_no_bit(folder: Path, kind: Kind, plan: Plan, images: Images) -> None:
     masked, with_masks = await trained(folder / "masked", kind, plan, images)
     plain, without = await trained(folder / "plain", kind, unmasked(plan), images)
 
@@ -134,7 +132,7 @@ async def masks_change_no_bit(folder: Path, kind: Kind, plan: Plan, images: Imag
 @pytest.mark.parametrize("name", KINDS)
 def test_tables_of_every_kind_are_trained_on_and_masks_change_no_bit(tmp_path: Path, name: str, images: Images) -> None:
     """Equal parameters, decisions and models at all hospitals, masked and unmasked."""
-    play(masks_change_no_bit(tmp_path, KINDS[name], KINDS[name].plan(), images))
+    play(_masks_change_no_bit(tmp_path, KINDS[name], KINDS[name].plan(), images))
 
 
 def test_concepts_of_four_clinics_are_trained_on_and_masks_change_no_bit(tmp_path: Path) -> None:
@@ -149,7 +147,7 @@ def test_concepts_of_four_clinics_are_trained_on_and_masks_change_no_bit(tmp_pat
     recorded = {concept.name: concept.recorded_by for concept in plan.concepts}
     assert recorded["total-cholesterol"] == ("cleveland", "hungarian", "va")
 
-    play(masks_change_no_bit(tmp_path / "runs", kind, plan, {}))
+    play(_masks_change_no_bit(tmp_path / "runs", kind, plan, {}))
 
 
 # Plans that do not fit a table

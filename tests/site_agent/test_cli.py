@@ -123,8 +123,7 @@ def test_a_gate_runs_with_pythons_collector(site_agent: Terminal, folder: Path) 
     assert site_agent.collects("site_agent.service.joining.join", "join", "--config", folder / "hospital.yaml")
 
 
-def written_plan(folder: Path, **keys: Any) -> Plan:
-    """A plan as a file beside the configuration."""
+def _written_plan(folder: Path, **keys: Any) -> Plan:
     document = plan_document(made_up_identities()) | {"masking": {"required": True}} | keys
     (folder / "plan.yaml").write_text(yaml.safe_dump(document))
     return plan_with(made_up_identities(), changes=document)
@@ -132,7 +131,7 @@ def written_plan(folder: Path, **keys: Any) -> Plan:
 
 def test_a_person_reviews_approves_and_leaves_a_trace(site_agent: Terminal, folder: Path) -> None:
     """Review shows what would leave, approval is recorded in the audit log, and the log verifies."""
-    config, plan = folder / "hospital.yaml", written_plan(folder)
+    config, plan = folder / "hospital.yaml", _written_plan(folder)
 
     assert site_agent("review", "--config", config, "--plan", folder / "plan.yaml") == 0
     tensors = ("first   3      32-bit integers", "second  7      32-bit integers")
@@ -151,7 +150,7 @@ def test_a_person_reviews_approves_and_leaves_a_trace(site_agent: Terminal, fold
 def test_a_changed_audit_log_is_found_by_the_command(site_agent: Terminal, folder: Path) -> None:
     """`audit verify` fails, names the line, and `approve` writes nothing more into a broken log."""
     config = folder / "hospital.yaml"
-    written_plan(folder)
+    _written_plan(folder)
     assert site_agent("approve", "--config", config, "--plan", folder / "plan.yaml", "--by", "A. Jones", "--yes") == 0
     log = folder / "state" / "gate" / "gate.sqlite"
     with closing(sqlite3.connect(log, isolation_level=None)) as store:

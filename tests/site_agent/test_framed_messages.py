@@ -33,9 +33,7 @@ def joined(sent: list[Prepare]) -> bytes:
     return b"".join(FRAMING.frame(message) + bytes(message.payload) for message in sent)
 
 
-def write_in_pieces(connection: socket.socket, raw: bytes, generator: random.Random) -> threading.Thread:
-    """Write these bytes from a thread, in pieces of random sizes."""
-
+def _write_in_pieces(connection: socket.socket, raw: bytes, generator: random.Random) -> threading.Thread:
     def write() -> None:
         rest = memoryview(raw)
         while rest:
@@ -80,7 +78,7 @@ def test_messages_arrive_in_order_however_they_are_cut(seed: int) -> None:
     for scene in (received, listened, None):
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            thread = write_in_pieces(theirs, joined(sent), generator)
+            thread = _write_in_pieces(theirs, joined(sent), generator)
             if scene is not None:
                 assert [facts(message) for message in asyncio.run(scene(ours))] == wanted
             else:

@@ -52,11 +52,10 @@ def concepts_of(table: pd.DataFrame, coded: Mapping[str, Sequence[object]]) -> t
 
 def frames_of(table: pd.DataFrame, site: str, coded: Mapping[str, Sequence[object]]) -> list[Frame]:
     """Return a frame for each value of the column `site`."""
-    return [frame_of(rows.drop(columns=site), coded) for _, rows in table.groupby(site)]
+    return [_frame_of(rows.drop(columns=site), coded) for _, rows in table.groupby(site)]
 
 
-def frame_of(rows: pd.DataFrame, coded: Mapping[str, Sequence[object]]) -> Frame:
-    """Return the rows of one site."""
+def _frame_of(rows: pd.DataFrame, coded: Mapping[str, Sequence[object]]) -> Frame:
     columns = {}
     for name in map(str, rows.columns):
         values = rows[name]

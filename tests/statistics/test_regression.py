@@ -220,8 +220,7 @@ def test_a_rare_outcome_is_fitted() -> None:
     compare(found, pooled, {"age": "age", "sex=male": "C(sex)[T.male]"})
 
 
-def is_own_reason(table: pd.DataFrame, **keys: Any) -> bool:
-    """Whether a model is refused because of the second hospital's own rows."""
+def _is_own_reason(table: pd.DataFrame, **keys: Any) -> bool:
     plan = statistics_plan(regression(**keys))
     studies = studies_of(plan, frames_of(plan, table))
     run_rounds(plan, studies)
@@ -250,7 +249,7 @@ def test_one_patient_decides_no_sum(one: str) -> None:
             {"family": "gaussian", "outcome": "pressure", "terms": ["age"], "robust": True},
         )
     table.loc[own[:30], "died"] = ["no", "yes"] * 15
-    assert not is_own_reason(table, **keys)
+    assert not _is_own_reason(table, **keys)
 
     table.loc[own[0], [column, "pressure"]] = value, 170.0
-    assert is_own_reason(table, **keys)
+    assert _is_own_reason(table, **keys)

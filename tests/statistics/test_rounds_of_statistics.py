@@ -19,8 +19,7 @@ from tests.statistics.test_regression import regression
 FIRST, NEWTON = Asked(round=0, stage=Stage.STATISTICS), Asked(round=1, stage=Stage.NEWTON)
 
 
-def after_first(plan: StatisticsPlan, studies: dict[str, StatisticsStudy]) -> npt.NDArray[np.float32]:
-    """The vector that is announced after the first round."""
+def _after_first(plan: StatisticsPlan, studies: dict[str, StatisticsStudy]) -> npt.NDArray[np.float32]:
     vector = np.zeros(plan.tensor.number_count, np.float32)
     each = [study.train(FIRST, vector).scalars for study in studies.values()]
     place_sums(vector, plan.place(0, 1), [sum(numbers) for numbers in zip(*each, strict=True)])
@@ -32,7 +31,7 @@ def test_announced_sums_are_final_also_after_a_restart() -> None:
     plan = statistics_plan(regression())
     frames = frames_of(plan, patients(0))
     studies = studies_of(plan, frames)
-    vector = after_first(plan, studies)
+    vector = _after_first(plan, studies)
     study = next(iter(studies.values()))
     first = study.train(NEWTON, vector)
     changed = vector.copy()
@@ -55,7 +54,7 @@ def test_a_site_whose_rows_may_not_answer_is_a_masked_count() -> None:
     plan = statistics_plan(regression(), rows_per_unknown=20.0)
     table = patients(1, rows=(60, 70, 80, 900))
     studies = studies_of(plan, frames_of(plan, table))
-    vector = after_first(plan, studies)
+    vector = _after_first(plan, studies)
 
     sent = [study.train(NEWTON, vector).scalars for study in studies.values()]
 

@@ -56,8 +56,7 @@ ANY_EVENT: st.SearchStrategy[phases.Event] = st.one_of(
 SECONDS = st.sampled_from((0.0, 1.0, 9.0, 11.0, 51.0, 1001.0))
 
 
-def leading_on(state: phases.State, site: str) -> phases.Event:
-    """What an honest site does next."""
+def _leading_on(state: phases.State, site: str) -> phases.Event:
     match state:
         case phases.Gathering() | phases.Interrupted():
             return phases.Joined(site)
@@ -74,17 +73,16 @@ def leading_on(state: phases.State, site: str) -> phases.Event:
 def drawn(state: phases.State, data: st.DataObject) -> phases.Event:
     """An event that leads on, so that walks reach every phase; a quarter of them are absurd."""
     is_absurd = data.draw(st.integers(0, 3)) == 0
-    return data.draw(ANY_EVENT) if is_absurd else leading_on(state, data.draw(st.sampled_from(SITES)))
+    return data.draw(ANY_EVENT) if is_absurd else _leading_on(state, data.draw(st.sampled_from(SITES)))
 
 
-def attempt_of(state: phases.State) -> phases.Attempt | None:
-    """The attempt that a phase works on."""
+def _attempt_of(state: phases.State) -> phases.Attempt | None:
     return None if isinstance(state, phases.Gathering | phases.Over) else state.attempt
 
 
 def check(walk: Walk, before: phases.State, wanted: tuple[phases.Effect, ...]) -> None:
     """Laws after every single event."""
-    earlier, later = attempt_of(before), attempt_of(walk.state)
+    earlier, later = _attempt_of(before), _attempt_of(walk.state)
     for effect in wanted:
         match effect:
             case phases.OfferRound(sites=sites) | phases.SendResult(sites=sites) | phases.VoidRound(missing=sites):
@@ -99,8 +97,7 @@ def check(walk: Walk, before: phases.State, wanted: tuple[phases.Effect, ...]) -
         assert isinstance(walk.state, phases.Collecting)
 
 
-def check_history(walk: Walk) -> None:
-    """Laws of a whole run."""
+def _check_history(walk: Walk) -> None:
     ends = [effect for effect in walk.effects if isinstance(effect, phases.EndRun)]
     assert len(ends) == isinstance(walk.state, phases.Over)
     assert not ends or walk.effects[-1] == ends[0]
@@ -140,7 +137,7 @@ def test_no_sequence_of_events_breaks_a_run(rules: phases.Terms, data: st.DataOb
             most = walk.rules.rounds
             walk.rules = replace(walk.rules, rounds=data.draw(st.integers(min(most, closed[0] + 2), most)))
 
-    check_history(walk)
+    _check_history(walk)
 
 
 @settings(max_examples=100)
@@ -165,11 +162,11 @@ def test_only_a_site_that_can_never_go_on_a_wrong_sum_or_a_person_ends_a_run(
                 walk.step(phases.Joined(site))
         for _ in range(3):
             for site in SITES:
-                walk.step(leading_on(walk.state, site))
+                walk.step(_leading_on(walk.state, site))
 
     assert isinstance(walk.state, phases.Over)
     assert walk.state.is_complete
-    check_history(walk)
+    _check_history(walk)
 
 
 @settings(max_examples=100)
@@ -197,7 +194,7 @@ def test_the_order_of_answers_leaves_the_run_the_same(rules: phases.Terms, order
         walk = Walk(rules)
         while not isinstance(walk.state, phases.Over):
             for site in names:
-                walk.step(leading_on(walk.state, site))
+                walk.step(_leading_on(walk.state, site))
         return walk.effects
 
     assert honest(list(SITES)) == honest(order)
@@ -213,4 +210,4 @@ def test_a_person_ends_a_run_in_every_state(rules: phases.Terms, data: st.DataOb
     walk.step(phases.WasStopped())
 
     assert isinstance(walk.state, phases.Over)
-    check_history(walk)
+    _check_history(walk)

@@ -16,8 +16,7 @@ from tests.for_each import for_each
 UNLIKELY = 1e-6  # of a correct sampler; every test below draws from a seed, so it does not change from day to day
 
 
-def exact_chances(variance: float, most: int) -> np.ndarray:
-    """Chances of -most..most, of which the ends stand for everything beyond."""
+def _exact_chances(variance: float, most: int) -> np.ndarray:
     weights = np.array([exp(-x * x / (2 * variance)) for x in range(-4 * most, 4 * most + 1)])
     chances = weights / weights.sum()
     middle = chances[3 * most : 5 * most + 1].copy()
@@ -51,7 +50,7 @@ def test_samples_fit_the_exact_chances(
     drawn = discrete_gaussian(3_000 if is_exact else 40_000, variance, np.random.default_rng([seed, variance]).bytes)
 
     counts = np.bincount(np.clip(drawn, -most, most) + most, minlength=2 * most + 1)
-    assert misfit(counts, exact_chances(variance, most)) > UNLIKELY
+    assert misfit(counts, _exact_chances(variance, most)) > UNLIKELY
 
 
 @pytest.mark.parametrize(

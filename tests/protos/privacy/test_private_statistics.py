@@ -41,8 +41,7 @@ def private_statistics_plan(
     return plan
 
 
-def private_numbers(plan: StatisticsPlan, table: Table) -> tuple[int, ...]:
-    """What a site's trainer gives its gate, before noise."""
+def _private_numbers(plan: StatisticsPlan, table: Table) -> tuple[int, ...]:
     name = plan.site_names[0]
     study = StatisticsStudy(plan, concept_frame(plan, table, name, 1), site=name, secret=b"secret")
     asked = Asked(round=0, stage=Stage.STATISTICS)
@@ -147,19 +146,19 @@ def test_no_patient_changes_the_sums_by_more_than_the_noise_is_made_for(seed: in
     ages, sexes = drawn(generator, 60, spread=1e3)
     ages[:3] = np.inf, -np.inf, 1e300
     patients = generator.integers(0, 12, 60)
-    everybody = np.array(private_numbers(private, table_of(ages, sexes, patients)))
+    everybody = np.array(_private_numbers(private, table_of(ages, sexes, patients)))
 
     for patient in range(12):
         others = patients != patient
-        without = private_numbers(private, table_of(ages[others], sexes[others], patients[others]))
+        without = _private_numbers(private, table_of(ages[others], sexes[others], patients[others]))
         assert norm_of(everybody - np.array(without)) <= 1.0
 
 
 def test_a_complete_row_at_the_end_of_the_range_is_as_long_as_the_clip_allows() -> None:
     """So the unit is not larger than it has to be, and a patient with a thousand such rows has the same norm."""
     private = private_statistics_plan()
-    one = private_numbers(private, table_of(np.array([100.0]), np.array([0.0])))
-    many = private_numbers(private, table_of(np.full(1000, 100.0), np.zeros(1000), np.zeros(1000)))
+    one = _private_numbers(private, table_of(np.array([100.0]), np.array([0.0])))
+    many = _private_numbers(private, table_of(np.full(1000, 100.0), np.zeros(1000), np.zeros(1000)))
 
     assert 0.9999 < norm_of(one) <= 1.0
     assert 0.9999 < norm_of(many) <= 1.0
@@ -171,7 +170,7 @@ def test_without_noise_the_sums_are_the_moments_of_all_rows(seed: int) -> None:
     generator, private = np.random.default_rng(seed), private_statistics_plan()
     ages, sexes = drawn(generator, 2000)
     parts = np.array_split(np.arange(2000), 4)
-    each = [private_numbers(private, table_of(ages[part], sexes[part])) for part in parts]
+    each = [_private_numbers(private, table_of(ages[part], sexes[part])) for part in parts]
 
     told = results_of(private, [sum(numbers) for numbers in zip(*each, strict=True)], 4.0 * private.noise_variance)
 
@@ -203,9 +202,9 @@ def test_the_sums_of_a_trainer_do_not_depend_on_small_cells() -> None:
     table = table_of(np.full(20, 50.0), np.array([0.0] * 19 + [1.0]))
     plan, another = private_statistics_plan(), private_statistics_plan(version=2)
 
-    numbers = private_numbers(plan, table)
+    numbers = _private_numbers(plan, table)
 
-    assert private_numbers(another, table) == numbers
+    assert _private_numbers(another, table) == numbers
     assert plan.private_tables is not None
     assert numbers[4] == pytest.approx(PRIVATE_SCALE / plan.private_tables.unit, rel=1e-6)
 
@@ -217,7 +216,7 @@ def test_a_site_with_more_patients_than_the_bound_sends_clipped_sums_and_stops_n
     monkeypatch.setattr("protos.plan.statistics_plan.LARGEST_PATIENTS", 3 - (1 << 20))
     plan = private_statistics_plan()
 
-    one, other = (private_numbers(plan, table_of(np.full(rows, 100.0), np.zeros(rows))) for rows in (59, 60))
+    one, other = (_private_numbers(plan, table_of(np.full(rows, 100.0), np.zeros(rows))) for rows in (59, 60))
 
     assert {scalar.bound for scalar in manifest_of(plan).scalars} == {3 * PRIVATE_SCALE}
     assert one == other

@@ -48,8 +48,7 @@ def announce(folder: Path, keys: SiteKeys, *, version: int = 1, rounds: int = 3)
     return plan
 
 
-async def run_here(words: list[str], folder: Path) -> Done:
-    """As `run_command`, in this process, which has loaded the commands already."""
+async def _run_here(words: list[str], folder: Path) -> Done:
     done = await asyncio.to_thread(called, "site-agent", *words)
     page = folder / "page.html"
     return Done(
@@ -133,7 +132,7 @@ class Running:
 
 
 @contextmanager
-def running_console(folder: Path, *, commands: Callable[..., Any] = run_here) -> Iterator[Running]:
+def running_console(folder: Path, *, commands: Callable[..., Any] = _run_here) -> Iterator[Running]:
     """A console of the hospital in a folder, until the block ends."""
     clock, opened = Clock(), socket.create_server(("127.0.0.1", 0))
     session, host = Session(clock=clock), f"127.0.0.1:{opened.getsockname()[1]}"

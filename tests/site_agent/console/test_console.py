@@ -57,13 +57,11 @@ def plan_of(folder: Path) -> Plan:
     return plan_from_json(announced_plans(folder / "state")[0].read_bytes())
 
 
-def may_train(folder: Path, plan: Plan) -> bool:
-    """Whether the plan is approved here."""
+def _may_train(folder: Path, plan: Plan) -> bool:
     return why_not(find_approval(folder / "state", plan), approvers=1, now=datetime.now(UTC)) is None
 
 
-def is_untouched(folder: Path) -> bool:
-    """Whether nothing was decided or recorded here."""
+def _is_untouched(folder: Path) -> bool:
     return find_approval(folder / "state", plan_of(folder)) is None and not gate_store_path(folder / "state").exists()
 
 
@@ -85,15 +83,15 @@ def test_a_plan_is_read_approved_and_withdrawn(tmp_path: Path) -> None:
     with running_console(tmp_path) as running:
         running.enter()
         early = running.post({"action": "approve", "plan": digest, "by": "A. Jones", "until": ""})
-        assert (early.status, may_train(tmp_path, plan)) == (409, False)
+        assert (early.status, _may_train(tmp_path, plan)) == (409, False)
         assert 'value="approve"' not in running.get(f"plan/{digest}").body
         assert running.read_plan(plan).status == 200
         assert 'value="approve"' in running.get(f"plan/{digest}").body
         running.act("approve", plan=digest, by="A. Jones", until="2099-01-31")
-        assert may_train(tmp_path, plan)
+        assert _may_train(tmp_path, plan)
         assert "Training is permitted." in running.get().body
         running.act("withdraw", plan=digest, by="B. Lee")
-        assert not may_train(tmp_path, plan)
+        assert not _may_train(tmp_path, plan)
 
     assert events(tmp_path) == [("plan_approved", "A. Jones"), ("plan_withdrawn", "B. Lee")]
 
@@ -110,7 +108,7 @@ def test_what_is_approved_is_what_was_read(tmp_path: Path) -> None:
         running.act("approve", plan=plan.digest.hex(), by="A. Jones")
         other = running.post({"action": "approve", "plan": changed.digest.hex(), "by": "A. Jones"})
 
-    assert may_train(tmp_path, plan)
+    assert _may_train(tmp_path, plan)
     assert events(tmp_path) == [("plan_approved", "A. Jones")]
     assert other.status == 409
     assert not approval_path(tmp_path / "state", changed).exists()
@@ -160,7 +158,7 @@ def test_a_form_that_no_page_of_the_session_sends_does_nothing(
 ) -> None:
     """With the person's own key, a form of another origin, frame, script, host or session is refused."""
     assert running.post(approval(folder), **fields).status in (400, 403, 411, 413, 415, 421)
-    assert is_untouched(folder)
+    assert _is_untouched(folder)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +171,7 @@ def test_a_form_that_no_page_of_the_session_sends_does_nothing(
 def test_a_changed_form_does_nothing(running: Running, folder: Path, form: dict[str, str]) -> None:
     """Without the session's key, a name, a known action or a sound run nothing is done."""
     assert running.post(approval(folder) | form).status in (400, 403, 409)
-    assert is_untouched(folder)
+    assert _is_untouched(folder)
 
 
 def test_a_field_that_comes_twice_is_refused(running: Running, folder: Path) -> None:
@@ -182,7 +180,7 @@ def test_a_field_that_comes_twice_is_refused(running: Running, folder: Path) -> 
 
     for body in (form, "=&=", "%ff=%ff", "&".join(f"f{number}=1" for number in range(99))):
         assert running.ask(running.session.address, body).status in (400, 403)
-    assert is_untouched(folder)
+    assert _is_untouched(folder)
 
 
 def test_another_user_or_page_sees_nothing(running: Running) -> None:
@@ -310,7 +308,7 @@ def test_it_listens_on_this_computer_alone(tmp_path: Path, listen: str, status: 
     """An address that others could reach, or that no browser opens, is refused."""
     make_hospital(tmp_path)
 
-    assert called_console(tmp_path, "--listen", listen).wait(60) == status
+    assert _called_console(tmp_path, "--listen", listen).wait(60) == status
 
 
 def test_the_command_serves_its_link_and_ends_in_order(tmp_path: Path) -> None:
@@ -318,7 +316,7 @@ def test_the_command_serves_its_link_and_ends_in_order(tmp_path: Path) -> None:
     make_hospital(tmp_path)
     with running_console(tmp_path) as other:
         port = int(other.host.rpartition(":")[2])
-    process = called_console(tmp_path, "--listen", f"127.0.0.1:{port}")
+    process = _called_console(tmp_path, "--listen", f"127.0.0.1:{port}")
     assert process.stdout is not None
     link = process.stdout.readline().strip()
     browser = Running(other.session, f"127.0.0.1:{port}", other.clock)
@@ -340,7 +338,6 @@ def test_the_command_serves_its_link_and_ends_in_order(tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
-def called_console(folder: Path, *words: str) -> subprocess.Popen[str]:
-    """The command itself."""
+def _called_console(folder: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "site_agent", "console", "--config", str(folder / "hospital.yaml"), *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -54,8 +54,7 @@ def site_agent(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyt
     return run
 
 
-def rows_of_the_test(folder: Path, place: Path) -> None:
-    """Write the site's own test rows as a table of new rows."""
+def _rows_of_the_test(folder: Path, place: Path) -> None:
     hospital = read_hospital(folder / "hospital.yaml")
     kept = split_rows(read_table(folder / "table.csv", read_contract(folder / "contract.yaml")), hospital.data.split)
     with (folder / "table.csv").open(newline="") as file:
@@ -71,7 +70,7 @@ def probabilities(place: Path) -> list[float]:
 
 def test_a_model_predicts_as_it_was_tested(folder: Path, tmp_path: Path, site_agent: Command) -> None:
     """The test rows as a new table get predictions whose mean is that of the report."""
-    rows_of_the_test(folder, tmp_path / "new.csv")
+    _rows_of_the_test(folder, tmp_path / "new.csv")
     models, reports = folder / "state" / "models", folder / "state" / "reports"
     newest = shutil.copytree(models / RUN, models / LATER) / "model.safetensors"  # another run ends
     shutil.copy(reports / f"{RUN}.json", reports / f"{LATER}.json")

@@ -25,8 +25,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def steps_of(store: Store, run: str = "run") -> MaskedSteps:
-    """The record of a run, as a process that starts reads it."""
+def _steps_of(store: Store, run: str = "run") -> MaskedSteps:
     return MaskedSteps(store, Answer(run, SITES, "rule"))
 
 
@@ -54,13 +53,13 @@ REFUSED: dict[str, tuple[Callable[[MaskedSteps], object], Reason]] = {
 def test_what_is_never_masked(what: str, store: Store, *, is_restarted: bool) -> None:
     """The same before and after a restart, and nothing is written."""
     ask, reason = REFUSED[what]
-    steps = steps_of(store)
+    steps = _steps_of(store)
     for step, attempt in ((3, 0), (4, 0), (4, 1)):
         _add(steps, step, attempt)
     before = store.read("SELECT * FROM masked")
 
     with pytest.raises(MaskingRefused) as caught:
-        ask(steps_of(store) if is_restarted else steps)
+        ask(_steps_of(store) if is_restarted else steps)
 
     assert caught.value.reason is reason
     assert store.read("SELECT * FROM masked") == before
@@ -68,10 +67,10 @@ def test_what_is_never_masked(what: str, store: Store, *, is_restarted: bool) ->
 
 def test_a_step_is_repeated_with_the_same_vector(store: Store) -> None:
     """A repeated attempt, an earlier step, and the next step. Another run has its own steps."""
-    steps = steps_of(store)
+    steps = _steps_of(store)
     for step, attempt in ((3, 0), (4, 1), (4, 2), (3, 1), (5, 0)):
         _add(steps, step, attempt)
-    _add(steps_of(store, "another"), 3, 0, vector="other")
+    _add(_steps_of(store, "another"), 3, 0, vector="other")
 
     assert len(store.read("SELECT * FROM masked")) == 6
 
@@ -79,18 +78,18 @@ def test_a_step_is_repeated_with_the_same_vector(store: Store) -> None:
 def test_only_runs_that_were_masked_and_are_counted_are_compared(store: Store) -> None:
     """A run that began and masked nothing has answered nothing. Persons exclude a run by its name."""
     for run in ("first", "second"):
-        _add(steps_of(store, run), 0, 0)
-    steps_of(store, "third")
+        _add(_steps_of(store, run), 0, 0)
+    _steps_of(store, "third")
 
-    assert steps_of(store, "fourth").answered_beside(["second"]) == [Answer("first", SITES, "rule")]
-    assert steps_of(store, "first").answered_beside(()) == [Answer("second", SITES, "rule")]
+    assert _steps_of(store, "fourth").answered_beside(["second"]) == [Answer("first", SITES, "rule")]
+    assert _steps_of(store, "first").answered_beside(()) == [Answer("second", SITES, "rule")]
 
 
 @pytest.mark.parametrize("table", ["masked", "answered"])
 @pytest.mark.parametrize("act", ["DELETE FROM {}", "UPDATE {} SET run = 'another'"])
 def test_no_row_is_changed_or_deleted(tmp_path: Path, store: Store, table: str, act: str) -> None:
     """The store itself refuses it."""
-    _add(steps_of(store), 0, 0)
+    _add(_steps_of(store), 0, 0)
 
     with closing(sqlite3.connect(tmp_path / "gate.sqlite")) as other, pytest.raises(sqlite3.IntegrityError):
         other.execute(act.format(table))

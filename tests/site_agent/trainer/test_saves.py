@@ -22,8 +22,7 @@ PLAN: Plan = catalogue_plan("fedavg")
 ROWS: Dataset = rows_at("ahus")
 
 
-def saves_in(folder: Path, rows: Dataset = ROWS, plan: Plan = PLAN) -> Saves:
-    """What a trainer that starts finds."""
+def _saves_in(folder: Path, rows: Dataset = ROWS, plan: Plan = PLAN) -> Saves:
     return Saves(folder, "run", plan, rows.digest)
 
 
@@ -35,15 +34,14 @@ def a_study(number: int) -> SavedStudy:
 
 def written(folder: Path, *numbers: int) -> Saves:
     """Saves of these rounds."""
-    saves = saves_in(folder)
+    saves = _saves_in(folder)
     saves.begin(0)
     for number in numbers:
         saves.write(number, a_study(number))
     return saves
 
 
-def file_of(folder: Path, number: int) -> Path:
-    """Where a state lies."""
+def _file_of(folder: Path, number: int) -> Path:
     return folder / "saves" / "run" / f"before-{number:010d}.safetensors"
 
 
@@ -51,7 +49,7 @@ def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
     """Tensors, facts and the draw that led to it, in a file that only its owner reads; the begin needs no file."""
     written(tmp_path, 3, 5)
 
-    saves = saves_in(tmp_path)
+    saves = _saves_in(tmp_path)
 
     assert saves.held == (0, 3, 5)
     found = saves.read(3)
@@ -61,21 +59,21 @@ def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
         name: value.numpy().tobytes() for name, value in a_study(3).tensors.items()
     }
     assert saves.read(0) is None
-    assert file_of(tmp_path, 3).stat().st_mode & 0o777 == 0o600
+    assert _file_of(tmp_path, 3).stat().st_mode & 0o777 == 0o600
 
 
 @for_each("seed", range(15))
 def test_a_damaged_state_counts_as_not_there(tmp_path: Path, seed: int) -> None:
     """After a flipped bit or a cut anywhere, this site continues from the state before it."""
     written(tmp_path, 3, 5)
-    path, luck = file_of(tmp_path, 5), np.random.default_rng(seed)
+    path, luck = _file_of(tmp_path, 5), np.random.default_rng(seed)
     content = path.read_bytes()
     flipped = bytearray(content)
     flipped[int(luck.integers(len(content)))] ^= 1 << int(luck.integers(8))
 
     for damaged in (bytes(flipped), content[: int(luck.integers(len(content)))], b""):
         path.write_bytes(damaged)
-        saves = saves_in(tmp_path)
+        saves = _saves_in(tmp_path)
         assert saves.held == (0, 3)
 
 
@@ -87,8 +85,8 @@ def test_other_rows_or_another_plan_are_never_gone_on_from(tmp_path: Path) -> No
     )
 
     with pytest.raises(DataError):
-        saves_in(tmp_path, rows=moved)
-    assert saves_in(tmp_path, plan=catalogue_plan("fedavg", version=2)).held == (0,)
+        _saves_in(tmp_path, rows=moved)
+    assert _saves_in(tmp_path, plan=catalogue_plan("fedavg", version=2)).held == (0,)
 
 
 @pytest.mark.parametrize("content", [b"x" * 600, b"SQLite format 3\0" * 300])
@@ -97,7 +95,7 @@ def test_nothing_starts_again_and_nothing_leaves_if_the_records_are_damaged(tmp_
     written(tmp_path, 3)._records.close()
     (tmp_path / "models" / RECORDS).write_bytes(content)
 
-    for act in (saves_in, lambda folder: AnsweredRounds(folder / "models", PLAN)):
+    for act in (_saves_in, lambda folder: AnsweredRounds(folder / "models", PLAN)):
         with pytest.raises(StoreError):
             act(tmp_path)
     with pytest.raises(StoreError):
@@ -112,6 +110,6 @@ def test_what_is_over_is_forgotten(tmp_path: Path) -> None:
     saves.forget(before=7)
     saves.forget(after=10)
 
-    assert saves_in(tmp_path).held == (0, 7, 8, 9, 10)
+    assert _saves_in(tmp_path).held == (0, 7, 8, 9, 10)
     Saves(tmp_path, "another", PLAN, ROWS.digest)
     assert not (tmp_path / "saves" / "run").exists()

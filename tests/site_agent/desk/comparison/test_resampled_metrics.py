@@ -60,8 +60,7 @@ def test_all_resamples_are_measured_in_blocks() -> None:
 TWO = ("negative", "positive")
 
 
-def all_counts(rows: HeldOutRows, seed: int = 0, number: int = 50) -> np.ndarray:
-    """Every resample's counts, shape (number, rows)."""
+def _all_counts(rows: HeldOutRows, seed: int = 0, number: int = 50) -> np.ndarray:
     return np.concatenate(list(resamples_of(rows, seed, number)))
 
 
@@ -69,7 +68,7 @@ def test_the_outcome_is_as_frequent_in_a_resample_as_in_another_test() -> None:
     """The number of events varies as a binomial number does, so that an interval knows that it could differ."""
     labels = (np.arange(100) < 20).astype(np.int64)
 
-    events = all_counts(HeldOutRows(task="binary", targets=labels, classes=TWO), number=4_000) @ labels
+    events = _all_counts(HeldOutRows(task="binary", targets=labels, classes=TWO), number=4_000) @ labels
 
     assert events.mean() == pytest.approx(20, abs=0.3)
     assert events.std() == pytest.approx(np.sqrt(100 * 0.2 * 0.8), rel=0.05)
@@ -82,7 +81,7 @@ def test_rows_of_one_patient_are_drawn_together(seed: int) -> None:
     patients = generator.integers(0, 12, size=40) * 1_000
     rows = HeldOutRows(task="binary", targets=generator.integers(0, 2, size=40), classes=TWO, patients=patients)
 
-    counts = all_counts(rows, seed)
+    counts = _all_counts(rows, seed)
 
     firsts = [int(np.flatnonzero(patients == patient)[0]) for patient in np.unique(patients)]
     for first in firsts:

@@ -232,8 +232,7 @@ def packed(height: int, width: int) -> bytes:
     return found
 
 
-def with_header(content: bytes, **fields: Any) -> bytes:
-    """A NIfTI-1 file with other entries in its header."""
+def _with_header(content: bytes, **fields: Any) -> bytes:
     header = nibabel.Nifti1Header(content[:348])
     for name, value in fields.items():
         header[name] = value
@@ -267,9 +266,9 @@ WRONG: dict[str, tuple[bytes, dict[str, Any], int | None, Flaw | str]] = {
     "another high bit": (dicom(drawn(0), BitsStored=12, HighBit=15), {}, None, image_formats.OTHER_BITS),
     "an overlay in the pixels": (dicom(drawn(0) | 0x4000, BitsStored=12, HighBit=11), {}, None,
                                  image_formats.OTHER_BITS),
-    "mirrored orientations": (with_header(VOLUME, qform_code=1, quatern_b=0, quatern_c=0, quatern_d=0),
+    "mirrored orientations": (_with_header(VOLUME, qform_code=1, quatern_b=0, quatern_c=0, quatern_d=0),
                               {"files": AXIAL}, None, image_formats.TWO_VIEWS),
-    "voxels in the header": (with_header(VOLUME, vox_offset=0), {"files": AXIAL}, None, image_formats.IN_HEADER),
+    "voxels in the header": (_with_header(VOLUME, vox_offset=0), {"files": AXIAL}, None, image_formats.IN_HEADER),
     "voxels in an extension": (VOLUME[:348] + b"\1" + VOLUME[349:], {"files": AXIAL}, None, image_formats.IN_HEADER),
     "deflated": (dicom(drawn(0), syntax="1.2.840.10008.1.2.1.99"), {}, None, image_formats.PACKED),
     "grey for colour": (dicom(drawn(0)), {"image": {"height": 4, "width": 6, "channels": 3}}, None,
@@ -288,15 +287,15 @@ WRONG: dict[str, tuple[bytes, dict[str, Any], int | None, Flaw | str]] = {
                            {"files": AXIAL}, None, image_formats.OTHER_CHANNELS),
     "no numbers": (nifti(np.full((6, 4, 3), np.nan, np.float32), np.eye(4)), {"files": AXIAL}, None,
                    image_formats.NO_NUMBERS),
-    "no orientation in NIfTI": (with_header(VOLUME, sform_code=0, qform_code=0), {"files": AXIAL}, None,
+    "no orientation in NIfTI": (_with_header(VOLUME, sform_code=0, qform_code=0), {"files": AXIAL}, None,
                                 image_formats.OTHER_PLANE),
     "between two planes": (nifti(drawn(0, 6, 4, 3), BETWEEN), {"files": AXIAL}, None, image_formats.OTHER_PLANE),
-    "a volume that announces too much": (with_header(VOLUME, dim=[3, 30000, 30000, 30000, 1, 1, 1, 1]),
+    "a volume that announces too much": (_with_header(VOLUME, dim=[3, 30000, 30000, 30000, 1, 1, 1, 1]),
                                          {"files": AXIAL}, None, image_formats.TOO_LARGE_VOLUME),
     "a packed volume that announces too much": (
-        gzip.compress(with_header(VOLUME, dim=[3, 30000, 30000, 30000, 1, 1, 1, 1]) + bytes(1 << 24)),
+        gzip.compress(_with_header(VOLUME, dim=[3, 30000, 30000, 30000, 1, 1, 1, 1]) + bytes(1 << 24)),
         {"files": AXIAL}, None, image_formats.TOO_LARGE_VOLUME),
-    "extensions without end": (gzip.compress(with_header(VOLUME, vox_offset=1e12) + bytes(1 << 24)), {"files": AXIAL},
+    "extensions without end": (gzip.compress(_with_header(VOLUME, vox_offset=1e12) + bytes(1 << 24)), {"files": AXIAL},
                                None, image_formats.TOO_LARGE_VOLUME),
 }  # fmt: skip
 
@@ -315,7 +314,7 @@ def test_a_quaternion_of_six_digits_and_no_factor_are_read() -> None:
     volume = drawn(6, 6, 4, 3)
     rounded = {"quatern_b": 0.0, "quatern_c": 0.04, "quatern_d": 0.999201, "pixdim": [0, 1, 1, 1, 1, 1, 1, 1]}
     assert rounded["quatern_c"] ** 2 + rounded["quatern_d"] ** 2 > 1 + 1e-6  # type: ignore[operator]
-    content = with_header(nifti(volume, np.diag([-1, -1, 1, 1])), sform_code=0, qform_code=1, **rounded)
+    content = _with_header(nifti(volume, np.diag([-1, -1, 1, 1])), sform_code=0, qform_code=1, **rounded)
 
     found = read(content, column(4, 6, files=AXIAL), number=2)
 

@@ -40,8 +40,7 @@ def declared(**changes: Any) -> Contract:
     return Contract.model_validate_json(json.dumps({"format": {"header": True}, "columns": columns}))
 
 
-def put_table(folder: Path, rows: Iterable[int]) -> None:
-    """A table of scikit-learn's digits, with their files beside it."""
+def _put_table(folder: Path, rows: Iterable[int]) -> None:
     digits = load_digits()
     (folder / "images").mkdir()
     lines = ["who,scan,ill"]
@@ -54,7 +53,7 @@ def put_table(folder: Path, rows: Iterable[int]) -> None:
 @for_each("seed", range(3))
 def test_blocks_of_any_size_give_the_same_bits(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Images, scales, all three parts and the model after two epochs are equal."""
-    put_table(tmp_path, range(100 * seed, 100 * seed + ROWS))
+    _put_table(tmp_path, range(100 * seed, 100 * seed + ROWS))
     found = []
     for size in (1 << 24, 700):
         monkeypatch.setattr(image_folder, "_ROWS_BYTES", size)
@@ -74,7 +73,7 @@ def test_blocks_of_any_size_give_the_same_bits(tmp_path: Path, seed: int, monkey
 
 def test_the_file_has_no_name_and_goes_with_its_last_array(tmp_path: Path) -> None:
     """The folder is empty as soon as the table is read. Its pixels can still be read and drawn into batches."""
-    put_table(tmp_path, range(ROWS))
+    _put_table(tmp_path, range(ROWS))
     scratch = tmp_path / "saves"
 
     table = read_table(tmp_path / "table.csv", declared(), scratch=scratch)
@@ -92,7 +91,7 @@ def test_little_memory_is_needed_whatever_the_number_of_images(tmp_path: Path, m
     """Of 600 images, memory holds less than half of what the pixels need."""
     monkeypatch.setattr(image_folder, "_ROWS_BYTES", 1 << 14)
     large = {"resize": "stretch", "image": {"height": 64, "width": 64, "channels": 1}}
-    put_table(tmp_path, range(600))
+    _put_table(tmp_path, range(600))
     contract = declared(**large)
     prepared(tmp_path / "table.csv", contract, SPLIT)  # what is loaded for the first time is not counted
 
@@ -106,7 +105,7 @@ def test_little_memory_is_needed_whatever_the_number_of_images(tmp_path: Path, m
 
 def test_a_full_disk_is_refused_before_the_first_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has both figures, and no image was opened."""
-    put_table(tmp_path, range(ROWS))
+    _put_table(tmp_path, range(ROWS))
     monkeypatch.setattr(image_folder, "MODELS_RESERVE_BYTES", 1 << 60)
     monkeypatch.setattr(image_folder, "_content", lambda *_: pytest.fail("an image was opened"))
 

@@ -126,8 +126,7 @@ def less(table: Table, left_out: int) -> Table:
     return _only(table, np.arange(table.rows) != left_out)
 
 
-def without_patient(table: Table, patient: int) -> Table:
-    """The table without all rows of one patient."""
+def _without_patient(table: Table, patient: int) -> Table:
     assert table.patients is not None
     return _only(table, np.array(table.patients) != f"patient {patient}")
 
@@ -211,7 +210,7 @@ def test_through_a_whole_network_one_patient_less_changes_one_term(kind: str, na
         first = study.manifest.initial_parameters(plan.seed)
         return [np.array(study.train(Asked(round=number), first + number).scalars) for number in range(2)]
 
-    for one, other in zip(numbers(table), numbers(without_patient(table, left_out)), strict=True):
+    for one, other in zip(numbers(table), numbers(_without_patient(table, left_out)), strict=True):
         assert 0.0 < norm_of(one - other) <= 1.0
 
 

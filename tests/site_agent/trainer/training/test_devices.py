@@ -18,15 +18,14 @@ from tests.laws.catalogue import NAMES, catalogue_plan, rows_at
 needs_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no graphics card here")
 
 
-def study_of(name: str, device: str = "cpu", **changes: Any) -> Study:
-    """A study of a method."""
+def _study_of(name: str, device: str = "cpu", **changes: Any) -> Study:
     plan = catalogue_plan(name, **changes)
     return Study(plan, rows_at("ahus"), seeds=Seeds.published(plan.seed, "ahus"), device=device)
 
 
 def test_a_study_continues_on_its_own_device_only() -> None:
     """A generator of a card has a state of another size. Nothing is changed before the refusal."""
-    training = study_of("fedavg")._training
+    training = _study_of("fedavg")._training
     before = training.flat.federated_values.clone()
     state = training.local.state() | {"dropout": torch.zeros(16, dtype=torch.uint8)}
     state["procedure/network/federated"] = state["procedure/network/federated"] + 1
@@ -85,8 +84,8 @@ def test_a_card_computes_the_same_twice_and_nearly_what_a_processor_computes(nam
     prepare_arithmetic(1, "cuda")
     plain = {"name": "sgd", "learning_rate": 0.1}
 
-    once, again = (trained(study_of(name, "cuda")) for _ in range(2))
-    card, processor = (trained(study_of(name, device, optimiser=plain)) for device in ("cuda", "cpu"))
+    once, again = (trained(_study_of(name, "cuda")) for _ in range(2))
+    card, processor = (trained(_study_of(name, device, optimiser=plain)) for device in ("cuda", "cpu"))
 
     assert torch.equal(once, again)
     torch.testing.assert_close(card, processor, rtol=1e-5, atol=1e-6)

@@ -23,8 +23,7 @@ def training_of(**keys: Any) -> PrivateTraining:
     return training
 
 
-def arrays_of(training: PrivateTraining, generator: np.random.Generator) -> list[np.ndarray]:
-    """Weight and bias of its layer, on a grid that float32 holds."""
+def _arrays_of(training: PrivateTraining, generator: np.random.Generator) -> list[np.ndarray]:
     return [np.round(generator.standard_normal(tensor.shape), 3) for tensor in training.tensors]
 
 
@@ -43,7 +42,7 @@ def test_a_round_is_so_many_steps_each_from_values_with_noise(seed: int, steps: 
     method = {"name": "fedprox", "strength": strength} if strength else {"name": "fedavg"}
     training = training_of(steps=steps, method=method)
     generator = np.random.default_rng(seed)
-    arrays = arrays_of(training, generator)
+    arrays = _arrays_of(training, generator)
     columns, given, drawn = arrays[0].shape[1], np.random.default_rng(99), np.random.default_rng(99)
     rows = rows_of(40, columns, generator)
 
@@ -65,7 +64,7 @@ def test_the_inner_steps_of_pfedme_have_noise_and_the_shared_model_follows(seed:
     """By hand: t takes noisy steps near w, w follows t after each step, and the site sends w."""
     method = {"name": "pfedme", "strength": 0.5, "inner_steps": 3, "rate": 0.8}
     training, generator = training_of(steps=2, method=method), np.random.default_rng(seed)
-    arrays = arrays_of(training, generator)
+    arrays = _arrays_of(training, generator)
     columns, given, drawn = arrays[0].shape[1], np.random.default_rng(98), np.random.default_rng(98)
     rows = rows_of(40, columns, generator)
 
@@ -88,7 +87,7 @@ def test_one_local_step_is_the_shared_sum_with_the_whole_noise() -> None:
     generator = np.random.default_rng(1)
     training, shared = training_of(steps=1), private_network_plan({"epsilon": 8.0}, rounds=5).private_training
     assert shared is not None
-    arrays = arrays_of(training, generator)
+    arrays = _arrays_of(training, generator)
     rows, given = rows_of(60, arrays[0].shape[1], generator), np.random.default_rng(5)
     noise = discrete_gaussian(len(training.names), training.share_variance, np.random.default_rng(5).bytes)
 
@@ -162,7 +161,7 @@ def test_every_step_adds_the_whole_noise(steps: int) -> None:
     """Without rows there is nothing but noise, and its variance is that of so many whole draws."""
     training = training_of(steps=steps)
     generator = np.random.default_rng(2)
-    arrays = arrays_of(training, generator)
+    arrays = _arrays_of(training, generator)
     nobody = rows_of(0, arrays[0].shape[1], generator)
 
     drawn = np.array([private_sums(training, arrays, nobody, generator.bytes) for _ in range(200)], np.float64)
