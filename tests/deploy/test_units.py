@@ -81,8 +81,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed(tmp_path_factory.mktemp("root"))
 
 
-def name_of(unit: Path) -> str:
-    """A unit as it is named where it runs: a template with a federation's name."""
+def _name_of(unit: Path) -> str:
     return unit.name.replace("@.", "@study.")
 
 
@@ -96,7 +95,7 @@ def analyze(*words: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("unit", [*UNITS, *TIMERS], ids=lambda unit: unit.name)
 def test_systemd_finds_nothing_to_say(unit: Path, root: Path) -> None:
     """Verification prints nothing. Its exit status is not used, because it is 0 for a misspelt key."""
-    done = analyze("verify", "--man=no", f"--root={root}", name_of(unit))
+    done = analyze("verify", "--man=no", f"--root={root}", _name_of(unit))
 
     assert (done.stdout + done.stderr).strip() == ""
 
@@ -119,7 +118,7 @@ def test_a_service_is_barely_exposed(unit: Path, root: Path) -> None:
     """systemd's own measure of exposure does not rise above the earlier value."""
     threshold = LARGEST_EXPOSURE[unit.stem]
 
-    done = analyze("security", "--offline=true", f"--threshold={threshold}", f"--root={root}", name_of(unit))
+    done = analyze("security", "--offline=true", f"--threshold={threshold}", f"--root={root}", _name_of(unit))
 
     assert done.returncode == 0, done.stdout[-200:] + done.stderr
 

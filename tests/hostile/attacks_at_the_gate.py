@@ -90,8 +90,7 @@ BEYOND: Mapping[str, tuple[Contribution, str]] = {
 }
 
 
-def beyond_the_limits(weakened: bool, kind: str) -> bool:
-    """Release a contribution that breaks the policy, as if no earlier check existed."""
+def _beyond_the_limits(weakened: bool, kind: str) -> bool:
     made, reason = BEYOND[kind]
     with scratch() as folder, in_copy(weakened, _without_limits_at_the_gate):
         try:
@@ -105,10 +104,9 @@ def beyond_the_limits(weakened: bool, kind: str) -> bool:
         return False
 
 
-def refused_at_the_gate(
+def _refused_at_the_gate(
     weakened: bool, made: Contribution, without: Callable[[], AbstractContextManager[None]], reason: SiteReason
 ) -> bool:
-    """Release data that must not leave; the gate makes a void instead, for this reason."""
     with scratch() as folder, in_copy(weakened, without):
         try:
             return bool(contributed(folder, made))
@@ -118,8 +116,7 @@ def refused_at_the_gate(
         return False
 
 
-def without_checked_values() -> AbstractContextManager[None]:
-    """The gate encodes everything from the trainer, and does not count clipped values."""
+def _without_checked_values() -> AbstractContextManager[None]:
     honest = FixedPoint.encode
 
     def encode(self: FixedPoint, update: npt.NDArray[np.float32], weight: float, out: npt.NDArray[np.int32]) -> int:
@@ -209,7 +206,7 @@ ATTACKS = (
             name=f"gate-{kind.replace(' ', '-')}",
             tries=f"what got past all checks before the gate asks it for a release beyond the policy: {kind}",
             without="the gate's own look at the policy",
-            run=partial(beyond_the_limits, kind=kind),
+            run=partial(_beyond_the_limits, kind=kind),
         )
         for kind in BEYOND
     ),
@@ -220,14 +217,14 @@ ATTACKS = (
             name=f"gate-{name}",
             tries=f"a taken-over trainer hands out {what}",
             without=missing,
-            run=partial(refused_at_the_gate, made=made, without=without, reason=reason),
+            run=partial(_refused_at_the_gate, made=made, without=without, reason=reason),
         )
         for name, what, made, without, missing, reason in (
             (
                 "values-not-finite",
                 "values that are not numbers",
                 Contribution(value=float("nan")),
-                without_checked_values,
+                _without_checked_values,
                 "the check of each value",
                 SiteReason.VALUE_NOT_FINITE,
             ),
@@ -235,7 +232,7 @@ ATTACKS = (
                 "values-beyond-the-range",
                 "values beyond the clipping range",
                 Contribution(value=1e6),
-                without_checked_values,
+                _without_checked_values,
                 "the check of each value",
                 SiteReason.TOO_MUCH_CLIPPED,
             ),

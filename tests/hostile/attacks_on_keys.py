@@ -73,11 +73,9 @@ def refused(site: Site, reason: Reason) -> bool:
     return site.error is not None and because == [str(reason)] and not site.chunks
 
 
-def surrounded(
+def _surrounded(
     plan: Plan, impostors: list[Impostor], is_refused: Callable[[Site], bool], is_weak: bool, weakened: Weakened
 ) -> bool:
-    """Whether impostors around site a recover its update. If not, the site has refused them."""
-
     async def scene(folder: Path) -> bool:
         victim = Site("a", plan, folder)
         await enter([victim])
@@ -94,7 +92,7 @@ def substituted_keys(weakened: bool, count: int) -> bool:
     plan = masked_plan(names := "abcdefg"[:count])
     impostors = [Impostor(plan, plan.site_names, name, Ed25519PrivateKey.generate()) for name in names[1:]]
     refuses = partial(refused, reason=Reason.WRONG_IDENTITY_KEY)
-    return surrounded(plan, impostors, refuses, weakened, without_the_plans_list)
+    return _surrounded(plan, impostors, refuses, weakened, without_the_plans_list)
 
 
 def _invented_sites(weakened: bool) -> bool:
@@ -106,18 +104,17 @@ def _invented_sites(weakened: bool) -> bool:
         is_named = reasons == ["a key session of other sites than those of the plan"]
         return is_named and victim.error is not None and victim.chunks == []
 
-    return surrounded(plan, impostors, is_refused, weakened, without_the_plans_list)
+    return _surrounded(plan, impostors, is_refused, weakened, without_the_plans_list)
 
 
-def unsigned_adverts(weakened: bool) -> bool:
-    """Show the right identity keys beside exchange keys that their sites did not sign."""
+def _unsigned_adverts(weakened: bool) -> bool:
     plan = masked_plan("abc")
     impostors = [Impostor(plan, plan.site_names, name, Ed25519PrivateKey.generate()) for name in "bc"]
     for one in impostors:
         public = identity_key(one.own).public_key().public_bytes_raw()
         one.advert = KeyAdvert(one.own, 1, one.advert.exchange_key, bytes(32), public, one.advert.signature)
     weakening = partial(without, Reason.ADVERT_NOT_SIGNED, Reason.ACKNOWLEDGEMENT_NOT_SIGNED)
-    return surrounded(plan, impostors, partial(refused, reason=Reason.ADVERT_NOT_SIGNED), weakened, weakening)
+    return _surrounded(plan, impostors, partial(refused, reason=Reason.ADVERT_NOT_SIGNED), weakened, weakening)
 
 
 @as_attack(with_a_careless_exchange)
@@ -224,7 +221,7 @@ ATTACKS = (
         for count in (3, 5)
     ),
     Attack("invented-sites", "the plan's list of identity keys", _invented_sites),
-    Attack("unsigned-adverts", "the signatures on key adverts", unsigned_adverts),
+    Attack("unsigned-adverts", "the signatures on key adverts", _unsigned_adverts),
     Attack("replayed-adverts", "the signatures on key adverts, which cover the key session", replayed_advert),
     Attack("reopened-key-session", "the rule that a key session's number is used once", reopened_key_session),
     Attack("small-order-keys", "the refusal of an all-zero shared secret", small_order_keys),

@@ -63,12 +63,11 @@ def _columns(exchange: Exchange, update: npt.NDArray[Any]) -> list[npt.NDArray[A
     return found
 
 
-def without_comparing_columns() -> AbstractContextManager[None]:
-    """No trainer compares what its site records with what the plan says of it."""
+def _without_comparing_columns() -> AbstractContextManager[None]:
     return patched(site_agent.trainer.fitting, _check_recorded=lambda plan, dataset, site: None)
 
 
-@as_attack(without_comparing_columns)
+@as_attack(_without_comparing_columns)
 async def column_of_one_site(folder: Path) -> bool:
     """Share the input layer of sites of which one alone records a column: its weights' sum is that site's update."""
     plan = plan_for(**SMALL)

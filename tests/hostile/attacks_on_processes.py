@@ -68,8 +68,7 @@ def _without_the_owners_of_approvals() -> AbstractContextManager[None]:
     return patched(site_agent.trainer.worker, require_guarded=lambda state: None)
 
 
-def site_of(folder: Path) -> Path:
-    """A hospital with a real table, whose policy requires two persons' approval; its configuration's path."""
+def _site_of(folder: Path) -> Path:
     path = make_site(folder / "hospital", "ahus", columns=slice(0, COLUMNS))
     document = yaml.safe_load(path.read_text())
     document["policy"]["approvers"] = 2
@@ -115,7 +114,7 @@ def taken_over_agent(weakened: bool) -> bool:
     """Control the agent's user, files and sockets: forge approvals, and send requests to the trainer. Then read rows
     from its answer."""
     with scratch() as folder:
-        plan, path = plan_for(**PLAN), site_of(folder)
+        plan, path = plan_for(**PLAN), _site_of(folder)
         hospital = read_hospital(path)
         state = hospital.state_path
         _give_folders(state)

@@ -241,9 +241,7 @@ async def run_that_is_over(folder: Path, is_restarted: bool) -> bool:
     return bool(of_kind(await site.tell(*again), Chunk))
 
 
-def contributor_that_nobody_listed(weakened: bool) -> bool:
-    """Bind a set in which an unlisted site takes a listed one's place."""
-
+def _contributor_that_nobody_listed(weakened: bool) -> bool:
     @contextmanager
     def without_listing() -> Iterator[None]:
         from site_agent.gate.permission import Permission
@@ -310,7 +308,7 @@ ATTACKS = (
         )
         for is_restarted in (False, True)
     ),
-    Attack("contributor-that-nobody-listed", "the plan's list of sites", contributor_that_nobody_listed),
+    Attack("contributor-that-nobody-listed", "the plan's list of sites", _contributor_that_nobody_listed),
     Attack("newton-round-after-the-guard", "the order of stages", _newton_round_after_the_guard),
     Attack("terminal-codes-in-a-farewell", "the check of texts", _terminal_codes_in_a_farewell),
 )

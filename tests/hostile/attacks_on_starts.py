@@ -103,8 +103,7 @@ async def first_control_variates_of_the_coordinator(folder: Path) -> bool:
     return bool(of_kind(answers, Chunk))
 
 
-def with_public_draws() -> AbstractContextManager[None]:
-    """All draws of a site follow from the plan's seed and the site's name."""
+def _with_public_draws() -> AbstractContextManager[None]:
     return patched(Seeds, secret=lambda secret, plan, site: Seeds.published(plan.seed, site))
 
 
@@ -115,17 +114,16 @@ def a_study(folder: Path, plan: Plan, number: int) -> Study:
     return Study(plan, rows_at("ahus", number), seeds=Seeds.secret(secret, plan, site))
 
 
-def a_training_plan(study: str, sites: str) -> Plan:
-    """A plan with private input layers for these sites, always with the same seed."""
+def _a_training_plan(study: str, sites: str) -> Plan:
     listed = [{"name": site, "identity": made_up_identity(site)} for site in sites]
     return catalogue_plan("global-layers", study=study, sites=listed)
 
 
 def first_private_values(weakened: bool) -> bool:
     """Compute a site's private layers from the plan alone, to invert the first sum with them."""
-    plan = a_training_plan("heart", "abc")
+    plan = _a_training_plan("heart", "abc")
     guessed = Study(plan, rows_at("ahus"), seeds=Seeds.published(plan.seed, "a"))
-    with scratch() as folder, in_copy(weakened, with_public_draws):
+    with scratch() as folder, in_copy(weakened, _with_public_draws):
         real = values_of(a_study(folder, plan, 0))
     shared = {tensor.name for tensor in manifest_of(plan).tensors}
     private = [name for name, values in real.items() if name not in shared and values.any()]
@@ -138,8 +136,8 @@ def second_study_without_a_site(weakened: bool) -> bool:
     """Run a study again under another name without one site, and subtract the two first sums. Where the others repeat
     their private layers and batches, the difference is that site's update."""
     sums, wanted = [], np.empty(0)
-    with scratch() as folder, in_copy(weakened, with_public_draws):
-        for plan in (a_training_plan("first", "abcd"), a_training_plan("second", "abc")):
+    with scratch() as folder, in_copy(weakened, _with_public_draws):
+        for plan in (_a_training_plan("first", "abcd"), _a_training_plan("second", "abc")):
             start = manifest_of(plan).initial_parameters(plan.seed)
             numbers = range(len(plan.sites))
             updates = [a_study(folder, plan, number).train(Asked(round=0), start).updates for number in numbers]

@@ -108,8 +108,7 @@ MEDDLING: dict[str, tuple[str, Callable[[], Meddle]]] = {
 }
 
 
-def replayed_chunks(weakened: bool) -> bool:
-    """Send the chunks of an earlier round once more in each later round."""
+def _replayed_chunks(weakened: bool) -> bool:
     kept: list[Chunk] = []
 
     def meddle(site: str, message: SiteMessage) -> list[SiteMessage]:
@@ -166,6 +165,6 @@ ATTACKS = (
     Attack(
         "chunks-of-an-earlier-round",
         "the round and attempt of a chunk, the order of chunks, the check words and the bounds of the sum",
-        replayed_chunks,
+        _replayed_chunks,
     ),
 )

@@ -189,8 +189,7 @@ def numbers_after_a_restart(weakened: bool) -> bool:
     return played(scene, weakened, _not_kept)
 
 
-def announced_rows(plan: PriorPlan, rows: int) -> Vector:
-    """The vector before the first Newton round, with statistics that so many rows can have."""
+def _announced_rows(plan: PriorPlan, rows: int) -> Vector:
     sizes = {"voids": 0, "sum": rows << 29, "squares": rows << 28}  # a mean of 1/2 in each column
     numbers = [sizes.get(name.partition(" ")[0], rows) for name in plan.statistics_names]
     numbers[plan.statistics_names.index("sum outcome")] = rows // 2
@@ -224,7 +223,7 @@ def rows_from_refusals(weakened: bool) -> bool:
             for site in sites:
                 await site.tell(replace(first, stage=stage), *chunks)
                 await site.tell(Bind(number, 0, plan.site_names, 0))
-            vector = announced_rows(plan, rows=75)
+            vector = _announced_rows(plan, rows=75)
         voids = [site.records("contribution_released")[-1]["void"] for site in sites]
         assert weakened or voids == ["no", "no", "data_unfit", "no"]
         return len({tuple(visible(site)) for site in sites}) > 1

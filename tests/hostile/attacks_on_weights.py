@@ -50,8 +50,7 @@ def moved_by(rows: int, number: float, *, sent_as: int) -> float:
     return float(np.abs(run.parameters - before).max())
 
 
-def one_row_and_a_large_change(weakened: bool) -> bool:
-    """Claim one row, and send an update with the weight of the largest row count."""
+def _one_row_and_a_large_change(weakened: bool) -> bool:
     with in_copy(weakened, without_bounds_on_sums):
         return moved_by(1, 8.0, sent_as=1024) > 8.0
 
@@ -66,7 +65,7 @@ ATTACKS = (
     Attack(
         "one-row-and-a-large-change",
         "the bounds on the sum of rows and on the sum of updates",
-        one_row_and_a_large_change,
+        _one_row_and_a_large_change,
     ),
     Attack(
         "fewest-rows-and-a-large-change",

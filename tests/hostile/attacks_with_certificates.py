@@ -132,15 +132,13 @@ def _expired_certificate(scene: Scene) -> bool:
     return scene.lets_in(scene.chains[MARY], NOW + timedelta(days=91)) == MARY
 
 
-def revoked_certificate(scene: Scene) -> bool:
-    """Show the certificate of a site that was revoked, which TLS takes as before."""
+def _revoked_certificate(scene: Scene) -> bool:
     assert scene.lets_in(scene.chains[MARY]) == MARY
     scene.register.revoke(MARY, NOW)
     return scene.lets_in(scene.chains[MARY]) == MARY
 
 
-def stolen_issuing_key(scene: Scene) -> bool:
-    """Issue a second certificate in a site's name with the stolen issuing key."""
+def _stolen_issuing_key(scene: Scene) -> bool:
     return scene.lets_in(scene.forged(f"spiffe://heart/site/{MARY}")) == MARY
 
 
@@ -148,8 +146,7 @@ def _two_names(scene: Scene) -> bool:
     return scene.lets_in(scene.forged(f"spiffe://heart/site/{MARY}", f"spiffe://heart/site/{LUKE}")) == MARY
 
 
-def used_invitation(scene: Scene) -> bool:
-    """Use an invitation that was used before, with keys of the thief's own."""
+def _used_invitation(scene: Scene) -> bool:
     third = SiteName("st-john")
     invitation = scene.invite(third)
     scene.enrol(invitation, SiteKeys.create(scene.folder / "honest"))
@@ -232,14 +229,14 @@ ATTACKS = tuple(
         (
             "revoked-certificate",
             "a caller shows the certificate of a revoked site",
-            revoked_certificate,
+            _revoked_certificate,
             "the register",
             _without_the_register,
         ),
         (
             "stolen-issuing-key",
             "the thief of the issuing key issues a second certificate in a site's name",
-            stolen_issuing_key,
+            _stolen_issuing_key,
             "the register",
             _without_the_register,
         ),
@@ -253,7 +250,7 @@ ATTACKS = tuple(
         (
             "used-invitation",
             "a thief uses an invitation that the site has used before",
-            used_invitation,
+            _used_invitation,
             "the rule that an invitation brings in one pair of keys",
             lambda: patched(Register, _asked_again=_any_keys),
         ),

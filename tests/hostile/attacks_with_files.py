@@ -45,8 +45,7 @@ def _read(text: str) -> Words:
     return parse_document(text.encode(), Words, source="plan.yaml", consequence="Nothing happened.")
 
 
-def exploding_aliases(_: Path) -> bool:
-    """Have a short document multiply itself: each level refers ten times to the one before."""
+def _exploding_aliases(_: Path) -> bool:
     levels = ["&a0 [" + ", ".join(["x"] * 10) + "]"]
     levels += [f"&a{level} [" + ", ".join([f"*a{level - 1}"] * 10) + "]" for level in range(1, 4)]
     found = _read(f"words: [{', '.join(levels)}]")
@@ -58,8 +57,7 @@ def _tag_that_builds_an_object(_: Path) -> bool:
     return len(found.words) == 1
 
 
-def deep_nesting(_: Path) -> bool:
-    """Two hundred brackets, of which twenty thousand would keep the reader busy for a minute."""
+def _deep_nesting(_: Path) -> bool:
     return len(_read("words: " + "[" * 200 + "]" * 200).words) == 1
 
 
@@ -80,7 +78,7 @@ ATTACKS = tuple(
         (
             "yaml-bomb",
             "a document multiplies itself by anchors and aliases",
-            exploding_aliases,
+            _exploding_aliases,
             "the refusal of anchors, aliases, tags and depth",
             _without_plain_documents,
         ),
@@ -94,7 +92,7 @@ ATTACKS = tuple(
         (
             "yaml-depth",
             "a document is nested so deeply that it keeps its reader busy",
-            deep_nesting,
+            _deep_nesting,
             "the refusal of anchors, aliases, tags and depth",
             _without_plain_documents,
         ),

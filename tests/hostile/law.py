@@ -176,8 +176,7 @@ def searched(seeds: range, without: str = "") -> tuple[int, list[str]]:
     return sets, broken
 
 
-def found_without(name: str) -> str:
-    """Return the first finding in a weakened copy; empty if there is none."""
+def _found_without(name: str) -> str:
     start = WEAKENED[name][0]
     return next(iter(searched(range(start, start + 1000), name)[1]), "")
 
@@ -235,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         is_found = all(is_told_apart(kind, 1) for kind in kinds)
     print(f"without voids: {'transcripts differ' if is_found else 'NO DIFFERENCE FOUND'}", flush=True)
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for name, finding in zip(WEAKENED, pool.map(found_without, WEAKENED), strict=True):
+        for name, finding in zip(WEAKENED, pool.map(_found_without, WEAKENED), strict=True):
             print(f"without {name}: {finding or 'NOTHING FOUND'}", flush=True)
             is_found = is_found and bool(finding)
         parts = [*pool.map(searched, (range(start, start + 20) for start in range(0, count, 20)))]

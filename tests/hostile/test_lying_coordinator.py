@@ -73,8 +73,7 @@ def assert_refused(site: Scripted, chunks: int = 0) -> None:
     assert [(one.reason, one.tensor) for one in refusals] in ([], [(SiteReason.COORDINATOR_MISBEHAVED, "")])
 
 
-def assert_nothing_left(site: Scripted) -> None:
-    """No part of a contribution was sent, and the log knows of no release."""
+def _assert_nothing_left(site: Scripted) -> None:
     assert site.chunks == []
     assert site.records("contribution_released") == []
 
@@ -183,7 +182,7 @@ def test_a_lie_told_in_passing_is_still_refused(tmp_path: Path, plan: Plan, lie:
     """A coordinator that lies and closes the stream at once is not called again, although it gets no reason."""
     site = scripted(tmp_path, [*begun(plan), *offered(plan), lie, None], approved=(plan,))
 
-    assert_nothing_left(site)
+    _assert_nothing_left(site)
     assert isinstance(site.error, OperatorError)
     assert site.connections == 1
 
@@ -321,7 +320,7 @@ def test_a_trainer_that_fails_stops_the_site_with_its_reason(
 
     site = scripted(tmp_path, [*begun(plan), *offered(plan)], approved=(plan,), fails=lambda: failed)
 
-    assert_nothing_left(site)
+    _assert_nothing_left(site)
     assert site.said[-1] == Refusal(plan.run_name, SiteReason.DATA_UNFIT, named)
     assert isinstance(site.error, OperatorError)
 
@@ -332,7 +331,7 @@ def test_a_full_disk_of_the_trainer_does_not_end_the_run_for_all(tmp_path: Path,
 
     site = scripted(tmp_path, [*begun(plan), *offered(plan)], approved=(plan,), fails=lambda: failed)
 
-    assert_nothing_left(site)
+    _assert_nothing_left(site)
     assert not any(isinstance(message, Refusal) for message in site.said)
     assert site.records("participation_ended") == []
     assert isinstance(site.error, OperatorError)

@@ -147,8 +147,7 @@ def duplicate_names() -> dict[str, list[str]]:
     return {name: found for name, found in paths.items() if len(found) > 1}
 
 
-def duplicate_functions() -> list[list[str]]:
-    """Return groups of functions with the same code; names and docstrings are not compared."""
+def _duplicate_functions() -> list[list[str]]:
     groups: dict[str, list[str]] = defaultdict(list)
     for name in counted():
         for node in nodes_of(modules()[name]):
@@ -157,8 +156,7 @@ def duplicate_functions() -> list[list[str]]:
     return [found for found in groups.values() if len(found) > 1]
 
 
-def lines_below(folder: str) -> int:
-    """Return the lines of all Python files below a folder of the checkout."""
+def _lines_below(folder: str) -> int:
     return sum(len(path.read_text().splitlines()) for path in (HOUSE / folder).rglob("*.py"))
 
 
@@ -182,8 +180,8 @@ def summary() -> dict[str, int]:
         "package_lines": sum(counted().values()),
         "audited_lines": lines(AUDITED),
         "beside_a_round_lines": lines(BESIDE_A_ROUND),
-        "test_lines": lines_below("tests"),
-        "benchmark_lines": lines_below("benchmarks"),
+        "test_lines": _lines_below("tests"),
+        "benchmark_lines": _lines_below("benchmarks"),
         "doc_words": doc_words(),
         "plan_keys": max(len(kind.model_fields) for kind in (NetworkPlan, StatisticsPlan, PriorPlan)),
         "files": len(counted()),
@@ -192,7 +190,7 @@ def summary() -> dict[str, int]:
 
 def table(minutes: str) -> str:
     """Return the whole report as text."""
-    chain, copies = longest_chain(), [" = ".join(group) for group in duplicate_functions()]
+    chain, copies = longest_chain(), [" = ".join(group) for group in _duplicate_functions()]
     rows = [f"{'room':<24}{'lines':>8}{'files':>7}{'ceiling':>9}"]
     for room, (size, files) in rooms().items():
         ceiling = CEILINGS.get(room, 0)

@@ -76,8 +76,7 @@ def test_no_room_grows() -> None:
     assert set(CEILINGS) <= set(sizes)
 
 
-def dangers(node: ast.AST) -> Iterator[str]:
-    """The ways in one node of the syntax by which bytes could become code."""
+def _dangers(node: ast.AST) -> Iterator[str]:
     match node:
         case ast.Import(names=names):
             yield from (alias.name for alias in names if alias.name.split(".")[0] in MODULES_OF_CODE)
@@ -93,7 +92,7 @@ def dangers(node: ast.AST) -> Iterator[str]:
 
 def test_nothing_that_arrives_is_executed() -> None:
     """The code has no pickle, no eval, no loader that runs its input, and no import by a name from outside."""
-    found = {name: [danger for node in nodes_of(path) for danger in dangers(node)] for name, path in FILES.items()}
+    found = {name: [danger for node in nodes_of(path) for danger in _dangers(node)] for name, path in FILES.items()}
 
     assert {name: words for name, words in found.items() if words} == OWN_CODE
 
@@ -111,4 +110,4 @@ def test_the_search_finds_what_executes() -> None:
         "subprocess.run(x, shell=True)",
     )
 
-    assert [text for text in ways if not any(list(dangers(node)) for node in ast.walk(ast.parse(text)))] == []
+    assert [text for text in ways if not any(list(_dangers(node)) for node in ast.walk(ast.parse(text)))] == []

@@ -22,8 +22,7 @@ PORT = 8443
 _CLONE_NEWUSER = 0x10000000
 
 
-def in_child(act: Callable[[], object]) -> bool:
-    """Whether an act succeeds in a child, which it may change for good."""
+def _in_child(act: Callable[[], object]) -> bool:
     child = os.fork()
     if child == 0:
         status = 1
@@ -86,7 +85,7 @@ def _become_another() -> None:
         os.setgid(user.pw_gid)
         os.setuid(user.pw_uid)
 
-    require(in_child(act))
+    require(_in_child(act))
 
 
 def _start_as_another() -> None:
@@ -96,7 +95,7 @@ def _start_as_another() -> None:
 
 
 def _own_namespace() -> None:
-    require(in_child(lambda: require(ctypes.CDLL(None).unshare(_CLONE_NEWUSER) == 0)))
+    require(_in_child(lambda: require(ctypes.CDLL(None).unshare(_CLONE_NEWUSER) == 0)))
 
 
 def tries(address: str) -> dict[str, Callable[[], None]]:

@@ -33,8 +33,7 @@ def plan_for(name: str, **changes: Any) -> Plan:
     )
 
 
-def dataset_of(site: str, lacking: Mapping[str, str] = LACKING) -> Dataset:
-    """A site's own rows; the column that it does not record is missing."""
+def _dataset_of(site: str, lacking: Mapping[str, str] = LACKING) -> Dataset:
     seed = SITES.index(site)
     whole = rows_at("ahus", seed=seed)
     kept = [place for place, column in enumerate(COLUMNS) if lacking.get(site) != column]
@@ -60,7 +59,7 @@ def contributors(plan: Plan, lacking: Mapping[str, str] = LACKING) -> dict[str, 
 
 
 def _contributed(plan: Plan, lacking: Mapping[str, str]) -> Iterator[tuple[str, set[str]]]:
-    federation = Federation(plan, {site: dataset_of(site, lacking) for site in SITES})
+    federation = Federation(plan, {site: _dataset_of(site, lacking) for site in SITES})
     for number in range(plan.rounds):
         exchange = federation.run.offered(number).exchange
         names = [f"{tensor.name}[{place}]" for tensor in exchange.up for place in range(tensor.number_count)]

@@ -149,9 +149,7 @@ async def test_masks_change_no_bit_of_any_analysis(tmp_path: Path) -> None:
         assert json.loads(path.read_text())["analyses"] == expected
 
 
-def lose_mid_upload(name: str, after: int) -> Scene:
-    """A site's line breaks when this number of its chunks has arrived, once."""
-
+def _lose_mid_upload(name: str, after: int) -> Scene:
     async def scene(network: Federation) -> None:
         seen = 0
 
@@ -176,7 +174,7 @@ async def test_an_upload_that_broke_goes_on_and_changes_no_bit(tmp_path: Path, a
         update={"architecture": masked_plan("abc", parameters=600_000).architecture}
     )
 
-    network = await to_the_end(tmp_path, plan, after, lose_mid_upload("b", after))
+    network = await to_the_end(tmp_path, plan, after, _lose_mid_upload("b", after))
 
     assert network.vector().tobytes() == reference(plan, lambda _: "abc").tobytes()
     assert len(network.sites["b"].records("key_session_agreed")) == 1  # the keys outlived the line
@@ -185,9 +183,7 @@ async def test_an_upload_that_broke_goes_on_and_changes_no_bit(tmp_path: Path, a
 THIRDS = (range(0, 10, 3), range(1, 10, 3), range(2, 10, 3))  # of the seeds
 
 
-def at_random(times: int) -> Scene:
-    """Lines break and machines restart between any two messages, about this number of times."""
-
+def _at_random(times: int) -> Scene:
     async def scene(network: Federation) -> None:
         until = network.order.randrange(40, 400)
 
@@ -217,7 +213,7 @@ def _assert_undisturbed(folder: Path, aggregate: str, seed: int) -> None:
     plan = a_plan(seed, aggregate=aggregate, schedule=schedule)
 
     async def scene() -> None:
-        network = await to_the_end(folder, plan, seed, at_random(8))
+        network = await to_the_end(folder, plan, seed, _at_random(8))
 
         everyone = "".join(plan.site_names)
         assert network.vector().tobytes() == reference(plan, lambda _: everyone).tobytes()

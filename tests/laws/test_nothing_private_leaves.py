@@ -49,8 +49,7 @@ by_method = pytest.mark.parametrize(
 )
 
 
-def hospital_for(folder: Path, plan: Plan) -> Hospital:
-    """A site whose every cell, label, identifier and name can be distinguished from anything else."""
+def _hospital_for(folder: Path, plan: Plan) -> Hospital:
     place = folder / f"{CANARY}-folder"
     place.mkdir()
     generator = np.random.default_rng(5)
@@ -182,7 +181,7 @@ def test_no_canary_is_in_what_goes_out(tmp_path: Path, name: str) -> None:
     """Over a whole run, they are neither in a frame to the process with the network nor in a released chunk."""
     sites = [{"name": site, "identity": "-".join([f"aaa{site[0]}"] * 8)} for site in ("ahus", "berlin", "cluj")]
     plan = catalogue_plan(name, checkpoint="latest" if name == "local" else "global", sites=sites)
-    hospital = hospital_for(tmp_path, plan)
+    hospital = _hospital_for(tmp_path, plan)
     trainer_socket = Watched(plan, hospital)
     worker = Worker(hospital, trainer_socket, after_rounds)  # type: ignore[arg-type]
     studies: list[Study] = []
@@ -221,7 +220,7 @@ FAILURES: dict[str, Any] = {
 def test_no_words_of_a_failure_go_out(tmp_path: Path, failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever goes wrong in training, the frame that tells of it holds numbers of a closed list."""
     plan = catalogue_plan("fedavg")
-    hospital = hospital_for(tmp_path, plan)
+    hospital = _hospital_for(tmp_path, plan)
     trainer_socket = Watched(plan, hospital)
 
     def fails(*_: object) -> None:
@@ -240,7 +239,7 @@ def test_no_words_of_a_failure_go_out(tmp_path: Path, failure: str, monkeypatch:
 def test_a_table_that_does_not_fit_is_not_quoted(tmp_path: Path, cell: str) -> None:
     """A cell against the contract ends in a frame without any cell, column or path."""
     plan = catalogue_plan("fedavg")
-    hospital = hospital_for(tmp_path, plan)
+    hospital = _hospital_for(tmp_path, plan)
     table = Path(hospital.data.table)
     lines = table.read_text().splitlines()
     first, _, *rest = lines[3].split(",")
@@ -261,7 +260,7 @@ def test_a_table_that_does_not_fit_is_not_quoted(tmp_path: Path, cell: str) -> N
 def test_the_search_finds_what_is_planted(tmp_path: Path) -> None:
     """A frame that did hold a cell, a prepared value or a private number would be found."""
     plan = catalogue_plan("global-layers")
-    hospital = hospital_for(tmp_path, plan)
+    hospital = _hospital_for(tmp_path, plan)
     study, _ = begin_study(hospital, plan, hospital.state_path)
     planted = numbers(hospital, study)
     value = study.own.training.features[0, 0]

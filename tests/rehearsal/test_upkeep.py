@@ -74,8 +74,7 @@ class Site:
         return heard
 
 
-def long_founded(folder: Path) -> Office:
-    """A federation that was founded months ago, with a coordinator's certificate of today."""
+def _long_founded(folder: Path) -> Office:
     office = Office.found(folder, now=utc_now() - timedelta(days=120))
     office.authority.renew_coordinator(utc_now())
     return office
@@ -184,7 +183,7 @@ def test_a_certificate_renews_itself_over_the_stream_and_the_old_one_stays_until
     tmp_path: Path,
 ) -> None:
     """From day 30 on there is a new key and a new certificate; once that has connected, the old one is refused."""
-    office = long_founded(tmp_path / "office")
+    office = _long_founded(tmp_path / "office")
     keys = {name: office.enrol(name, now=utc_now() - timedelta(days=31 * (name == "a"))) for name in "abc"}
     old = office.credentials("a")
     site = Site.of(office, "a", tmp_path / "a")
@@ -239,7 +238,7 @@ async def enrolling(office: Office) -> AsyncIterator[str]:
 
 def test_an_expired_certificate_renews_on_the_enrolment_port_and_a_revoked_one_does_not(tmp_path: Path) -> None:
     """After a holiday the identity key's signature is enough; after a revocation it is not."""
-    office = long_founded(tmp_path / "office")
+    office = _long_founded(tmp_path / "office")
     expired, revoked = (office.enrol(name, now=utc_now() - timedelta(days=100)) for name in "ab")
     office.revoke("b")
     stranger = Office.found(tmp_path / "stranger").enrol("a")

@@ -34,8 +34,7 @@ NAMES = ("a", "b", "c", "d")
 Keys = dict[str, Ed25519PrivateKey]
 
 
-def plan_and_keys() -> tuple[Plan, Keys]:
-    """A private network of four sites: its releases are masked, noisy and paid for."""
+def _plan_and_keys() -> tuple[Plan, Keys]:
     keys, identities = keys_of(NAMES)
     sites = [{"name": name, "identity": identity} for name, identity in identities.items()]
     return private_network_plan(rounds=60, sites=sites), keys
@@ -81,7 +80,7 @@ def steps_in(path: Path) -> list[tuple[int, int]]:
 
 def test_a_release_is_one_transaction_with_one_sync(tmp_path: Path) -> None:
     """It is complete before the first chunk. The chunks write nothing more."""
-    plan, keys = plan_and_keys()
+    plan, keys = _plan_and_keys()
     with begun(plan, keys, tmp_path) as (gate, audit):
         contribution, said = built(gate, plan), list[str]()
         audit.store._connection.set_trace_callback(said.append)
@@ -129,7 +128,7 @@ def test_what_cannot_be_recorded_does_not_leave(
     tmp_path: Path, fault: Callable[[AuditLog], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of the release is recorded, and three sentences are given. Without the fault the same bytes leave."""
-    plan, keys = plan_and_keys()
+    plan, keys = _plan_and_keys()
     with begun(plan, keys, tmp_path) as (gate, audit):
         contribution = built(gate, plan)
         monkeypatch.setattr(audit, "_every", {"software": "x" * 5000})  # so that the record needs a page
@@ -146,7 +145,7 @@ def test_what_cannot_be_recorded_does_not_leave(
 
 def test_a_store_that_was_cut_is_refused_or_contradicts_itself_nowhere(tmp_path: Path) -> None:
     """Cut at any byte, the file is refused, or it is a beginning of what was there."""
-    plan, keys = plan_and_keys()
+    plan, keys = _plan_and_keys()
     with begun(plan, keys, tmp_path) as (gate, _):
         for number in range(20):
             released(gate, plan, number)
@@ -169,7 +168,7 @@ def test_a_store_that_was_cut_is_refused_or_contradicts_itself_nowhere(tmp_path:
 @for_each("seed", range(4))
 def test_a_copy_of_a_running_gate_is_refused_or_contradicts_itself_nowhere(tmp_path: Path, seed: int) -> None:
     """The documented copy is made after a stop. Another one is never wrong in silence."""
-    plan, keys = plan_and_keys()
+    plan, keys = _plan_and_keys()
     generator, copy = random.Random(seed), tmp_path / "copy" / "gate.sqlite"
     copy.parent.mkdir()
     with begun(plan, keys, tmp_path) as (gate, _):
@@ -187,7 +186,7 @@ def test_a_copy_of_a_running_gate_is_refused_or_contradicts_itself_nowhere(tmp_p
 
 def test_a_process_that_starts_again_masks_a_step_only_for_the_same_vector(tmp_path: Path) -> None:
     """It sends the recorded noise again, and pays once. A vector with other noise is refused."""
-    plan, keys = plan_and_keys()
+    plan, keys = _plan_and_keys()
     with begun(plan, keys, tmp_path) as (gate, _):
         other = built(gate, plan)
         (first,) = released(gate, plan)

@@ -40,11 +40,9 @@ def audit(tmp_path: Path) -> Iterator[AuditLog]:
     log.close()
 
 
-def rounds_of(
+def _rounds_of(
     plan: Plan, site: str, state: Path, audit: AuditLog, asked: list[Conclude], answer: Message = AGREED
 ) -> Rounds:
-    """A run whose trainer gives one answer to everything that it is asked."""
-
     async def ask(question: Conclude, _: int) -> Message:
         asked.append(question)
         return answer
@@ -73,7 +71,7 @@ def test_a_trainer_receives_the_total_of_its_private_layers_with_the_result(tmp_
     asked: list[Conclude] = []
 
     async def scene() -> None:
-        await finish(rounds_of(plan, "ahus", tmp_path, audit, asked))
+        await finish(_rounds_of(plan, "ahus", tmp_path, audit, asked))
 
     asyncio.run(scene())
 
@@ -89,7 +87,7 @@ def test_a_private_round_has_all_sites_whatever_the_policy_allows(plan: Plan, tm
     everybody, fewer = plan.site_names, plan.site_names[:-1]
 
     async def scene(of: Bind) -> None:
-        rounds = rounds_of(plan, "ahus", tmp_path, audit, asked)
+        rounds = _rounds_of(plan, "ahus", tmp_path, audit, asked)
         rounds._offer, rounds._position = Offer(0, 1, bytes(32), stage), bytes(32)
         rounds._exchange = Exchanges(plan, rounds.manifest).of(0, stage, b"")
         rounds._accept_bind(of)
@@ -110,7 +108,7 @@ def test_an_answer_to_another_question_builds_nothing(tmp_path: Path, audit: Aud
     question = Train(0, int(Stage.TRAINING), "", -1, b"")
 
     with pytest.raises(GateRefusal):
-        asyncio.run(rounds_of(plan, "a", tmp_path, audit, [], answer)._train_and_build(question, exchange, bytes(32)))
+        asyncio.run(_rounds_of(plan, "a", tmp_path, audit, [], answer)._train_and_build(question, exchange, bytes(32)))
     assert audit.head.count == 0
 
 

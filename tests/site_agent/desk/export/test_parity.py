@@ -143,8 +143,7 @@ IMAGES: dict[str, dict[str, Any]] = {
 }
 
 
-def image_model(network: str, channels: int, window: list[int] | None) -> SavedModel:
-    """A saved model of images of 5 by 7 pixels, with drawn values."""
+def _image_model(network: str, channels: int, window: list[int] | None) -> SavedModel:
     generator, size = np.random.default_rng(5), {"height": 5, "width": 7, "channels": channels}
     scan = {"name": "scan", "role": "image", "folder": "scans", "image": size, "window": window}
     columns = [scan, {"name": "outcome", "role": "target"} | TARGETS["multi-class"]]
@@ -166,7 +165,7 @@ def image_model(network: str, channels: int, window: list[int] | None) -> SavedM
 @pytest.mark.parametrize("network", IMAGES)
 def test_every_network_of_images_is_written_down(network: str, channels: int, window: list[int] | None) -> None:
     """The module answers as the program, from a file's own intensities."""
-    check(image_model(network, channels, window))
+    check(_image_model(network, channels, window))
 
 
 @pytest.mark.parametrize("task", ["multi-class", "regression"])
@@ -175,8 +174,7 @@ def test_every_task_is_written_down(task: str) -> None:
     check(model(task=task))
 
 
-def drawn_feature(generator: np.random.Generator, place: int) -> dict[str, object]:
-    """A feature of any kind, with any encoding and any treatment of missing values."""
+def _drawn_feature(generator: np.random.Generator, place: int) -> dict[str, object]:
     feature: dict[str, object] = {"name": f"f{place}", "role": "feature"}
     match generator.integers(4):
         case 0 | 1 as kind:
@@ -202,9 +200,8 @@ def drawn_feature(generator: np.random.Generator, place: int) -> dict[str, objec
             }
 
 
-def drawn_contract(generator: np.random.Generator) -> Contract:
-    """Some features, the days that dates are counted from, and a binary outcome."""
-    features = [drawn_feature(generator, place) for place in range(int(generator.integers(2, 7)))]
+def _drawn_contract(generator: np.random.Generator) -> Contract:
+    features = [_drawn_feature(generator, place) for place in range(int(generator.integers(2, 7)))]
     if features[0]["type"] != "date":  # nothing else can be counted from
         features = [one | {end: "seen" for end in ("since", "until") if one.get(end) == "f0"} for one in features]
     days = [{"name": "seen", "role": "date"}, {"name": "left", "role": "date", "pattern": "%d.%m.%Y"}]
@@ -229,7 +226,7 @@ def drawn_rows(declared: Contract, generator: np.random.Generator, rows: int) ->
 
 def drawn_model(generator: np.random.Generator) -> SavedModel:
     """A logistic regression on a drawn contract, fitted to drawn rows, in which anything may be missing or unseen."""
-    declared = drawn_contract(generator)
+    declared = _drawn_contract(generator)
     features = drawn_rows(declared, generator, 80)
     target = generator.integers(0, 2, 80) * 1.0
     table, rows = Table(contract=declared, rows=80, features=features, target=target, patients=None), np.arange(60)
