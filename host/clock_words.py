@@ -11,7 +11,7 @@ from typing import Final
 
 # Below two of a unit the next smaller unit is used, so that every number has a plural.
 _UNITS: Final = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
-SET_CLOCK: Final = "Set this computer's clock: `timedatectl set-ntp true`."
+SET_CLOCK: Final = "Set this computer's clock."
 COMPARE_CLOCK: Final = "Compare this computer's clock with a watch first."
 
 

@@ -63,10 +63,10 @@ def judge_authority(directory: Path, now: datetime) -> list[Finding]:
     if authority.sealed_root_key_path.exists():
         says = f"The sealed root key is still at {authority.sealed_root_key_path}."
         found.append(warning("D420", says, "Move the file with the sealed root key to a place outside this computer."))
-    for place, owner, renewal in (
-        (authority.coordinator_certificate_path, "The coordinator's certificate", "Run `pki renew`."),
-        (authority.issuing_certificate_path, "The issuing certificate", "Run `pki renew --authority FILE`."),
+    for place, owner, renewal in (  # an expired one lets none below it be renewed
         (authority.root_certificate_path, "The root certificate", "Before this date, found a new federation folder."),
+        (authority.issuing_certificate_path, "The issuing certificate", "Run `pki renew --authority FILE`."),
+        (authority.coordinator_certificate_path, "The coordinator's certificate", "Run `pki renew`."),
     ):
         found.append(judge_certificate(place, owner, renewal, now))
     return found

@@ -35,8 +35,8 @@ def require_guarded(state: Path) -> None:
         return
     services = {os.geteuid(), _UNKNOWN_USER} | set(_owners(state))
     services.discard(0)
-    _check(state, services, f"sudo chown root:root {state} && sudo chmod 0755 {state}")
-    remedy = f"sudo chown -R root:global-layers {folder} && sudo chmod -R u=rwX,g=rX,o= {folder}"
+    _check(state, services, f"chown root:root {state} && chmod 0755 {state}")
+    remedy = f"chown -R root:global-layers {folder} && chmod -R u=rwX,g=rX,o= {folder}"
     for place in (folder, *folder.rglob("*")):
         _check(place, services, remedy)
 
@@ -55,17 +55,17 @@ def _owners(state: Path) -> Iterator[int]:
 def _check(place: Path, services: set[int], remedy: str) -> None:
     found = place.lstat()
     if stat.S_ISLNK(found.st_mode):
-        raise _refused(place, "is a symbolic link", f"Remove {place}, then approve again as root.")
+        raise _refused(place, "is a symbolic link", f"remove {place}, approve again")
     if found.st_uid in services:
-        raise _refused(place, "belongs to a service", f"Run `{remedy}`, then start again.")
+        raise _refused(place, "belongs to a service", f"run `{remedy}`")
     if found.st_mode & 0o022:
-        raise _refused(place, f"can be written by others (mode {stat.S_IMODE(found.st_mode):04o})", f"Run `{remedy}`.")
+        raise _refused(place, f"can be written by others (mode {stat.S_IMODE(found.st_mode):04o})", f"run `{remedy}`")
 
 
 def _refused(place: Path, reason: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(
         what=f"{place} {reason}, so the approvals in it cannot be trusted.",
         consequence="Nothing is trained and nothing is sent.",
-        remedy=remedy,
+        remedy=f"As root, {remedy}, then `systemctl start site-trainer site-gate site-agent`.",
         code="E032",
     )

@@ -37,7 +37,7 @@ def main(path: Path) -> None:
     from site_agent.hospital import read_hospital
 
     try:
-        found.append(_table(read_hospital(path)))
+        found.append(_table(read_hospital(path), path))
     except OperatorError:
         sys.exit(78)  # the main process of `site-agent doctor` has already reported this error
     print(json.dumps([finding.facts() for finding in found]))
@@ -57,26 +57,26 @@ def _isolation(*, has_network: bool) -> Finding:
     return fine("D414", "The process that reads the patients' data has no network access.")
 
 
-def _table(hospital: Hospital) -> Finding:
+def _table(hospital: Hospital, path: Path) -> Finding:
     from site_agent.trainer.before_rounds import check_table
 
     try:
         check_table(hospital)
     except PermissionError:
-        return _closed()
+        return _closed(path)
     except Exception as error:
         told = explained(error)
         if isinstance(error.__cause__, PermissionError):
-            return _closed()
+            return _closed(path)
         print(told.lines("site-trainer"), file=sys.stderr, flush=True)
         says = "Training could not begin now. The terminal (standard error) shows the reason."
         return failure("D412", says, "Follow the message on the terminal.")
     return fine("D412", f"The table may be used, and training has its device ({hospital.training.device}).")
 
 
-def _closed() -> Finding:
-    command = "sudo -u site-trainer site-agent doctor --side trainer --config hospital.yaml"
-    remedy = f"Run the command under the trainer's user account: {command}"
+def _closed(path: Path) -> Finding:
+    command = f"sudo -u site-trainer site-agent doctor --side trainer --config {path.absolute()}"
+    remedy = f"Run the command under the trainer's user account: `{command}`."
     return failure("D412", "Your user account may not read the table or its contract.", remedy)
 
 

@@ -40,7 +40,7 @@ from host.record_store import Store
 from protos.errors import ConfigurationError, DataError, UnavailableError
 from protos.plan.plan import Plan
 from protos.wire.messages import MOST_ROUNDS, MalformedMessage
-from site_agent.trainer.failures import START_AGAIN, unfit
+from site_agent.trainer.failures import START_AGAIN
 from site_agent.trainer_socket import Train
 
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ def site_secret(folder: Path) -> bytes:
     """Return this site's secret number of 32 bytes from the trainer's folder. The first call creates the secret.
 
     Raises:
-        ConfigurationError: others may read the file, or the file is not a secret of 32 bytes.
-        UnavailableError: the disk cannot be written.
+        UnavailableError: the disk cannot be written, others may read the file, or it is no secret of 32 bytes.
     """
     path = folder / _DRAWS_FILE
     try:
@@ -112,20 +111,20 @@ def site_secret(folder: Path) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode) or state.st_mode & 0o077:
-            raise _refused(path, "can be read by other accounts, or is not a regular file")
+            mend = f"If you trust the content of this file, run `chmod 600 {path}`. Otherwise restore it"
+            raise _refused(path, "can be read by other accounts, or is not a regular file", mend)
         content = file.read(SECRET_BYTES + 1)
     if len(content) != SECRET_BYTES:
         raise _refused(path, f"has another length than {SECRET_BYTES} bytes")
     return content
 
 
-def _refused(path: Path, because: str) -> ConfigurationError:
-    return unfit(
+def _refused(path: Path, because: str, mend: str = "Restore the file") -> UnavailableError:
+    # A person can correct it, so the run waits for this site, and does not end for all.
+    return UnavailableError(
         what=f"The file with this site's secret number, {path}, {because}.",
-        remedy=(
-            f"If you trust the content of this file, run `chmod 600 {path}`. Otherwise restore the file from the "
-            "newest backup."
-        ),
+        consequence="Nothing was trained and nothing was sent. The run waits.",
+        remedy=f"{mend} from the newest backup. {START_AGAIN}",
     )
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -19,10 +19,11 @@ import structlog
 
 import coordinator.commands.coordinator_cli
 import pki.pki_cli
-import quickstart.federation
 import site_agent.site_cli
 from host.command_line import finish
-from quickstart.federation import Rehearsal
+
+if TYPE_CHECKING:
+    from quickstart.federation import Rehearsal
 
 PROGRAMS = Path(sys.executable).parent
 END_SECONDS = 20.0
@@ -64,6 +65,7 @@ def called(*words: object) -> subprocess.CompletedProcess[str]:
 
 def prepared_here(rehearsal: Rehearsal) -> None:
     """Prepare the quickstart's federation with commands that run in this process."""
+    import quickstart.federation
 
     def command(*words: object) -> str:
         done = called(*words)

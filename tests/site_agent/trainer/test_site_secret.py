@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protos.errors import ConfigurationError
+from protos.errors import UnavailableError
 from site_agent.trainer.disk import SECRET_BYTES, site_secret
 from site_agent.trainer.requests import Asked
 from site_agent.trainer.site_network import Seeds
@@ -36,7 +36,7 @@ def test_a_secret_that_others_can_read_is_refused_and_kept(tmp_path: Path, mode:
     (path,) = tmp_path.iterdir()
     path.chmod(mode)
 
-    with pytest.raises(ConfigurationError, match="other accounts"):
+    with pytest.raises(UnavailableError, match="other accounts"):
         site_secret(tmp_path)
     assert path.read_bytes() == secret
 
@@ -48,7 +48,7 @@ def test_a_secret_of_another_length_is_refused(tmp_path: Path, content: bytes) -
     path.write_bytes(content)
     path.chmod(0o600)
 
-    with pytest.raises(ConfigurationError, match="another length"):
+    with pytest.raises(UnavailableError, match="another length"):
         site_secret(tmp_path)
     assert path.read_bytes() == content
 
@@ -57,7 +57,7 @@ def test_a_link_in_the_place_of_the_secret_is_refused(tmp_path: Path) -> None:
     """No link is followed out of the trainer's folder."""
     (tmp_path / "site.secret").symlink_to(tmp_path / "elsewhere")
 
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(UnavailableError):
         site_secret(tmp_path)
     assert not (tmp_path / "elsewhere").exists()
 
