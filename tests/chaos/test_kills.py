@@ -57,9 +57,7 @@ def a_plan(method: str, *, is_masked: bool, measures: bool, every_rounds: int) -
     return plan_of(method, masking=masking, timing=saving, **keys)
 
 
-def at_visits(numbers: set[int], point: str | None = None) -> Callable[[Mortal], Strikes]:
-    """The part that makes a write with one of these numbers, or such a visit to the named point, stops there."""
-
+def _at_visits(numbers: set[int], point: str | None = None) -> Callable[[Mortal], Strikes]:
     def strikes(network: Mortal) -> Strikes:
         count = -1
 
@@ -94,7 +92,7 @@ def test_deaths_change_no_bit_for_any_method(tmp_path: Path, method: str, is_mas
     luck = random.Random(2 * number + is_masked)
     numbers = set(luck.sample(range(20, len(disk.points)), 5))
 
-    found, network, _ = to_the_end(tmp_path / "killed", plan, number, at_visits(numbers))
+    found, network, _ = to_the_end(tmp_path / "killed", plan, number, _at_visits(numbers))
 
     assert len(network.deaths) >= 3
     assert found == expected
@@ -121,15 +119,13 @@ def test_a_death_at_any_kind_of_write_changes_no_bit(
     expected, times = undisturbed
     assert times[point]
 
-    found, network, _ = to_the_end(tmp_path / "killed", ditto(), 0, at_visits({third * times[point] // 3}, point))
+    found, network, _ = to_the_end(tmp_path / "killed", ditto(), 0, _at_visits({third * times[point] // 3}, point))
 
     assert network.deaths
     assert found == expected
 
 
-def at_message(kind: type[SiteMessage], number: int) -> Callable[[Mortal], Strikes]:
-    """The coordinator stops when the message of a kind with this number arrives, once, and does not process it."""
-
+def _at_message(kind: type[SiteMessage], number: int) -> Callable[[Mortal], Strikes]:
     def strikes(network: Mortal) -> Strikes:
         count, deliver = 0, network._deliver
 
@@ -155,7 +151,7 @@ def test_a_coordinator_may_die_between_two_writes_of_the_first_round(
     plan = a_plan("fedavg", is_masked=True, measures=False, every_rounds=2)
     expected, _, _ = to_the_end(tmp_path / "undisturbed", plan, 0)
 
-    found, network, _ = to_the_end(tmp_path / "killed", plan, 0, at_message(kind, number))
+    found, network, _ = to_the_end(tmp_path / "killed", plan, 0, _at_message(kind, number))
 
     assert network.deaths == ["coordinator"]
     assert found == expected

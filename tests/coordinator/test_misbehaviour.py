@@ -22,8 +22,7 @@ from tests.rehearsal.study import BehavingSite, contribution, plan_with
 Misbehaviour = Callable[[Caller, Plan], Awaitable[None]]
 
 
-async def up_to(caller: Caller, kind: type[object]) -> BehavingSite:
-    """Behave as site c until a message of this kind has come, and answer it no more."""
+async def _up_to(caller: Caller, kind: type[object]) -> BehavingSite:
     site = BehavingSite("c")
     await caller.send(HELLO)
     while (message := await caller.receive()) is not None:
@@ -46,7 +45,7 @@ def sending(*chunks: Callable[[list[bytes]], Chunk]) -> Misbehaviour:
     """Behave until bound, then send chunks made from the honest ones."""
 
     async def misbehave(caller: Caller, plan: Plan) -> None:
-        await up_to(caller, Bind)
+        await _up_to(caller, Bind)
         honest = contribution(plan, 6.0)
         for make in chunks:
             await caller.send(make(honest))
@@ -91,9 +90,7 @@ async def _others_at_work(running: Running, office: Office) -> list[asyncio.Task
     return tasks
 
 
-def run_beside(scene: Callable[[Caller], Awaitable[None]], folder: Path, office: Office, plan: Plan) -> None:
-    """Run a study to its right end, while a caller with the name c misbehaves before c takes part."""
-
+def _run_beside(scene: Callable[[Caller], Awaitable[None]], folder: Path, office: Office, plan: Plan) -> None:
     async def run() -> None:
         async with serving(office, plan, folder) as running:
             others = await _others_at_work(running, office)
@@ -117,7 +114,7 @@ def test_a_misbehaving_site_ends_its_own_stream_only(tmp_path: Path, office: Off
         assert isinstance(farewell, Farewell)
         assert farewell.reason is reason
 
-    run_beside(is_shown_out, tmp_path, office, plan)
+    _run_beside(is_shown_out, tmp_path, office, plan)
 
 
 @pytest.mark.parametrize("is_joined", [False, True])
@@ -128,14 +125,14 @@ def test_a_message_above_the_limit_ends_the_stream_before_it_is_read(
 
     async def is_cut_off(caller: Caller) -> None:
         if is_joined:
-            await up_to(caller, Bind)
+            await _up_to(caller, Bind)
         else:
             await caller.send(HELLO)
         await caller.send(bytes(3 << 20))
         await caller.rest()
         assert await caller.status() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
-    run_beside(is_cut_off, tmp_path, office, plan)
+    _run_beside(is_cut_off, tmp_path, office, plan)
 
 
 def test_a_silent_caller_is_shown_out(

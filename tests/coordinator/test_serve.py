@@ -74,8 +74,7 @@ def started(place: Place) -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
-def shake_hands(place: Place, newest: ssl.TLSVersion) -> str | None:
-    """Shake hands as member a, with no newer TLS than this; the version that was agreed."""
+def _shake_hands(place: Place, newest: ssl.TLSVersion) -> str | None:
     credentials = place.office.credentials("a")
     pair = place.folder / "pair.pem"
     pair.write_bytes(credentials.key + credentials.chain)
@@ -95,9 +94,9 @@ def test_a_running_coordinator(tmp_path: Path) -> None:
     place = place_in(tmp_path)
 
     with started(place) as process:
-        assert shake_hands(place, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+        assert _shake_hands(place, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
         with pytest.raises(ssl.SSLError):
-            shake_hands(place, ssl.TLSVersion.TLSv1_2)
+            _shake_hands(place, ssl.TLSVersion.TLSv1_2)
 
         told = status(place.config)
         assert told["run"]["phase"] == "gathering"

@@ -23,8 +23,7 @@ from tests.rehearsal.study import plan_with
 NOON = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 
 
-def status_in_round(tmp_path: Path, made: int) -> dict[str, Any]:
-    """What the engine tells when b has left after so many rounds of 60 seconds of ten."""
+def _status_in_round(tmp_path: Path, made: int) -> dict[str, Any]:
     told: dict[str, Any] = {}
 
     async def scene() -> None:
@@ -59,7 +58,7 @@ def printed(answer: dict[str, Any]) -> str:
 
 def test_status_answers_what_is_asked_at_night(tmp_path: Path) -> None:
     """How far, how fast, until when, who is waited for, who was heard of when, and what expires."""
-    answer = status_in_round(tmp_path, 4)
+    answer = _status_in_round(tmp_path, 4)
     answer["coordinator_certificate_days"] = 3.25
     for days, site in enumerate(answer["sites"].values()):
         site["certificate_days"] = 20.0 * days
@@ -80,7 +79,7 @@ def test_status_answers_what_is_asked_at_night(tmp_path: Path) -> None:
 def test_it_tells_whose_line_is_slow(tmp_path: Path, way: str, left: float | None, words: str) -> None:
     """Only for a site that the run waits for, because others may be as slow as they like."""
     line = {"way": way, "bytes": 1e6, "of_bytes": 4e6, "kilobits_per_second": 250.0, "seconds_left": left}
-    answer = status_in_round(tmp_path, 4)
+    answer = _status_in_round(tmp_path, 4)
     for site in answer["sites"].values():
         site["line"] = line
 

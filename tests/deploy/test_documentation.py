@@ -88,8 +88,7 @@ def test_every_command_is_understood(page: str, words: list[str]) -> None:
     assert refusal(words) is None, f"{page}: {shlex.join(words)}"
 
 
-def first_acts(command: click.Command) -> list[str]:
-    """The function of each call and the module of each import that a command's function contains, in their order."""
+def _first_acts(command: click.Command) -> list[str]:
     assert command.callback is not None
     (function,) = ast.parse(inspect.getsource(inspect.unwrap(command.callback))).body
     assert isinstance(function, ast.FunctionDef)
@@ -116,7 +115,7 @@ def test_a_command_that_reads_patients_first_gives_up_its_network() -> None:
             command = command.commands[word]
         harmless = {"read_hospital", "site_agent.trainer.isolation"}
 
-        assert [act for act in first_acts(command) if act not in harmless][:1] == ["give_up_network"], name
+        assert [act for act in _first_acts(command) if act not in harmless][:1] == ["give_up_network"], name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

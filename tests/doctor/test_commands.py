@@ -49,7 +49,7 @@ def test_a_site_is_examined_while_the_coordinator_runs(scene: Scene) -> None:
 
 def test_both_halves(scene: Scene) -> None:
     """Without running programs, each fault is one line, and none has a patient's values."""
-    write_canaries(scene)
+    _write_canaries(scene)
 
     done = CliRunner().invoke(site_agent, ["doctor", "--config", str(scene.hospital), "--json"])
     found = {finding["identifier"]: finding for finding in json.loads(done.stdout)}
@@ -61,8 +61,7 @@ def test_both_halves(scene: Scene) -> None:
     assert [word for word in ("Canaryson", "666123") if word in done.stdout] == []
 
 
-def write_canaries(scene: Scene) -> None:
-    """Give the site a table with a patient and a value that no finding may have."""
+def _write_canaries(scene: Scene) -> None:
     table = scene.hospital.parent / "canary-ward.csv"
     table.write_text("patient,age,ill\nCanaryson,666123,perhaps\n")
     scene.change(data={"table": table.name, "contract": "contract.yaml", "split": {"seed": 0}})

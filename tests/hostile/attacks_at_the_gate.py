@@ -90,7 +90,8 @@ BEYOND: Mapping[str, tuple[Contribution, str]] = {
 }
 
 
-def _beyond_the_limits(weakened: bool, kind: str) -> bool:
+def beyond_the_limits(weakened: bool, kind: str) -> bool:
+    """Release a contribution that breaks the policy, as if no earlier check existed."""
     made, reason = BEYOND[kind]
     with scratch() as folder, in_copy(weakened, _without_limits_at_the_gate):
         try:
@@ -104,9 +105,10 @@ def _beyond_the_limits(weakened: bool, kind: str) -> bool:
         return False
 
 
-def _refused_at_the_gate(
+def refused_at_the_gate(
     weakened: bool, made: Contribution, without: Callable[[], AbstractContextManager[None]], reason: SiteReason
 ) -> bool:
+    """Release data that must not leave; the gate makes a void instead, for this reason."""
     with scratch() as folder, in_copy(weakened, without):
         try:
             return bool(contributed(folder, made))
@@ -116,7 +118,8 @@ def _refused_at_the_gate(
         return False
 
 
-def _without_checked_values() -> AbstractContextManager[None]:
+def without_checked_values() -> AbstractContextManager[None]:
+    """The gate encodes everything from the trainer, and does not count clipped values."""
     honest = FixedPoint.encode
 
     def encode(self: FixedPoint, update: npt.NDArray[np.float32], weight: float, out: npt.NDArray[np.int32]) -> int:
@@ -126,7 +129,9 @@ def _without_checked_values() -> AbstractContextManager[None]:
     return patched(FixedPoint, encode=encode)
 
 
-def _without_bounds_of_numbers() -> AbstractContextManager[None]:
+def without_bounds_of_numbers() -> AbstractContextManager[None]:
+    """The gate takes every number that the trainer has measured."""
+
     def scalars(self: Builder, exchange: Any, payload: memoryview, rows: int) -> list[int]:
         given = iter(np.frombuffer(payload, "<i8", offset=4 * exchange.layout.parameters).tolist())
         return [rows if scalar.name == "rows" else next(given) for scalar in exchange.scalars]
@@ -134,11 +139,13 @@ def _without_bounds_of_numbers() -> AbstractContextManager[None]:
     return patched(Builder, _scalars=scalars)
 
 
-def _without_fewest_rows() -> AbstractContextManager[None]:
+def without_fewest_rows() -> AbstractContextManager[None]:
+    """The gate takes every row count."""
     return patched(Builder, _weigh=lambda self, exchange, rows: 1.0)
 
 
-def _without_the_tier() -> AbstractContextManager[None]:
+def without_the_tier() -> AbstractContextManager[None]:
+    """The gate lets a site that only evaluates train."""
     honest = Builder.__init__
 
     def of_a_trainer(self: Builder, plan: Plan, *, trains: bool, smallest_rows: int) -> None:
@@ -180,7 +187,8 @@ def upload_after_a_withdrawal(weakened: bool) -> bool:
             return False
 
 
-def _release_without_a_record(weakened: bool) -> bool:
+def release_without_a_record(weakened: bool) -> bool:
+    """Send a contribution while the audit log cannot be written."""
     honest = AuditLog.write
 
     def full(self: AuditLog, event: str, **facts: Any) -> Any:
@@ -206,25 +214,25 @@ ATTACKS = (
             name=f"gate-{kind.replace(' ', '-')}",
             tries=f"what got past all checks before the gate asks it for a release beyond the policy: {kind}",
             without="the gate's own look at the policy",
-            run=partial(_beyond_the_limits, kind=kind),
+            run=partial(beyond_the_limits, kind=kind),
         )
         for kind in BEYOND
     ),
     Attack("gate-upload-after-a-withdrawal", "the approval", upload_after_a_withdrawal),
-    Attack("gate-release-without-a-record", "the rule that a record comes before the act", _release_without_a_record),
+    Attack("gate-release-without-a-record", "the rule that a record comes before the act", release_without_a_record),
     *(
         Attack(
             name=f"gate-{name}",
             tries=f"a taken-over trainer hands out {what}",
             without=missing,
-            run=partial(_refused_at_the_gate, made=made, without=without, reason=reason),
+            run=partial(refused_at_the_gate, made=made, without=without, reason=reason),
         )
         for name, what, made, without, missing, reason in (
             (
                 "values-not-finite",
                 "values that are not numbers",
                 Contribution(value=float("nan")),
-                _without_checked_values,
+                without_checked_values,
                 "the check of each value",
                 SiteReason.VALUE_NOT_FINITE,
             ),
@@ -232,7 +240,7 @@ ATTACKS = (
                 "values-beyond-the-range",
                 "values beyond the clipping range",
                 Contribution(value=1e6),
-                _without_checked_values,
+                without_checked_values,
                 "the check of each value",
                 SiteReason.TOO_MUCH_CLIPPED,
             ),
@@ -242,7 +250,7 @@ ATTACKS = (
                 Contribution(
                     plan=plan_with(NAMES, changes={"checkpoint": "global"}), bind=Bind(1, 0, ALL, 0), number=1 << 62
                 ),
-                _without_bounds_of_numbers,
+                without_bounds_of_numbers,
                 "the bounds of numbers",
                 SiteReason.TRAINER_FAILED,
             ),
@@ -250,7 +258,7 @@ ATTACKS = (
                 "too-few-rows",
                 "an update of fewer rows than the policy allows",
                 Contribution(plan=plan_with(NAMES, changes=_ROWS), policy={"smallest_training_rows": 16}, rows=1),
-                _without_fewest_rows,
+                without_fewest_rows,
                 "the fewest rows",
                 SiteReason.TRAINER_FAILED,
             ),
@@ -258,7 +266,7 @@ ATTACKS = (
                 "update-of-an-evaluating-site",
                 "an update at a site that only evaluates",
                 Contribution(plan=_evaluating(), bind=Bind(0, 0, ("a", "b", "c", "d"), 0)),
-                _without_the_tier,
+                without_the_tier,
                 "the tier",
                 SiteReason.TRAINER_FAILED,
             ),

@@ -57,7 +57,8 @@ def forged_approval(weakened: bool) -> bool:
             return False
 
 
-def _joining_without_an_approval(weakened: bool) -> bool:
+def joining_without_an_approval(weakened: bool) -> bool:
+    """Announce a plan that nobody has approved, from the agent's end of the gate socket."""
     plan = masked_plan("abc")
 
     async def scene(folder: Path) -> bool:
@@ -72,7 +73,8 @@ def _joining_without_an_approval(weakened: bool) -> bool:
         return asyncio.run(scene(folder))
 
 
-def _flood_of_messages(weakened: bool) -> bool:
+def flood_of_messages(weakened: bool) -> bool:
+    """Send messages faster than the gate takes them, until they fill its memory."""
     plan = masked_plan("abc")
 
     async def scene(folder: Path) -> bool:
@@ -129,7 +131,8 @@ def _worker(folder: Path, *, is_approved: bool) -> tuple[Worker, Any]:
     return Worker(read_hospital(config), cast(TrainerEnd, _NoSocket()), after_rounds), plan
 
 
-def _training_without_an_approval(weakened: bool) -> bool:
+def training_without_an_approval(weakened: bool) -> bool:
+    """Prepare a plan that nobody has approved, from the gate's end of the trainer socket."""
     with scratch() as folder, in_copy(weakened, lambda: patched(Worker, _approved=_whatever_leaves)):
         one, plan = _worker(folder, is_approved=False)
         return isinstance(one._answer(Prepare(plan.run_name, plan.canonical)), Prepared)
@@ -154,13 +157,13 @@ def one_round_for_many_values(weakened: bool) -> bool:
 
 ATTACKS = (
     Attack("forged-approval", "the look at who could have written an approval", forged_approval),
-    Attack("agent-without-approval", "the gate's question for an approval", _joining_without_an_approval),
-    Attack("flood-through-the-agent", "the window of the gate socket", _flood_of_messages),
+    Attack("agent-without-approval", "the gate's question for an approval", joining_without_an_approval),
+    Attack("flood-through-the-agent", "the window of the gate socket", flood_of_messages),
     Attack(
         "failure-that-names-a-patient",
         "the gate's comparison with the names of the plan's tensors",
         failure_that_names_a_patient,
     ),
-    Attack("gate-without-approval", "the trainer's own question for an approval", _training_without_an_approval),
+    Attack("gate-without-approval", "the trainer's own question for an approval", training_without_an_approval),
     Attack("gate-asks-one-round-often", "the trainer's memory of answered rounds", one_round_for_many_values),
 )

@@ -61,8 +61,7 @@ def statistics(config: Path, plan: PriorPlan, memory: str = "") -> tuple[dict[st
     return dict(zip(plan.statistics_names, numbers, strict=True)), answer.memory
 
 
-def add_visits(folder: Path, count: int = 1) -> dict[str, float]:
-    """Equal visits of a patient whose rows are for training; the values of the first concept and of the outcome."""
+def _add_visits(folder: Path, count: int = 1) -> dict[str, float]:
     study = begin_prior(read_hospital(folder / "hospital.yaml"), prior_plan(TABLE))[0]
     lines = (folder / "table.csv").read_text().splitlines()
     cells = lines[1 + int(study._rows_of["training"][0])].split(",")
@@ -106,7 +105,7 @@ def one_more_visit(weakened: bool, lost: str = "", visits: int = 1) -> bool:
             shutil.rmtree(folder / "site" / "state" / "models")
         if lost == "older":
             shutil.copytree(folder / "copy", folder / "site" / "state" / "models")
-        visit = add_visits(folder / "site", visits)
+        visit = _add_visits(folder / "site", visits)
         second = statistics(config, again, memory=first[1])
     if second is None:
         return False

@@ -48,8 +48,7 @@ class Impostor:
         return self.secret.pair_keys[victim]
 
 
-async def surround(victim: Site, impostors: list[Impostor]) -> Integers | None:
-    """Lead a site through a whole round among impostors; its update in the clear, or None."""
+async def _surround(victim: Site, impostors: list[Impostor]) -> Integers | None:
     names = tuple(sorted([victim.name, *(impostor.own for impostor in impostors)]))
     answer = of_kind(await victim.tell(KeySessionOpen(1, names)), KeyAdvert)
     if not answer:
@@ -79,7 +78,7 @@ def _surrounded(
     async def scene(folder: Path) -> bool:
         victim = Site("a", plan, folder)
         await enter([victim])
-        recovered = await surround(victim, impostors)
+        recovered = await _surround(victim, impostors)
         if recovered is None:
             assert is_refused(victim)
         return recovered is not None and found(recovered, victim.update())
@@ -95,7 +94,8 @@ def substituted_keys(weakened: bool, count: int) -> bool:
     return _surrounded(plan, impostors, refuses, weakened, without_the_plans_list)
 
 
-def _invented_sites(weakened: bool) -> bool:
+def invented_sites(weakened: bool) -> bool:
+    """Surround the victim with invented sites that have valid certificates."""
     plan, names = masked_plan("abc"), ("a", "invented-1", "invented-2")
     impostors = [Impostor(plan, names, name, Ed25519PrivateKey.generate()) for name in names[1:]]
 
@@ -107,7 +107,8 @@ def _invented_sites(weakened: bool) -> bool:
     return _surrounded(plan, impostors, is_refused, weakened, without_the_plans_list)
 
 
-def _unsigned_adverts(weakened: bool) -> bool:
+def unsigned_adverts(weakened: bool) -> bool:
+    """Show the right identity keys beside exchange keys that their sites did not sign."""
     plan = masked_plan("abc")
     impostors = [Impostor(plan, plan.site_names, name, Ed25519PrivateKey.generate()) for name in "bc"]
     for one in impostors:
@@ -220,8 +221,8 @@ ATTACKS = (
         )
         for count in (3, 5)
     ),
-    Attack("invented-sites", "the plan's list of identity keys", _invented_sites),
-    Attack("unsigned-adverts", "the signatures on key adverts", _unsigned_adverts),
+    Attack("invented-sites", "the plan's list of identity keys", invented_sites),
+    Attack("unsigned-adverts", "the signatures on key adverts", unsigned_adverts),
     Attack("replayed-adverts", "the signatures on key adverts, which cover the key session", replayed_advert),
     Attack("reopened-key-session", "the rule that a key session's number is used once", reopened_key_session),
     Attack("small-order-keys", "the refusal of an all-zero shared secret", small_order_keys),

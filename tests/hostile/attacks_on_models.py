@@ -192,7 +192,8 @@ def code_by_two_references(weakened: bool) -> bool:
     return _is_oldest(one["sum age"] - one["sum age:stage=II"] - other["sum age:stage=I"])
 
 
-def _square_of_an_extreme(weakened: bool) -> bool:
+def square_of_an_extreme(weakened: bool) -> bool:
+    """Ask for the square of a number that one patient has far above all others."""
     table = _patients().assign(lactate=lambda rows: 0.5 + rows["age"] / 1e3)
     table.loc[0, "lactate"] = 29.0
     found = _summed(weakened, table, ["lactate", "lactate:lactate"])["squares lactate:lactate"]
@@ -274,7 +275,8 @@ def _moments(model: Arithmetic, first: Any) -> list[list[float]]:
     return [means, [(square - mean**2) ** 0.5 for square, mean in zip(squares, means, strict=True)]]
 
 
-def _outcome_of_one_patient(weakened: bool) -> bool:
+def outcome_of_one_patient(weakened: bool) -> bool:
+    """Ask for a number as outcome that is the same for all patients but one."""
     table = _patients().assign(pressure=120.0)
     table.loc[0, "pressure"] = 231.0
     keys = {"family": "gaussian", "outcome": "pressure"}
@@ -477,11 +479,11 @@ ATTACKS = (
     _attack("regression-value-beside-the-usual", value_beside_the_usual, "the patients beside a usual value in a cell"),
     _attack("regression-cell-of-a-crossing", cell_of_a_crossing, "the cells of crossed codes"),
     _attack("regression-two-references", code_by_two_references, "the void of all codes"),
-    _attack("regression-square-of-an-extreme", _square_of_an_extreme, "the largest part of one patient in a column"),
+    _attack("regression-square-of-an-extreme", square_of_an_extreme, "the largest part of one patient in a column"),
     _attack("regression-window-between-knots", window_between_knots, "the patients between two knots"),
     _attack("regression-pair-of-numbers", pair_of_numbers, "the patients who decide products of columns"),
     _attack("regression-product-and-number", product_and_number, "the patients who decide products of terms"),
-    _attack("regression-outcome-of-one-patient", _outcome_of_one_patient, "the patients beside the usual outcome"),
+    _attack("regression-outcome-of-one-patient", outcome_of_one_patient, "the patients beside the usual outcome"),
     _attack("regression-outcome-by-a-formula", outcome_by_a_formula, "the patients behind the residuals"),
     _attack("regression-two-outcomes", outcomes_of_almost_the_same_patients, "the patients in whom columns differ"),
     _attack("regression-few-that-are-denied", few_that_are_denied, "the own look at few patients in each round"),

@@ -44,8 +44,7 @@ SMALL: dict[str, Any] = PLAN | {
 }
 
 
-def is_exposed(exchange: Exchange, sites: list[Site], update: Sum) -> bool:
-    """Whether some tensor of the sum, or a column of the first layer, is the update of one site."""
+def _is_exposed(exchange: Exchange, sites: list[Site], update: Sum) -> bool:
     own = [_columns(exchange, trainer.update) for trainer in trainers_of(sites)]
     for place, column in enumerate(_columns(exchange, update)):
         filled = [columns[place] for columns in own if np.any(columns[place])]
@@ -82,17 +81,16 @@ async def column_of_one_site(folder: Path) -> bool:
         return False
     await agree(sites)
     update = await sum_of_updates(plan, sites, 0, manifest_of(plan).initial_parameters(plan.seed))
-    return update is not None and is_exposed(exchange_of(plan, 0), sites, update)
+    return update is not None and _is_exposed(exchange_of(plan, 0), sites, update)
 
 
-def with_concepts_that_are_nowhere() -> AbstractContextManager[None]:
-    """A site that lacks a concept answers as if it had no value of it, and is counted for it."""
+def _with_concepts_that_are_nowhere() -> AbstractContextManager[None]:
     return patched(concept_columns, _recording_column=lambda concept, recorded, _: recorded.get(concept.name))
 
 
 def concept_of_one_site(weakened: bool) -> bool:
     """Leave out of a plan who records a concept: if one site does, its count and moments are the sums."""
-    with with_concepts_that_are_nowhere() if weakened else nullcontext(), suppress(ConfigurationError):
+    with _with_concepts_that_are_nowhere() if weakened else nullcontext(), suppress(ConfigurationError):
         return _has_sums_of_one_site()
     return False
 

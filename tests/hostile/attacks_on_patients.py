@@ -68,8 +68,7 @@ def imprint_in_a_later_round() -> bool:
     return played(scene, False, nullcontext)
 
 
-def with_public_private_starts() -> AbstractContextManager[None]:
-    """A site's own first values follow from the plan's seed and the site's name, as in the first version."""
+def _with_public_private_starts() -> AbstractContextManager[None]:
     return patched(Seeds, secret=lambda secret, plan, site: Seeds.published(plan.seed, site))
 
 
@@ -115,7 +114,7 @@ def rows_through_private_layers(weakened: bool) -> bool:
         return read >= ENOUGH_THROUGH_PRIVATE_LAYERS
 
     with with_any_first_parameters():
-        return played(scene, weakened, with_public_private_starts)
+        return played(scene, weakened, _with_public_private_starts)
 
 
 ATTACKS = (

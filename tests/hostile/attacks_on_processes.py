@@ -58,8 +58,7 @@ def _give_folders(state: Path) -> None:
         folder.chmod(int(words[2], 8))
 
 
-def give_one_user(folder: Path) -> None:
-    """The weakened copy: all of it belongs to the agent's user, as in the first version."""
+def _give_one_user(folder: Path) -> None:
     for place in (folder, *folder.rglob("*")):
         os.chown(place, USERS["site-agent"], GROUPS["site-agent"])
 
@@ -124,8 +123,8 @@ def taken_over_agent(weakened: bool) -> bool:
         let_others_in(path.parent)
         with trainer_of(hospital) as place:
             if weakened:
-                give_one_user(state)
-                give_one_user(place.parent)
+                _give_one_user(state)
+                _give_one_user(place.parent)
             with in_copy(weakened, _without_the_owners_of_approvals):
                 found = _driven(folder, state, place, plan)
         if "asked the trainer" not in found:

@@ -241,7 +241,9 @@ async def run_that_is_over(folder: Path, is_restarted: bool) -> bool:
     return bool(of_kind(await site.tell(*again), Chunk))
 
 
-def _contributor_that_nobody_listed(weakened: bool) -> bool:
+def contributor_that_nobody_listed(weakened: bool) -> bool:
+    """Bind a set in which an unlisted site takes a listed one's place."""
+
     @contextmanager
     def without_listing() -> Iterator[None]:
         from site_agent.gate.permission import Permission
@@ -261,7 +263,8 @@ def _contributor_that_nobody_listed(weakened: bool) -> bool:
     return played(scene, weakened, without_listing)
 
 
-def _terminal_codes_in_a_farewell(weakened: bool) -> bool:
+def terminal_codes_in_a_farewell(weakened: bool) -> bool:
+    """Send a farewell with terminal codes, which an operator's screen would obey."""
     raw = encode_coordinator_message(Farewell(CoordinatorReason.NOT_ACCEPTED, "XYZ")).replace(b"XYZ", b"\x1b[2")
     with in_copy(weakened, lambda: patched(protos.wire.messages, require_line=_nothing)):
         try:
@@ -272,7 +275,8 @@ def _terminal_codes_in_a_farewell(weakened: bool) -> bool:
         return "\x1b" in message.detail
 
 
-def _newton_round_after_the_guard(weakened: bool) -> bool:
+def newton_round_after_the_guard(weakened: bool) -> bool:
+    """Ask for a further sum of a regression after its last one."""
     plan = receiving_plan("abcd", "", newton_rounds=4)
     assert isinstance(plan, PriorPlan)
     itinerary = Itinerary(plan, manifest_of(plan), ())
@@ -308,7 +312,7 @@ ATTACKS = (
         )
         for is_restarted in (False, True)
     ),
-    Attack("contributor-that-nobody-listed", "the plan's list of sites", _contributor_that_nobody_listed),
-    Attack("newton-round-after-the-guard", "the order of stages", _newton_round_after_the_guard),
-    Attack("terminal-codes-in-a-farewell", "the check of texts", _terminal_codes_in_a_farewell),
+    Attack("contributor-that-nobody-listed", "the plan's list of sites", contributor_that_nobody_listed),
+    Attack("newton-round-after-the-guard", "the order of stages", newton_round_after_the_guard),
+    Attack("terminal-codes-in-a-farewell", "the check of texts", terminal_codes_in_a_farewell),
 )

@@ -32,9 +32,7 @@ def one_patient_between_two_studies(weakened: bool) -> bool:
     return sums[1] - sums[0] == 1
 
 
-def with_a_memory_of_exact_counts_alone() -> AbstractContextManager[None]:
-    """A site that remembers what it used in plans with exact rows, and rounds what its table has."""
-
+def _with_a_memory_of_exact_counts_alone() -> AbstractContextManager[None]:
     def count(study: CountedStudy, folder: Path, cell: int) -> None:
         rows = len(study.own.training)
         if study.is_exact:
@@ -59,7 +57,7 @@ class CountedStudy:
 
 def one_patient_at_a_limit_of_the_grid(weakened: bool) -> bool:
     """Learn an exact count just below a limit of the grid, and repeat a plan with rounded rows after a patient came."""
-    with in_copy(weakened, with_a_memory_of_exact_counts_alone):
+    with in_copy(weakened, _with_a_memory_of_exact_counts_alone):
         return any(
             _differ_by_one([(first, exact), (second, not exact), (first, not exact)])
             for first, second in ((159, 160), (160, 159))

@@ -37,8 +37,7 @@ def _sums(folder: Path, plan: Any, tables: Sequence[list[float]], smallest_cell:
     return [sum(numbers) for numbers in zip(*each, strict=True)]
 
 
-def without_small_cells() -> AbstractContextManager[None]:
-    """A site counts all its rows, also cells that are too small or that the range has replaced."""
+def _without_small_cells() -> AbstractContextManager[None]:
     groups = TableOneArithmetic._of_groups
     return patched(TableOneArithmetic, _of_groups=lambda self, *parts: groups(self, *parts[:-1], 1))
 
@@ -47,14 +46,14 @@ def range_around_one_patient(weakened: bool) -> bool:
     """Declare a range in which one patient of three sites lies: all others are clipped, and the sum is its value."""
     low, high = 95.0, 120.0
     plan = asking({"name": "age", "low": low, "high": high}, smallest_cell=SMALLEST_CELL)
-    with scratch() as folder, in_copy(weakened, without_small_cells):
+    with scratch() as folder, in_copy(weakened, _without_small_cells):
         total = _sums(folder, plan, ([*AGES[:-1], OLDEST], AGES, AGES), SMALLEST_CELL)[4]
         return abs(low + (high - low) * total / SUM_SCALE - OLDEST) < 0.001
 
 
 def suppressed_code(weakened: bool) -> bool:
     """Read the three patients of a rare code, or get them as all rows minus the other code."""
-    with scratch() as folder, in_copy(weakened, without_small_cells):
+    with scratch() as folder, in_copy(weakened, _without_small_cells):
         _, _, women, men, _, missing, _ = _sums(folder, asking(SEX, smallest_cell=4), (AGES, AGES, AGES), 4)
         return men == 9 or 36 - women - missing == 9
 

@@ -51,7 +51,9 @@ def without_check_words() -> Iterator[None]:
         yield
 
 
-def _wrong_upload(weakened: bool, wrong: Callable[[Chunk], Chunk]) -> bool:
+def wrong_upload(weakened: bool, wrong: Callable[[Chunk], Chunk]) -> bool:
+    """Spoil b's second chunk in the first attempt."""
+
     def meddle(site: str, message: SiteMessage) -> list[SiteMessage]:
         is_target = site == "b" and isinstance(message, Chunk) and message.index == 1 and message.attempt == 0
         return [wrong(message) if is_target and isinstance(message, Chunk) else message]
@@ -84,7 +86,8 @@ def without_order() -> Iterator[None]:
         yield
 
 
-def _chunk_out_of_order(weakened: bool, make: Callable[[], Meddle]) -> bool:
+def chunk_out_of_order(weakened: bool, make: Callable[[], Meddle]) -> bool:
+    """Repeat, replace, exchange or leave out one of b's chunks, once."""
     inner, done = make(), []
 
     def meddle(site: str, message: SiteMessage) -> list[SiteMessage]:
@@ -108,7 +111,8 @@ MEDDLING: dict[str, tuple[str, Callable[[], Meddle]]] = {
 }
 
 
-def _replayed_chunks(weakened: bool) -> bool:
+def replayed_chunks(weakened: bool) -> bool:
+    """Send the chunks of an earlier round once more in each later round."""
     kept: list[Chunk] = []
 
     def meddle(site: str, message: SiteMessage) -> list[SiteMessage]:
@@ -146,7 +150,7 @@ ATTACKS = (
             name=f"sum-with-{name}",
             tries=f"a site's upload reaches the sum with {what}",
             without="the check words and the bounds of the sum",
-            run=partial(_wrong_upload, wrong=wrong),
+            run=partial(wrong_upload, wrong=wrong),
         )
         for name, what, wrong in (
             ("wrong-masks", "masks that do not cancel", wrong_masks),
@@ -158,13 +162,13 @@ ATTACKS = (
             name=f"chunk-{name}",
             tries=f"a site {what}",
             without="the order of chunks, the check words and the bounds of the sum",
-            run=partial(_chunk_out_of_order, make=make),
+            run=partial(chunk_out_of_order, make=make),
         )
         for name, (what, make) in MEDDLING.items()
     ),
     Attack(
         "chunks-of-an-earlier-round",
         "the round and attempt of a chunk, the order of chunks, the check words and the bounds of the sum",
-        _replayed_chunks,
+        replayed_chunks,
     ),
 )

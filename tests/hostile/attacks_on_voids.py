@@ -43,9 +43,7 @@ def plan_for(rounds: int = 3) -> Plan:
     return masked_plan(NAMES, rounds=rounds, masking=masking)
 
 
-def reacting(own: float) -> MadeUpTrainer:
-    """A trainer whose update is too large as soon as the parameters reach this site's own number."""
-
+def _reacting(own: float) -> MadeUpTrainer:
     def updates(site: str, number: int, parameters: Vector) -> Vector:
         ordinary = update_of(site, 0, np.zeros_like(parameters))
         return ordinary * np.float32(1000.0) if parameters.max() >= own else ordinary
@@ -57,7 +55,7 @@ async def begun(plan: Plan, folder: Path, own: dict[str, float]) -> list[Site]:
     """Running gates with masking keys; each site's number, infinite if it has none."""
     sites = []
     for name in NAMES:
-        trainer = reacting(own.get(name, np.inf))
+        trainer = _reacting(own.get(name, np.inf))
         trainer._site = name
         sites.append(Site(name, plan, folder / name, trainer=trainer))
     await enter(sites)

@@ -19,8 +19,7 @@ HONEST = {"a": 64, "b": 96}
 WEIGHTS = {"name": "rows", "largest_rows": 1024, "fewest_rows": 64}
 
 
-def without_bounds_on_sums() -> AbstractContextManager[None]:
-    """The coordinator asks only for one row in all, and for no bound on the sum of the updates."""
+def _without_bounds_on_sums() -> AbstractContextManager[None]:
     return patched(Run, _fewest_rows=1, _is_in_range=lambda self, sums: True)
 
 
@@ -50,14 +49,15 @@ def moved_by(rows: int, number: float, *, sent_as: int) -> float:
     return float(np.abs(run.parameters - before).max())
 
 
-def _one_row_and_a_large_change(weakened: bool) -> bool:
-    with in_copy(weakened, without_bounds_on_sums):
+def one_row_and_a_large_change(weakened: bool) -> bool:
+    """Claim one row, and send an update with the weight of the largest row count."""
+    with in_copy(weakened, _without_bounds_on_sums):
         return moved_by(1, 8.0, sent_as=1024) > 8.0
 
 
 def fewest_rows_and_a_large_change(weakened: bool) -> bool:
     """Claim exactly the fewest rows, and send an update as if all rows of the cap stood behind it."""
-    with in_copy(weakened, without_bounds_on_sums):
+    with in_copy(weakened, _without_bounds_on_sums):
         return moved_by(64, 8.0, sent_as=1024) > 8.0
 
 
@@ -65,7 +65,7 @@ ATTACKS = (
     Attack(
         "one-row-and-a-large-change",
         "the bounds on the sum of rows and on the sum of updates",
-        _one_row_and_a_large_change,
+        one_row_and_a_large_change,
     ),
     Attack(
         "fewest-rows-and-a-large-change",

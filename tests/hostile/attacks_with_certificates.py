@@ -104,11 +104,13 @@ def attacked(weakened: bool, attack: Callable[[Scene], bool], without: Weakened)
             return False
 
 
-def _without_the_register() -> AbstractContextManager[None]:
+def without_the_register() -> AbstractContextManager[None]:
+    """The coordinator accepts every certificate of its authority."""
     return patched(Register, is_accepted=lambda self, name, sha256: True)
 
 
-def _without_times() -> AbstractContextManager[None]:
+def without_times() -> AbstractContextManager[None]:
+    """An expired certificate is still accepted."""
     honest = enrolment_calls.identify_site
     return patched(enrolment_calls, identify_site=lambda leaf, federation, now: honest(leaf, federation, NOW))
 
@@ -117,7 +119,7 @@ def _without_times() -> AbstractContextManager[None]:
 def without_one_name() -> Iterator[None]:
     """The first of several names is used."""
     honest = pki.certificate_chain._names
-    with _without_the_register(), patched(pki.certificate_chain, _names=lambda leaf: honest(leaf)[:1]):
+    with without_the_register(), patched(pki.certificate_chain, _names=lambda leaf: honest(leaf)[:1]):
         yield
 
 
@@ -128,32 +130,38 @@ def foreign_authority(scene: Scene) -> bool:
     return scene.lets_in(stranger.issue_site(key, MARY, NOW).chain_pem) == MARY
 
 
-def _expired_certificate(scene: Scene) -> bool:
+def expired_certificate(scene: Scene) -> bool:
+    """Show a certificate that has ended."""
     return scene.lets_in(scene.chains[MARY], NOW + timedelta(days=91)) == MARY
 
 
-def _revoked_certificate(scene: Scene) -> bool:
+def revoked_certificate(scene: Scene) -> bool:
+    """Show the certificate of a site that was revoked, which TLS takes as before."""
     assert scene.lets_in(scene.chains[MARY]) == MARY
     scene.register.revoke(MARY, NOW)
     return scene.lets_in(scene.chains[MARY]) == MARY
 
 
-def _stolen_issuing_key(scene: Scene) -> bool:
+def stolen_issuing_key(scene: Scene) -> bool:
+    """Issue a second certificate in a site's name with the stolen issuing key."""
     return scene.lets_in(scene.forged(f"spiffe://heart/site/{MARY}")) == MARY
 
 
-def _two_names(scene: Scene) -> bool:
+def two_names(scene: Scene) -> bool:
+    """Show a certificate that carries two sites' names."""
     return scene.lets_in(scene.forged(f"spiffe://heart/site/{MARY}", f"spiffe://heart/site/{LUKE}")) == MARY
 
 
-def _used_invitation(scene: Scene) -> bool:
+def used_invitation(scene: Scene) -> bool:
+    """Use an invitation that was used before, with keys of the thief's own."""
     third = SiteName("st-john")
     invitation = scene.invite(third)
     scene.enrol(invitation, SiteKeys.create(scene.folder / "honest"))
     return bool(scene.enrol(invitation, SiteKeys.create(scene.folder / "thief")))
 
 
-def _late_invitation(scene: Scene) -> bool:
+def late_invitation(scene: Scene) -> bool:
+    """Use an invitation after its time."""
     invitation = scene.invite(SiteName("st-john"), hours=1)
     return bool(scene.enrol(invitation, SiteKeys.create(scene.folder / "thief"), LATER))
 
@@ -166,7 +174,8 @@ def one_key_for_two_sites(scene: Scene) -> bool:
     return isinstance(handle_request(scene.authority, scene.register, request, NOW), Issued)
 
 
-def _renewal_by_a_stranger(scene: Scene) -> bool:
+def renewal_by_a_stranger(scene: Scene) -> bool:
+    """Ask for a site's next certificate without its identity key."""
     keys = SiteKeys.create(scene.folder / "thief")
     request = pki.enrolment_decisions.renewal_request(HEART, MARY, keys.signing_request(), Ed25519PrivateKey.generate())
     return bool(handle_renewal(scene.authority, scene.register, request, NOW).chain_pem)
@@ -217,47 +226,47 @@ ATTACKS = tuple(
             "a caller shows a site's certificate by a foreign authority of the same name",
             foreign_authority,
             "the register",
-            _without_the_register,
+            without_the_register,
         ),
         (
             "expired-certificate",
             "a caller shows a site's certificate that has ended",
-            _expired_certificate,
+            expired_certificate,
             "the times of certificates",
-            _without_times,
+            without_times,
         ),
         (
             "revoked-certificate",
             "a caller shows the certificate of a revoked site",
-            _revoked_certificate,
+            revoked_certificate,
             "the register",
-            _without_the_register,
+            without_the_register,
         ),
         (
             "stolen-issuing-key",
             "the thief of the issuing key issues a second certificate in a site's name",
-            _stolen_issuing_key,
+            stolen_issuing_key,
             "the register",
-            _without_the_register,
+            without_the_register,
         ),
         (
             "certificate-with-two-names",
             "the thief of the issuing key issues a certificate with two sites' names",
-            _two_names,
+            two_names,
             "the rule of one name and the register",
             without_one_name,
         ),
         (
             "used-invitation",
             "a thief uses an invitation that the site has used before",
-            _used_invitation,
+            used_invitation,
             "the rule that an invitation brings in one pair of keys",
             lambda: patched(Register, _asked_again=_any_keys),
         ),
         (
             "late-invitation",
             "a thief uses an invitation after its time",
-            _late_invitation,
+            late_invitation,
             "the end of an invitation",
             lambda: patched(pki.register, _seconds=_never_late),
         ),
@@ -271,7 +280,7 @@ ATTACKS = tuple(
         (
             "renewal-by-a-stranger",
             "a thief asks for a site's next certificate without the site's identity key",
-            _renewal_by_a_stranger,
+            renewal_by_a_stranger,
             "the signature of a renewal",
             lambda: patched(pki.enrolment_decisions, verify=lambda *facts: None),
         ),

@@ -45,23 +45,27 @@ def _read(text: str) -> Words:
     return parse_document(text.encode(), Words, source="plan.yaml", consequence="Nothing happened.")
 
 
-def _exploding_aliases(_: Path) -> bool:
+def exploding_aliases(_: Path) -> bool:
+    """Have a short document multiply itself: each level refers ten times to the one before."""
     levels = ["&a0 [" + ", ".join(["x"] * 10) + "]"]
     levels += [f"&a{level} [" + ", ".join([f"*a{level - 1}"] * 10) + "]" for level in range(1, 4)]
     found = _read(f"words: [{', '.join(levels)}]")
     return json.dumps(found.words).count("x") == 10 + 100 + 1_000 + 10_000
 
 
-def _tag_that_builds_an_object(_: Path) -> bool:
+def tag_that_builds_an_object(_: Path) -> bool:
+    """A tag names a function to be called with a text."""
     found = _read("words: [!!python/object/apply:os.getenv [HOME]]")
     return len(found.words) == 1
 
 
-def _deep_nesting(_: Path) -> bool:
+def deep_nesting(_: Path) -> bool:
+    """Two hundred brackets, of which twenty thousand would keep the reader busy for a minute."""
     return len(_read("words: " + "[" * 200 + "]" * 200).words) == 1
 
 
-def _without_plain_documents() -> AbstractContextManager[None]:
+def without_plain_documents() -> AbstractContextManager[None]:
+    """Anchors, aliases, tags and any depth are read."""
     kept = protos.plan.documents._construct
 
     def construct(node: Any) -> Any:
@@ -78,23 +82,23 @@ ATTACKS = tuple(
         (
             "yaml-bomb",
             "a document multiplies itself by anchors and aliases",
-            _exploding_aliases,
+            exploding_aliases,
             "the refusal of anchors, aliases, tags and depth",
-            _without_plain_documents,
+            without_plain_documents,
         ),
         (
             "yaml-tag",
             "a document names an object to be built by a tag",
-            _tag_that_builds_an_object,
+            tag_that_builds_an_object,
             "the refusal of anchors, aliases, tags and depth",
-            _without_plain_documents,
+            without_plain_documents,
         ),
         (
             "yaml-depth",
             "a document is nested so deeply that it keeps its reader busy",
-            _deep_nesting,
+            deep_nesting,
             "the refusal of anchors, aliases, tags and depth",
-            _without_plain_documents,
+            without_plain_documents,
         ),
     )
 )

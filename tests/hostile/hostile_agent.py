@@ -46,8 +46,7 @@ def _forge_approvals(state: Path, plan: Plan) -> None:
         approve(state, plan, by=name, at=datetime.now(UTC))
 
 
-async def ask_the_trainer(place: Path, plan: Plan) -> list[float]:
-    """The update of a round that begins with an imprinted layer, from the trainer itself: no gate, no mask, no sum."""
+async def _ask_the_trainer(place: Path, plan: Plan) -> list[float]:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(str(place))
     trainer = GateEnd(connection)
@@ -74,7 +73,7 @@ def main() -> None:
         "forged approvals": lambda: _forge_approvals(folder, plan),
         "read the identity key": lambda: bool(identity_key_path(gate_folder(folder)).read_bytes()),
         "wrote to the audit log": lambda: gate_store_path(folder).open("ab").close(),
-        "asked the trainer": lambda: asyncio.run(ask_the_trainer(Path(place), plan)),
+        "asked the trainer": lambda: asyncio.run(_ask_the_trainer(Path(place), plan)),
     }
     found: dict[str, Any] = {}
     for name, way in tries.items():

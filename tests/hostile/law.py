@@ -66,8 +66,7 @@ from tests.hostile.law_sums import Sum, sums_of
 Gates = dict[str, tuple[SiteMasking, Itinerary]]
 
 
-def is_admitted(house: House, plan: Plan, gates: Gates, answers: dict[str, Any]) -> bool:
-    """Whether the real policy, gate store, witness and memory let a hospital answer. It then has answered."""
+def _is_admitted(house: House, plan: Plan, gates: Gates, answers: dict[str, Any]) -> bool:
     manifest, rules = manifest_of(plan), house.hospital
     if refusals(rules.policy, plan, manifest, site=house.name, identity=identity_of(house.name)):
         return False
@@ -149,7 +148,7 @@ def history(seed: int, folder: Path) -> tuple[int, list[str]]:
     for place in range(int(generator.integers(2, 4))):
         plan, answers, gates = plan_of(generator, place, plan), dict[str, Any](), Gates()
         taking_part = [houses[name] for name in plan.site_names]
-        decisions = [is_admitted(house, plan, gates, answers) for house in taking_part]  # all decide
+        decisions = [_is_admitted(house, plan, gates, answers) for house in taking_part]  # all decide
         if all(decisions):
             later = announced(np.random.default_rng((seed, place)), plan, gates)
             sums += sums_of(plan, taking_part, len(kinds), answers, later)

@@ -61,8 +61,7 @@ def finish(number: int, vector: Any, layers: bytes = b"") -> list[CoordinatorMes
     return [Finish(number, parameters_digest(vector), layers), *parameter_chunks(vector, number)]
 
 
-def assert_refused(site: Scripted, chunks: int = 0) -> None:
-    """The site stopped because of the coordinator's message, with a record and a reason, and sent nothing after it."""
+def _assert_refused(site: Scripted, chunks: int = 0) -> None:
     assert isinstance(site.error, ProtocolError), site.error
     (record,) = site.records("coordinator_refused")
     assert record["reason"]
@@ -167,14 +166,14 @@ ROUND_LIES: dict[str, Callable[[Plan], list[Step]]] = {
 @pytest.mark.parametrize("name", ROUND_LIES)
 def test_a_lie_is_refused_with_a_record_and_nothing_is_sent(tmp_path: Path, plan: Plan, name: str) -> None:
     """Whatever breaks the protocol stops this site: the audit log has the reason, and no chunk leaves."""
-    assert_refused(scripted(tmp_path, ROUND_LIES[name](plan), approved=(plan,)))
+    _assert_refused(scripted(tmp_path, ROUND_LIES[name](plan), approved=(plan,)))
 
 
 def test_a_masked_plan_is_not_trained_in_the_clear(tmp_path: Path) -> None:
     """If the plan asks for masking, a round before the sites agreed on keys is refused."""
     plan = clear_plan(masking={"required": True})
 
-    assert_refused(scripted(tmp_path, [*begun(plan), *offered(plan), BIND], approved=(plan,)))
+    _assert_refused(scripted(tmp_path, [*begun(plan), *offered(plan), BIND], approved=(plan,)))
 
 
 @pytest.mark.parametrize("lie", [b"\xff\xff", Bind(0, 0, ("b", "c"), 0)])
@@ -190,15 +189,14 @@ def test_a_lie_told_in_passing_is_still_refused(tmp_path: Path, plan: Plan, lie:
 # Streams that break and attempts that are repeated
 
 
-def breaks_off(plan: Plan) -> list[Step]:
-    """A round as it should be, and of the next one the offer and a single chunk."""
+def _breaks_off(plan: Plan) -> list[Step]:
     (second, first_chunk, *_) = offered(plan, 1)
     return [*begun(plan), *offered(plan), BIND, *CHUNKS, second, first_chunk, COME_AGAIN]
 
 
 def test_what_was_built_for_one_round_never_leaves_in_another(tmp_path: Path, plan: Plan) -> None:
     """A bind for a round whose parameters never arrived completely does not release data of the previous round."""
-    site = scripted(tmp_path, breaks_off(plan), [*begun(plan), Bind(1, 0, ALL, 0)], approved=(plan,))
+    site = scripted(tmp_path, _breaks_off(plan), [*begun(plan), Bind(1, 0, ALL, 0)], approved=(plan,))
 
     assert [chunk.round for chunk in site.chunks] == [0, 0, 0]
     assert isinstance(site.error, ProtocolError)
@@ -212,7 +210,7 @@ def test_a_download_that_broke_off_may_start_again_or_go_on(tmp_path: Path, plan
     rest = [replace(announced, first_chunk=first), *chunks[first:]]
     go_on = [*begun(plan), *rest, Bind(1, 1, ALL, 0), *CHUNKS, OVER]
 
-    site = scripted(tmp_path, breaks_off(plan), go_on, approved=(plan,))
+    site = scripted(tmp_path, _breaks_off(plan), go_on, approved=(plan,))
 
     assert isinstance(site.error, RefusedError)  # all is over, it says, in the middle of the run
     assert [chunk.round for chunk in site.chunks] == [0, 0, 0, 1, 1, 1]
@@ -304,7 +302,7 @@ def test_what_is_asked_out_of_turn_is_not_answered(tmp_path: Path, name: str) ->
 
     site = scripted(tmp_path, following(PLANS[kind], honest, *lie), approved=(PLANS[kind],))
 
-    assert_refused(site, len(honest))
+    _assert_refused(site, len(honest))
     assert isinstance(site.said[-1], Refusal)
 
 

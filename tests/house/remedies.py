@@ -3,8 +3,7 @@
 Usage: python -m tests.house.remedies [NAME ...]
 
 The commands are those that the message itself has between backticks. Only words in capitals are filled in, and options
-that it leaves out: the configuration, and what a person decides. The last line is
-`faults=N remedies_tried=N working_after=N`; the exit status is 0 only if all are equal.
+that it leaves out: the configuration, and what a person decides. The exit status is 0 only if all figures are equal.
 """
 
 from __future__ import annotations
@@ -94,12 +93,10 @@ Do = Callable[[Trial, str], object]
 
 @dataclass(frozen=True)
 class Fault:
-    """The command that reports a fault, and how that comes about.
-
-    `first` and `then` are what the message asks of a person before and after its commands, and get what was printed.
-    `fills` are words for those in capitals, or options. `folder` is where the message says. `again` returns the command
-    that works after, from what was printed, if that is another one.
-    """
+    """The command that reports a fault, and how that comes about. `first` and `then` are what the message asks of a
+    person before and after its commands, and get what was printed. `fills` are words for those in capitals, or options.
+    `folder` is where the message says. `again` returns the command that works after, from what was printed, if that is
+    another one."""
 
     command: str
     cause: Act = lambda _: None
@@ -181,6 +178,10 @@ def _back(trial: Trial) -> None:
     (trial / "root.key.sealed").rename(trial / "authority/root.key.sealed")
 
 
+def _take_address(trial: Trial) -> None:
+    trial.begin(f"python -u -m http.server {trial.scene.place.port}", "Serving")
+
+
 def _stop_printed(trial: Trial, printed: str) -> None:
     numbers = re.findall(rf":{trial.scene.place.port} .*pid=(\d+)|lock: +(\d+)$", printed, re.MULTILINE)
     (number,) = {int("".join(found)) for found in numbers}
@@ -220,10 +221,15 @@ def _free(trial: Trial, _: str) -> None:
 
 
 STARTED: Final = _typed("coordinator start")
+JOINED: Final = _together(STARTED, _typed("site-agent join"))
 WITH_PLAN: Final = "site-agent review --plan {office}/plan.yaml"
 APPROVE: Final = "site-agent approve --plan {office}/plan.yaml --by A --yes"
 APPROVED: Final = _typed(APPROVE.format(office=".."))
+TRAINER: Final = "python -m site_agent.trainer_process --config hospital/hospital.yaml"
+TLS_KEY: Final = "hospital/state/agent/tls.key"
 WARNED: Final = _written(": tell", ": stop")
+APPROVES: Final = {"site-agent approve": APPROVE}
+ACCEPTS: Final = {"accept$": "accept --by A --digest {digest}", "site-agent review": WITH_PLAN}
 PASSPHRASE: Final = {"FILE": "{office}/passphrase"}
 WITHDRAW: Final = (
     "(until grep -q study_prepared log; do sleep 0.1; done; site-agent withdraw --config hospital/hospital.yaml --by A)"
@@ -231,9 +237,7 @@ WITHDRAW: Final = (
 )
 FAULTS: Final = {
     "identity-key-open": Fault("site-agent identity", _mode("hospital/state/gate/identity.key", 0o644)),
-    "tls-key-open": Fault(
-        "site-agent doctor --side agent", _together(STARTED, _mode("hospital/state/agent/tls.key", 0o644))
-    ),
+    "tls-key-open": Fault("site-agent doctor --side agent", _together(STARTED, _mode(TLS_KEY, 0o644))),
     "issuing-key-open": Fault("pki renew", _mode("authority/issuing.key", 0o640)),
     "gate-folder-open": Fault("site-agent join", _together(STARTED, _mode("hospital/state/gate", 0o770))),
     "site-secret-open": Fault("site-agent join", _together(APPROVED, STARTED, _secret_open)),
@@ -243,20 +247,11 @@ FAULTS: Final = {
     "authority-expired-at-a-renewal": Fault("pki renew", _authority_expired, PASSPHRASE),
     "root-key-here": Fault("coordinator doctor", _together(STARTED, _back), first=_away),
     "second-coordinator": Fault("coordinator start", STARTED, folder="state", then=_stop_printed),
-    "second-agent": Fault(
-        "site-agent join", _together(STARTED, _typed("site-agent join")), folder="hospital/state/gate",
-        then=_stop_printed,
-    ),
-    "address-taken": Fault(
-        "coordinator start", lambda trial: trial.begin(f"python -u -m http.server {trial.scene.place.port}", "Serving"),
-        then=_stop_printed,
-    ),
+    "second-agent": Fault("site-agent join", JOINED, folder="hospital/state/gate", then=_stop_printed),
+    "address-taken": Fault("coordinator start", _take_address, then=_stop_printed),
     "no-coordinator": Fault("coordinator doctor"),
     "no-agent": Fault("site-agent status", STARTED),
-    "trainer-alone": Fault(
-        "python -m site_agent.trainer_process --config hospital/hospital.yaml", STARTED,
-        again=lambda _: "site-agent status",
-    ),
+    "trainer-alone": Fault(TRAINER, STARTED, again=lambda _: "site-agent status"),
     "member-invited": Fault("pki invite a --output a.invitation"),
     "other-identity": Fault(
         "coordinator check", lambda trial: _correct_plan(trial, yaml.safe_dump(plan_document(made_up_identities()))),
@@ -268,17 +263,12 @@ FAULTS: Final = {
         again=lambda _: "site-agent approve --by A --plan plan.yaml --yes",
     ),
     "approval-damaged": Fault(
-        "site-agent join", _together(APPROVED, STARTED, _damage_approval), {"site-agent approve": APPROVE},
+        "site-agent join", _together(APPROVED, STARTED, _damage_approval), APPROVES,
         first=lambda _, told: Path(re.findall("the file (.*) is damaged", told)[0]).unlink(),
     ),
-    "withdrawn": Fault(
-        WITHDRAW, _together(APPROVED, STARTED), {"site-agent approve": APPROVE}, again=lambda _: "site-agent join"
-    ),
+    "withdrawn": Fault(WITHDRAW, _together(APPROVED, STARTED), APPROVES, again=lambda _: "site-agent join"),
     "unaccepted": Fault("site-agent data check", WARNED, {"NAME": "A"}),
-    "unchecked": Fault(
-        "site-agent doctor --side trainer", WARNED,
-        {"accept$": "accept --by A --digest {digest}", "site-agent review": WITH_PLAN},
-    ),
+    "unchecked": Fault("site-agent doctor --side trainer", WARNED, ACCEPTS),
     "other-digest": Fault(
         "site-agent data accept --by A --digest 0123456789abcdef",
         again=lambda text: f"site-agent data accept --by A --digest {re.findall('examination is (.{16})', text)[0]}",

@@ -123,8 +123,7 @@ def rooms() -> dict[str, tuple[int, int]]:
     return {room: (size, files) for room, (size, files) in found.items() if files}
 
 
-def longest_chain() -> list[str]:
-    """Return the longest chain of modules in which each imports the next when it is loaded."""
+def _longest_chain() -> list[str]:
     below: dict[str, set[str]] = defaultdict(set)
     for found in all_imports():
         if not found.is_lazy and found.imported in counted():
@@ -190,7 +189,7 @@ def summary() -> dict[str, int]:
 
 def table(minutes: str) -> str:
     """Return the whole report as text."""
-    chain, copies = longest_chain(), [" = ".join(group) for group in _duplicate_functions()]
+    chain, copies = _longest_chain(), [" = ".join(group) for group in _duplicate_functions()]
     rows = [f"{'room':<24}{'lines':>8}{'files':>7}{'ceiling':>9}"]
     for room, (size, files) in rooms().items():
         ceiling = CEILINGS.get(room, 0)

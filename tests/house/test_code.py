@@ -47,8 +47,7 @@ def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1 - spent
 
 
-def is_one_match(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function is little more than one `match` over a closed choice, which is as long as the choice."""
+def _is_one_match(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     rest = [part for part in node.body if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))]
     return len(rest) <= 6 and sum(isinstance(part, ast.Match) for part in rest) == 1
 
@@ -60,7 +59,7 @@ def test_files_and_functions_stay_short() -> None:
         f"{name}.{path}"
         for name, file in FILES.items()
         for path, node in definitions(tree_of(file))
-        if lines_of(node) > LONGEST_FUNCTION and not is_one_match(node)
+        if lines_of(node) > LONGEST_FUNCTION and not _is_one_match(node)
     ]
 
     assert files == []

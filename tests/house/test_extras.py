@@ -21,8 +21,7 @@ EXTRAS: Final = {
 GUARD: Final = 'with extra("{}"):'
 
 
-def unguarded(package: str, folder: str) -> list[str]:
-    """Lines that import an extra outside it and its tests, and not in a block or function that its absence skips."""
+def _unguarded(package: str, folder: str) -> list[str]:
     found = []
     inner = HOUSE / package.replace(".", "/"), HOUSE / folder
     files = [path for room in (*ROOMS, "deploy", "tests") for path in (HOUSE / room).rglob("*.py")]
@@ -40,7 +39,7 @@ def unguarded(package: str, folder: str) -> list[str]:
 @pytest.mark.parametrize("package", EXTRAS)
 def test_nothing_else_needs_an_extra(package: str) -> None:
     """No package and no test outside an extra imports it, unless its absence is allowed there."""
-    assert unguarded(package, EXTRAS[package][0]) == []
+    assert _unguarded(package, EXTRAS[package][0]) == []
     assert (HOUSE / EXTRAS[package][0]).is_dir()
 
 

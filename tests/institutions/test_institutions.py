@@ -298,26 +298,15 @@ def test_a_table_that_is_not_there_yet_is_waited_for(under_way: Federation) -> N
     under_way.goes_on()
 
 
-@pytest.mark.parametrize(
-    ("unit", "cause"),
-    [
-        ("site-gate", f"chown site-gate {SITE}/approvals"),
-        ("site-gate", f"chmod o+w {SITE}/approvals"),
-        ("site-trainer", f"chmod 0644 {SITE}/models/site.secret"),
-    ],
-)
-def test_the_commands_of_a_message_in_the_journal_correct_it(under_way: Federation, unit: str, cause: str) -> None:
+@pytest.mark.parametrize("cause", [f"chown site-gate {SITE}/approvals", f"chmod o+w {SITE}/approvals"])
+def test_the_commands_of_a_message_in_the_journal_correct_it(under_way: Federation, cause: str) -> None:
     """Root types them as they are printed, and the study goes on."""
     hospital = under_way.machines[HOSPITALS[1]]
-    before = len(hospital.journal(unit))
-
-    def printed() -> list[str]:
-        return re.findall("`((?:chown|chmod|systemctl) [^`]*)`", hospital.journal(unit)[before:])
-
     hospital.run(*cause.split())
     hospital.run("systemctl", "restart", "--no-block", "site-trainer", "site-gate", "site-agent")
-    wait_until(lambda: len(printed()) > 1, f"{unit} has printed commands")
-    for command in printed()[:2]:
+    wait_until(lambda: hospital.property("site-gate", "ActiveState") == "failed", "the gate refuses")
+    printed = re.findall("`((?:chown|systemctl) [^`]*)`", hospital.journal("site-gate"))
+    for command in printed[-2:]:
         hospital.run("sh", "-c", command)
     under_way.goes_on(by=1)
 

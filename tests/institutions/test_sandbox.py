@@ -32,8 +32,7 @@ Group=global-layers
 """
 
 
-def sandboxed(unit: str) -> str:
-    """The very unit of the trainer, with another program in its place; the trainer's own folder in /run stays."""
+def _sandboxed(unit: str) -> str:
     left_out = "ExecStartPre|ConditionPathExists|WatchdogSec|NotifyAccess|RuntimeDirectory|RuntimeDirectoryMode"
     unit = re.sub(rf"^({left_out})=.*\n", "", unit, flags=re.MULTILINE)
     unit = re.sub(r"^ExecStart=.*", f"ExecStart={COMMAND}", unit, flags=re.MULTILINE)
@@ -54,6 +53,6 @@ def test_torch_keeps_its_threads_under_the_trainers_filter(federation: Federatio
     """Torch has as many threads inside as outside."""
     machine = federation.machines[HOSPITALS[1]]
 
-    inside = threads(machine, "inside", sandboxed(machine.run("cat", UNIT)))
+    inside = threads(machine, "inside", _sandboxed(machine.run("cat", UNIT)))
 
     assert inside == threads(machine, "outside", BARE)

@@ -99,8 +99,7 @@ def _federation_in(folder: Path, *, seed: int = 0, is_masked: bool = False, roun
     return federation
 
 
-def run_all(federation: Federation, order: Sequence[str], *, pause: Callable[[str], None] = lambda name: None) -> str:
-    """Start the coordinator and the agents in this order, wait for all; the SHA-256 that came out."""
+def _run_all(federation: Federation, order: Sequence[str], *, pause: Callable[[str], None] = lambda name: None) -> str:
     with ExitStack() as stack:
         processes = [stack.enter_context(federation.coordinator())]
         for name in order:
@@ -158,7 +157,7 @@ def test_masking_and_the_order_of_starting_do_not_change_a_bit(tmp_path: Path, e
             before = f'"site": "{connected[name]}"'
             wait_until(says(federation.log("coordinator"), before))
 
-    found = run_all(federation, ["hospital-3", "hospital-1", "hospital-2"], pause=pause)
+    found = _run_all(federation, ["hospital-3", "hospital-1", "hospital-2"], pause=pause)
 
     assert found == expected
     released = [facts for facts in federation.audit("hospital-1") if facts["event"] == "contribution_released"]
@@ -172,7 +171,7 @@ def test_a_line_that_breaks_costs_no_bit(tmp_path: Path, expected: str) -> None:
     with proxied(Proxy(federation.port, cut_after=700_000, cuts=2)) as proxy:  # within the two uploads of 1.2 MB each
         federation.change("hospital-2", coordinator=f"localhost:{proxy.port}")
 
-        found = run_all(federation, federation.names)
+        found = _run_all(federation, federation.names)
 
     assert (proxy.cuts, len(proxy.uploaded) >= 3) == (0, True)
     assert found == expected

@@ -25,8 +25,7 @@ from tests.logged import lines_of
 RECEIVER = "long-beach"
 
 
-def hospitals_with_a_receiver(folder: Path) -> list[HospitalData]:
-    """Three clinics and half of VA contribute; the other half of VA is a hospital without outcomes."""
+def _hospitals_with_a_receiver(folder: Path) -> list[HospitalData]:
     four = uci_hospitals(folder)
     va = next(one for one in four if one.name == "va")
     lines = va.table.read_text().splitlines()
@@ -58,7 +57,7 @@ def test_a_hospital_without_outcomes_receives_a_model_and_sends_nothing(
     monkeypatch.setattr(federation, "_plan", _plan_with_a_receiver)
     rehearsal = Rehearsal(
         folder=tmp_path,
-        hospitals=hospitals_with_a_receiver(tables),
+        hospitals=_hospitals_with_a_receiver(tables),
         methods=("federated-prior",),
         rounds=2,
         seed=0,

@@ -26,8 +26,7 @@ def sockets() -> int:
     return found
 
 
-async def sent_away(connection: Connection) -> list[CoordinatorMessage]:
-    """Say what nobody may say until the line is gone, and read beside it, as the agent does; what was heard."""
+async def _sent_away(connection: Connection) -> list[CoordinatorMessage]:
     heard: list[CoordinatorMessage] = []
 
     async def hear() -> None:
@@ -58,7 +57,7 @@ def test_a_site_that_is_sent_away_in_mid_write_is_served_again_at_once(tmp_path:
             farewells = 0
             for _ in range(TIMES):
                 async with Connection(running.address, secrets) as connection:
-                    farewells += any(isinstance(message, Farewell) for message in await sent_away(connection))
+                    farewells += any(isinstance(message, Farewell) for message in await _sent_away(connection))
 
             async with Connection(running.address, secrets) as connection, asyncio.timeout(10):
                 await connection.send(Hello(PROTOCOL_VERSION, "test"))

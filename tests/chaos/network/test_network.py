@@ -26,8 +26,7 @@ def through(proxy: Proxy, folder: Path, *, parameters: int, rounds: int) -> Abst
     return federation(folder, parameters=parameters, rounds=rounds, far_port=port)
 
 
-def assert_resumed(made: Federation, uploaded: list[int]) -> None:
-    """After a broken line only the missing chunks of the round are sent, by the log and the proxy's count."""
+def _assert_resumed(made: Federation, uploaded: list[int]) -> None:
     parameters = made.setting.parameters
     total = 4 * parameters + 8 * (parameters // CHUNK_PARAMETERS)
     released = made.happened(FAR, "contribution_released")
@@ -52,7 +51,7 @@ def test_an_upload_that_stops_goes_on_behind_the_last_whole_chunk(how: dict[str,
         made.finish(600.0)
 
         assert (proxy.cuts, proxy.has_fallen_silent) == (0, "silent_after" in how)
-        assert_resumed(made, proxy.uploaded)
+        _assert_resumed(made, proxy.uploaded)
 
 
 @pytest.mark.slow

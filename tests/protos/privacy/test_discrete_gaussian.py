@@ -25,8 +25,7 @@ def _exact_chances(variance: float, most: int) -> np.ndarray:
     return middle
 
 
-def misfit(counts: np.ndarray, chances: np.ndarray) -> float:
-    """How probable a worse fit is, by chi-square; cells with few expected counts are left out together."""
+def _misfit(counts: np.ndarray, chances: np.ndarray) -> float:
     expected = chances * counts.sum()
     large = expected >= 5
     observed = np.append(counts[large], counts[~large].sum())
@@ -50,7 +49,7 @@ def test_samples_fit_the_exact_chances(
     drawn = discrete_gaussian(3_000 if is_exact else 40_000, variance, np.random.default_rng([seed, variance]).bytes)
 
     counts = np.bincount(np.clip(drawn, -most, most) + most, minlength=2 * most + 1)
-    assert misfit(counts, _exact_chances(variance, most)) > UNLIKELY
+    assert _misfit(counts, _exact_chances(variance, most)) > UNLIKELY
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,7 @@ def test_wide_noise_fits_the_continuous_curve(variance: int) -> None:
     edges = np.arange(-3.0, 3.01, 0.25)
     below = np.array([0.0, *((1 + erf(edge / sqrt(2))) / 2 for edge in edges), 1.0])
     counts = np.bincount(np.searchsorted(edges, drawn / sqrt(variance)), minlength=len(edges) + 1)
-    assert misfit(counts, np.diff(below)) > UNLIKELY
+    assert _misfit(counts, np.diff(below)) > UNLIKELY
 
 
 def test_the_noise_of_a_large_exchange_comes_from_the_system() -> None:

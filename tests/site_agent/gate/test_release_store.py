@@ -63,8 +63,7 @@ def released(gate: Gate, plan: Plan, number: int = 0, attempt: int = 0) -> list[
     return list(gate.release(built(gate, plan, number), Bind(number, attempt, plan.site_names, 0)))
 
 
-def steps_in(path: Path) -> list[tuple[int, int]]:
-    """The rounds and attempts that left, after checking that all tables of a store name the same ones."""
+def _steps_in(path: Path) -> list[tuple[int, int]]:
     with closing(AuditLog(path, site="a", now=lambda: NOON)) as log:
         for _ in log.checked():
             pass
@@ -94,7 +93,7 @@ def test_a_release_is_one_transaction_with_one_sync(tmp_path: Path) -> None:
         assert list(chunks)
         assert said == []
 
-    assert steps_in(tmp_path / "gate.sqlite") == [(0, 0)]
+    assert _steps_in(tmp_path / "gate.sqlite") == [(0, 0)]
 
 
 @contextmanager
@@ -140,7 +139,7 @@ def test_what_cannot_be_recorded_does_not_leave(
         assert audit.head.count == 0
         assert list(gate.release(contribution, Bind(0, 0, plan.site_names, 0)))
 
-    assert steps_in(tmp_path / "gate.sqlite") == [(0, 0)]
+    assert _steps_in(tmp_path / "gate.sqlite") == [(0, 0)]
 
 
 def test_a_store_that_was_cut_is_refused_or_contradicts_itself_nowhere(tmp_path: Path) -> None:
@@ -150,12 +149,12 @@ def test_a_store_that_was_cut_is_refused_or_contradicts_itself_nowhere(tmp_path:
         for number in range(20):
             released(gate, plan, number)
     path, generator = tmp_path / "gate.sqlite", random.Random(1)
-    content, whole = path.read_bytes(), steps_in(path)
+    content, whole = path.read_bytes(), _steps_in(path)
     refused = 0
     for cut in (0, 100, 4096, *(generator.randrange(len(content)) for _ in range(30))):
         path.write_bytes(content[:cut])
         try:
-            found = steps_in(path)
+            found = _steps_in(path)
         except StoreError:
             refused += 1
         else:
@@ -180,8 +179,8 @@ def test_a_copy_of_a_running_gate_is_refused_or_contradicts_itself_nowhere(tmp_p
             shutil.copy(tmp_path / "gate.sqlite-wal", copy.with_name("gate.sqlite-wal"))
 
     with suppress(StoreError):
-        found = steps_in(copy)
-        assert found == steps_in(tmp_path / "gate.sqlite")[: len(found)]
+        found = _steps_in(copy)
+        assert found == _steps_in(tmp_path / "gate.sqlite")[: len(found)]
 
 
 def test_a_process_that_starts_again_masks_a_step_only_for_the_same_vector(tmp_path: Path) -> None:
@@ -198,4 +197,4 @@ def test_a_process_that_starts_again_masks_a_step_only_for_the_same_vector(tmp_p
 
     assert refused.value.reason is Reason.OTHER_VECTOR
     assert bytes(first.body) != bytes(second.body)
-    assert steps_in(tmp_path / "gate.sqlite") == [(0, 0), (0, 1)]
+    assert _steps_in(tmp_path / "gate.sqlite") == [(0, 0), (0, 1)]

@@ -195,8 +195,7 @@ def test_the_usual_value_is_one_of_many_patients_and_not_of_many_rows(tmp_path: 
         remember(tmp_path / "unnamed", "two", numbers_of("rate", exchanged, 0.0, 300.0) | other, CELL)
 
 
-def visits_of(values: Sequence[float], patients: Sequence[int]) -> tuple[dict[str, Values], list[str]]:
-    """A measured column with the counts of rows and patients, and the names of the patients."""
+def _visits_of(values: Sequence[float], patients: Sequence[int]) -> tuple[dict[str, Values], list[str]]:
     used = numbers_of("age", np.array(values), 0.0, 200.0) | rows_of(np.array(patients))
     return used, [f"P{one}" for one in patients]
 
@@ -217,9 +216,9 @@ def test_what_changes_between_two_tables_is_told_from_what_seems_to(change: str,
     else:
         later = np.append(values, generator.uniform(50.0, 140.0, 31))
         owners = np.append(patients, [*range(30), 100])
-    used, names = visits_of(values.tolist(), patients.tolist())
+    used, names = _visits_of(values.tolist(), patients.tolist())
     remember(tmp_path, "one", used, CELL, names)
-    used, names = visits_of(later.tolist(), owners.tolist())
+    used, names = _visits_of(later.tolist(), owners.tolist())
     try:
         remember(tmp_path, "two", used, CELL, names)
         assert change == "order"

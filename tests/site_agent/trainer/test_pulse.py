@@ -45,8 +45,7 @@ def test_long_work_is_announced_and_ended() -> None:
     assert said == [f"WATCHDOG_USEC={LONG_SECONDS}000000\nWATCHDOG=1", "WATCHDOG_USEC=40000000\nWATCHDOG=1"]
 
 
-def beats_awaited(number: int) -> tuple[Callable[[], None], threading.Event]:
-    """What a trainer does while it waits, and what comes true when it has done that so many times again."""
+def _beats_awaited(number: int) -> tuple[Callable[[], None], threading.Event]:
     enough, beats = threading.Event(), [0]
 
     def idle() -> None:
@@ -60,7 +59,7 @@ def beats_awaited(number: int) -> tuple[Callable[[], None], threading.Event]:
 def test_a_trainer_that_waits_for_its_agent_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a question, between its bytes, and while nobody takes the answer: the trainer beats again and again."""
     monkeypatch.setattr("site_agent.trainer_socket._IDLE_SECONDS", 0.01)
-    idle, enough = beats_awaited(3)
+    idle, enough = _beats_awaited(3)
     ours, theirs = socket.socketpair()
     answer = Trained(0, 0, bytes(32 << 20))  # more than two sockets hold
     found: list[object] = []
@@ -93,7 +92,7 @@ def test_a_trainer_that_waits_for_its_agent_beats(monkeypatch: pytest.MonkeyPatc
 def test_a_trainer_without_an_agent_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Listening for its agent, the trainer beats until one calls."""
     monkeypatch.setattr(main_module, "_IDLE_SECONDS", 0.01)
-    idle, enough = beats_awaited(3)
+    idle, enough = _beats_awaited(3)
     hospital = read_hospital(hospital_yaml(tmp_path, trainer_socket="trainer.sock"))
     caller = socket.socket(socket.AF_UNIX)
 

@@ -35,8 +35,7 @@ def gained(rows: HeldOutRows, models: dict[str, Scores], baselines: Baselines) -
     return gain_of(rows, compare(rows, models, 0, 300), baselines)
 
 
-def gain_between(rows: HeldOutRows, federated: Scores, siloed: Scores, **others: Scores) -> Gain:
-    """What joining brought between these two; the placebo is the siloed model unless another one is given."""
+def _gain_between(rows: HeldOutRows, federated: Scores, siloed: Scores, **others: Scores) -> Gain:
     return gained(rows, {FEDERATED: federated, SILOED: siloed, PLACEBO: siloed} | others, Baselines())
 
 
@@ -53,7 +52,7 @@ def test_a_verdict_needs_an_interval_without_zero(federated: float, siloed: floa
     """Gained, lost, or neither; the sentence begins with it."""
     rows = _two_classes()
 
-    gain = gain_between(rows, model(rows, federated), model(rows, siloed))
+    gain = _gain_between(rows, model(rows, federated), model(rows, siloed))
 
     assert gain.verdict == verdict
     assert gain.sentence.startswith(opening)
@@ -116,7 +115,7 @@ def test_a_simple_model_that_is_clearly_better_is_said() -> None:
     """By its usual name; one that is not clearly better is not mentioned, and neither is the guess."""
     rows = _two_classes()
 
-    gain = gain_between(
+    gain = _gain_between(
         rows,
         model(rows, 1.0),
         model(rows, 0.9),

@@ -210,8 +210,7 @@ def _drawn_contract(generator: np.random.Generator) -> Contract:
     return Contract.model_validate_json(json.dumps({"format": form, "columns": columns}))
 
 
-def drawn_rows(declared: Contract, generator: np.random.Generator, rows: int) -> dict[str, npt.NDArray[np.float64]]:
-    """What a table has for each feature; the last code of each is rare or not there, many numbers are equal."""
+def _drawn_rows(declared: Contract, generator: np.random.Generator, rows: int) -> dict[str, npt.NDArray[np.float64]]:
     features: dict[str, npt.NDArray[np.float64]] = {}
     for feature in declared.features:
         if isinstance(feature, CategoricalFeature):
@@ -224,10 +223,9 @@ def drawn_rows(declared: Contract, generator: np.random.Generator, rows: int) ->
     return features
 
 
-def drawn_model(generator: np.random.Generator) -> SavedModel:
-    """A logistic regression on a drawn contract, fitted to drawn rows, in which anything may be missing or unseen."""
+def _drawn_model(generator: np.random.Generator) -> SavedModel:
     declared = _drawn_contract(generator)
-    features = drawn_rows(declared, generator, 80)
+    features = _drawn_rows(declared, generator, 80)
     target = generator.integers(0, 2, 80) * 1.0
     table, rows = Table(contract=declared, rows=80, features=features, target=target, patients=None), np.arange(60)
     preprocessing = fit(declared, table, rows)
@@ -241,4 +239,4 @@ def drawn_model(generator: np.random.Generator) -> SavedModel:
 @for_each("seed", range(40))
 def test_every_encoding_is_written_down(seed: int) -> None:
     """Numbers, dates and codes however encoded, with missing, rare and unseen values among them."""
-    check(drawn_model(np.random.default_rng(seed)), seed=seed)
+    check(_drawn_model(np.random.default_rng(seed)), seed=seed)
