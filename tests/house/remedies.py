@@ -299,5 +299,5 @@ def main(names: Iterable[str]) -> int:
 
 
 if __name__ == "__main__":
-    os.umask(0o077)
+    os.umask(0o022)
     sys.exit(main(sys.argv[1:]))

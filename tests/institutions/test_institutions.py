@@ -298,19 +298,6 @@ def test_a_table_that_is_not_there_yet_is_waited_for(under_way: Federation) -> N
     under_way.goes_on()
 
 
-@pytest.mark.parametrize("cause", [f"chown site-gate {SITE}/approvals", f"chmod o+w {SITE}/approvals"])
-def test_the_commands_of_a_message_in_the_journal_correct_it(under_way: Federation, cause: str) -> None:
-    """Root types them as they are printed, and the study goes on."""
-    hospital = under_way.machines[HOSPITALS[1]]
-    hospital.run(*cause.split())
-    hospital.run("systemctl", "restart", "--no-block", "site-trainer", "site-gate", "site-agent")
-    wait_until(lambda: hospital.property("site-gate", "ActiveState") == "failed", "the gate refuses")
-    printed = re.findall("`((?:chown|systemctl) [^`]*)`", hospital.journal("site-gate"))
-    for command in printed[-2:]:
-        hospital.run("sh", "-c", command)
-    under_way.goes_on(by=1)
-
-
 def test_nothing_of_it_broke_an_audit_log(under_way: Federation) -> None:
     """Through kills, hangs, a reboot, an upgrade and a full disk, every hospital's log is unbroken."""
     for name in HOSPITALS:
