@@ -317,7 +317,9 @@ def follow_up_line(column: ColumnDraft, outcome: ColumnDraft) -> Line:
         words.append("suspicious: some times are 0 or below. Correct them, or add `zero: keep` for times of 0")
     told = re.search(r"week|mo(nth|$)|y(ea)?r", column.name.lower())
     unit = "days" if told is None else {"w": "weeks", "m": "months", "y": "years"}[told[0][0]]
-    return _line(column, "follow-up", [("unit", unit), *([] if column.is_complete else [("missing", "allow")])], words)
+    marked = _marked(column, words)
+    missing = [("missing", "allow")] if marked or not column.is_complete else []
+    return _line(column, "follow-up", [("unit", unit), *marked, *missing], words)
 
 
 def target_line(column: ColumnDraft, *, is_timed: bool) -> Line:
@@ -326,8 +328,9 @@ def target_line(column: ColumnDraft, *, is_timed: bool) -> Line:
     if is_timed:
         words = ["the outcome with a time of follow-up: positive is the event, negative is censored"]
     codes, unlikely = column.likely_codes, column.unlikely_codes
-    dropped = [] if column.is_complete and not unlikely else [("missing", "drop")]
-    if unlikely:
+    marked = [] if column.is_coded else _marked(column, words)
+    dropped = [] if column.is_complete and not unlikely and not marked else [("missing", "drop"), *marked]
+    if unlikely and not marked:
         words.append(f"suspicious: {' and '.join(unlikely)} is like a marker for not known. If it is a code, list it")
         dropped.append(("missing_markers", _list(unlikely)))
     if column.patterns:
@@ -416,10 +419,8 @@ def _coded(column: ColumnDraft, words: list[str]) -> Line:
 
 
 def _numeric(column: ColumnDraft, words: list[str]) -> Line:
-    markers = unlikely_markers(column.numbers)
-    values = column.numbers[~np.isin(column.numbers, markers)]
+    values = column.numbers[~np.isin(column.numbers, unlikely_markers(column.numbers))]
     keys, unit = [("type", "numeric")], unit_in(column.name)
-    shown = " and ".join(f"{marker:g}" for marker in markers)
     if len(values):
         is_far = far_values(values)
         low, high = rounded_range(float(values[~is_far].min()), float(values[~is_far].max()))
@@ -427,16 +428,17 @@ def _numeric(column: ColumnDraft, words: list[str]) -> Line:
         words.append("range: widen it to the values that are possible in a patient" + "; unit: add it" * (not unit))
         if is_far.any():
             words.append("suspicious: some values lie too far from the others: another unit? The range leaves them out")
-        if markers:
-            words.append(f"suspicious: {shown} lies far from all other values, as a marker for not known does")
-    else:
-        words.append(f"suspicious: every value is {shown}, as a marker for not known; if so, set `role: ignore`")
-    if own := [*(f"{marker:g}" for marker in markers), *column.own_markers]:
-        keys.append(("missing_markers", _list(own)))
-    keys += [*_limit(column, words), *([("unit", _quoted(unit))] if unit else [])]
+    marked = _marked(column, words)
+    keys += [*marked, *_limit(column, words), *([("unit", _quoted(unit))] if unit else [])]
     if column.other_texts and column.is_numeric:
         words.append(f"{column.other_texts} cells have text that is not a number, or an infinite one")
-    return _line(column, "feature", [*keys, _missing(column, is_marked=bool(markers))], words)
+    return _line(column, "feature", [*keys, _missing(column, is_marked=bool(marked))], words)
+
+
+def _marked(column: ColumnDraft, words: list[str]) -> list[tuple[str, str]]:
+    if far := [f"{marker:g}" for marker in unlikely_markers(column.numbers)]:
+        words.append(f"suspicious: {' and '.join(far)} lies far from all other values, as a marker for not known does")
+    return [("missing_markers", _list([*far, *column.own_markers]))] if far or column.own_markers else []
 
 
 def _limit(column: ColumnDraft, words: list[str]) -> list[tuple[str, str]]:

@@ -22,11 +22,9 @@ from site_agent.trainer.data.run_table import is_missing
 from site_agent.trainer.data.tables import Table
 
 # Numbers that people write for "not known".
-MARKERS: Final = (
-    *(-1.0, -2.0, -3.0, -7.0, -8.0, -9.0, -77.0, -88.0, -99.0, -777.0, -888.0, -999.0, -9999.0, -99999.0),
-    *(0.0, 77.0, 88.0, 96.0, 97.0, 98.0, 99.0, 99.9, 777.0, 888.0, 996.0, 997.0, 998.0, 999.0, 999.9),
-    *(7777.0, 8888.0, 9996.0, 9997.0, 9998.0, 9999.0, 99999.0, 999999.0),
-)
+_SIGNED: Final = (77, 88, 96, 97, 98, 99, 777, 888, 996, 997, 998, 999, 7777, 8888, 9996, 9997, 9998, 9999, 99999)
+_ALONE: Final = (-1.0, -2.0, -3.0, -7.0, -8.0, -9.0, 0.0, 99.9, 999.9, 999999.0)
+MARKERS: Final = (*(float(sign * one) for one in _SIGNED for sign in (-1, 1)), *_ALONE)
 _FEWEST_OTHERS: Final = 5
 _FAR_STEPS: Final = 10.0
 # About ten standard deviations of logarithms, in distances from the median to the first or last decile (1.28 of them).
@@ -77,7 +75,7 @@ def column_findings(table: Table, unread: Container[str | None]) -> Iterator[Fin
             if seem_units(feature.codes):
                 yield Finding(level="warning", key=f"units:{name}", words=f"column {name}: {UNITS}")
         else:
-            yield from _suspicious(table, name, values)
+            yield from suspicious(table, name, values)
         if isinstance(feature, DateFeature):
             words = f"column {name}: two days are over 120 years apart; is one of another calendar, or a mark?"
             far = 120 * (1 if feature.unit == "years" else DAYS_PER_YEAR)
@@ -115,7 +113,8 @@ def two_spellings(codes: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
-def _suspicious(table: Table, name: str, values: Numbers) -> Iterator[Finding]:
+def suspicious(table: Table, name: str, values: Numbers) -> Iterator[Finding]:
+    """Yield warnings about numbers, float64 (rows,), that may be marks for not known or have another unit."""
     markers = unlikely_markers(values)
     for marker in markers:
         words = f"column {name}: the value {marker:g} is far from the other values; does {marker:g} mean 'not known'?"
@@ -135,15 +134,12 @@ def unlikely_markers(values: Numbers) -> tuple[float, ...]:
     present, counts = np.unique(values[~np.isnan(values)], return_counts=True)
     is_marker = np.isin(present, MARKERS)
     candidates, others = present[is_marker], present[~is_marker]
-    if not len(candidates):
-        return ()
-    if not len(others):
-        return (float(present[0]),) if len(present) == 1 else ()
-    if len(others) < _FEWEST_OTHERS:
+    if not len(others) and len(present) == 1:
+        return (float(present[0]),)
+    if not len(candidates) or len(others) < _FEWEST_OTHERS:
         return ()
     low, high, step = float(others[0]), float(others[-1]), float(np.median(np.diff(others)))
     far = max(_FAR_STEPS * step, 0.2 * (high - low))
-
     usual, most = float(np.median(counts[~is_marker])), int(counts[~is_marker].max())
 
     def is_far(value: float) -> bool:

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.examination.examined_columns import suspicious
 from site_agent.desk.examination.finding import Finding, counted
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract import BinaryTarget, RegressionTarget
@@ -149,16 +150,16 @@ def alone_findings(table: Table, measured: Mapping[str, float]) -> Iterator[Find
     what = "a rank correlation" if is_number else "an area under the ROC curve"
     for name, value in sorted(measured.items(), key=lambda pair: -pair[1]):
         if value >= limit:
-            words = (
-                f"column {name}: this column alone predicts the outcome with {what} of {value:.2f} (limit {limit:g})"
-            )
-            words += "; is its value known before the outcome?"
+            words = f"column {name}: this column alone predicts the outcome with {what} of {value:.2f}"
+            words += f" (limit {limit:g}); is its value known before the outcome?"
             yield Finding(level="warning", key=f"predicts-alone:{name}", words=words)
 
 
 def follow_up_findings(table: Table) -> Iterator[Finding]:
     """Yield warnings that a person must accept or correct, and notes."""
     contract, target = table.contract, table.contract.target
+    if isinstance(target, RegressionTarget) and table.target is not None:
+        yield from suspicious(table, target.name, table.target)
     if not isinstance(target, BinaryTarget):
         return
     if contract.follow_up is None or table.follow_up is None:
@@ -169,11 +170,12 @@ def follow_up_findings(table: Table) -> Iterator[Finding]:
                 yield Finding(level="warning", key=f"follow-up:{feature.name}", words=words)
         return
     name, competing = contract.follow_up.name, contract.follow_up.competing
+    yield from suspicious(table, name, table.follow_up)
     for feature in contract.features:
         if _ENTRY.fullmatch(feature.name) and not (table.features[feature.name] > table.follow_up).any():
             words = f"column {feature.name}: its name is that of a time of entry, and no value is above {name}; delayed"
             words += (
-                " entry is not offered: Cox models and curves count each patient from time 0, before they were observed"
+                " entry is not offered: Cox models and curves count patients from time 0, before they were observed"
             )
             yield Finding(level="warning", key=f"entry:{feature.name}", words=words)
     if table.patients is not None and (more := table.rows - len(set(table.patients))):

@@ -92,6 +92,11 @@ def _marked(table: Table, count: int, value: float) -> Table:
     return _changed(table, chol=_first(table.features["chol"], count, value))
 
 
+def _regressed(table: Table) -> Table:
+    contract = _contract(CONTRACT.split("binary, pos")[0] + "regression}")
+    return replace(table, contract=contract, target=_first(table.features["chol"], 9, 999))
+
+
 def _coded(table: Table, codes: str) -> Table:
     return replace(table, contract=_contract(CONTRACT.replace("[0, 1]", codes)))
 
@@ -118,28 +123,23 @@ def _named(table: Table, name: str) -> Table:
     return replace(table, contract=contract, features=MappingProxyType(features))
 
 
+LEAK = ("warning", "predicts-alone:chol")
 CHANGES: dict[str, tuple[Change, str, str]] = {
     "all missing": (lambda t: _changed(t, chol=np.full(ROWS, np.nan)), "error", "error:chol"),
     "mostly missing": (lambda t: _marked(t, 130, np.nan), "warning", "mostly-missing:chol"),
     "constant": (lambda t: _changed(t, age=np.full(ROWS, 50.5)), "warning", "constant:age"),
+    "999 for no outcome": (_regressed, "warning", "disguised:ill:999"),
     "zero for not known": (lambda t: _marked(t, 9, 0), "warning", "disguised:chol:0"),
     "999 for not known": (lambda t: _marked(t, 9, 999), "warning", "disguised:chol:999"),
     "days among codes": (lambda t: _coded(t, '["1-2", "3-Jan"]'), "warning", "dated:sex"),
     "units": (lambda t: _coded(t, "[kg, lb]"), "warning", "units:sex"),
     "y and yes": (lambda t: _coded(t, '["Y", "yes"]'), "warning", "two-spellings:sex"),
     "a lost decimal point": (lambda t: _marked(t, 2, 2200), "warning", "far:chol"),
-    "a leak": (lambda t: _changed(t, chol=t.features["chol"] + 60 * t.target), "warning", "predicts-alone:chol"),
-    "a leak by absence": (
-        lambda t: _changed(t, chol=np.where(t.target == 1, np.nan, t.features["chol"])),
-        "warning",
-        "predicts-alone:chol",
-    ),
+    "a leak": (lambda t: _changed(t, chol=t.features["chol"] + 60 * t.target), *LEAK),
+    "a leak by absence": (lambda t: _changed(t, chol=np.where(t.target, np.nan, t.features["chol"])), *LEAK),
     "a leak that turns round": (
-        lambda t: _changed(
-            t, chol=np.where(t.target == 1, 220, t.features["chol"] + 90 * (-1) ** (np.arange(ROWS) // 2))
-        ),
-        "warning",
-        "predicts-alone:chol",
+        lambda t: _changed(t, chol=np.where(t.target, 220, t.features["chol"] + 90 * (-1) ** (np.arange(ROWS) // 2))),
+        *LEAK,
     ),
     "a number of the patient": (lambda t: _changed(t, chol=1e6 + np.arange(ROWS) * 7919), "warning", "identifier:chol"),
     "a name of the patient": (lambda t: _named(t, "pid"), "warning", "identifier:pid"),
@@ -188,9 +188,9 @@ def test_the_leak_of_faisalabad_is_found(seed: int) -> None:
 def test_a_time_of_entry_is_pointed_out(table: Table, name: str, is_entry: bool) -> None:
     """Left truncation has no place in the Cox model here, and nobody would see that its rows count from time 0."""
     text = CONTRACT.replace("age", name) + "  - {name: time, role: follow-up, unit: days}\n"
-    features = {**table.features, name: table.features["age"]}
-    timed = replace(table, contract=_contract(text), features=features, follow_up=np.full(ROWS, 200.0))
-    assert _keys(_examined(timed), "warning") == [f"entry:{name}"] * is_entry
+    times = _first(np.full(ROWS, 200.0) + np.arange(ROWS) % 7, 9, 999)
+    timed = replace(_named(table, name), contract=_contract(text), follow_up=times)
+    assert _keys(_examined(timed), "warning") == ["disguised:time:999", *[f"entry:{name}"] * is_entry]
 
 
 @needs_heart
