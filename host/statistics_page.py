@@ -17,7 +17,7 @@ from typing import Any, Final
 from host.printed_page import Cell, Section, figure, page, pairs, paragraph, table
 from protos.errors import ConfigurationError
 from protos.statistics.group_curves import MONTH
-from protos.statistics.printed_results import RESULTS_JSON, named, spoken
+from protos.statistics.printed_results import RESULTS_JSON, ends_early, named, spoken
 
 Facts = Mapping[str, Any]  # JSON, whose keys are checked by tests
 _PAPERS: Final = {"binomial": "logistic regression", "gaussian": "linear regression", "poisson": "Poisson regression"}
@@ -290,6 +290,7 @@ def _curve(one: Facts, own: Facts, drawings: ModuleType | None) -> Iterator[str]
     if one["log_rank"]:
         test = _chi_squared(one["log_rank"])
         notes.append(f"Log-rank test, also of events after the curves, stratified by hospital: {test}.")
+    notes += [ends_early(one)] if ends_early(one) else []
     if absent := ", ".join(map(spoken, one["not shown"])):
         notes.append(f"Not shown, because too few hospitals or patients have it: {absent}.")
     yield from (paragraph(note, "soft") for note in notes)

@@ -90,6 +90,8 @@ def _told_twice(analyses: Sequence[Analysis]) -> Iterator[str]:
         own = (one for name, by, one in described if twice in (frozenset((name,)), frozenset((name, by))))
         what, whose = " with ".join(sorted(twice)), " and ".join(dict.fromkeys(own))
         yield f"{what} is described twice, by {whose}, and a void cell would follow from the other: make two plans"
+    if len({(one.curve.time, one.curve.grid, one.curve.to) for one in analyses if isinstance(one, CurveAnalysis)}) > 1:
+        yield "curves differ in time, grid or to, and differences of their intervals would follow: make two plans"
     models = (getattr(one, "cox", None) or getattr(one, "regression", None) for one in analyses)
     knots = {(name, tuple(own)) for model in models if model for name, own in model.splines.items()}
     for name in (name for name, times in Counter(name for name, _ in knots).items() if times > 1):

@@ -175,7 +175,8 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
 
     def _rows(self, frame: Frame) -> _Rows:
         frame.require_one_row_each()
-        values, (times, events) = self._design.values(frame), followed(frame, self._time, self._cox.event)
+        values = self._design.values(frame)
+        times, events = followed(frame, self._time, self._cox.event, self._size.smallest_part)
         died, few = events == 1, self._design.few(values, frame)
         if 0 < frame.rows < frame.smallest_cell or 0 < died.sum() < self._size.smallest_part:
             raise Unanswerable(f"Too few complete rows of this hospital, or too few with {self._cox.event}.")
@@ -240,12 +241,15 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
         return each, chi_squared_test(float(score @ np.linalg.lstsq(variance, score)[0]), columns)
 
 
-def followed(frame: Frame, time: NumberConcept, event: str) -> tuple[Float64, Float64]:
+def followed(frame: Frame, time: NumberConcept, event: str, smallest: int) -> tuple[Float64, Float64]:
     """Return the times, and 1 for an event. At the upper limit of its range a patient is still under observation.
 
-    Times that differ only by rounding become the smallest of them, by the rule of R's survival (`timefix`).
+    Times that differ only by rounding become the smallest of them, by the rule of R's survival (`timefix`). Raise
+    Unanswerable if fewer than `smallest` events are at the limit: other analyses count them as events.
     """
     times = frame.columns[time.name]
+    if 0 < np.count_nonzero((frame.columns[event] == 1) & (times >= time.high)) < smallest:
+        raise Unanswerable(f"Few events of this hospital are at the end of the range of {time.name}: move `high`.")
     known, places = np.unique(times, return_inverse=True)
     is_first = ~(np.diff(known, prepend=-np.inf) <= ROUNDING * max(1.0, known.sum() / max(1, len(known))))
     return known[is_first][np.cumsum(is_first) - 1][places], frame.columns[event] * (times < time.high)

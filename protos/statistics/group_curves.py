@@ -5,9 +5,9 @@ of each group, and their covariance. Sources: Mantel 1966; Klein, Moeschberger 2
 
 * fewer than `smallest_part` patients of a group at one site make this group and the test void for all, and further
   groups until no count follows from a total (`void_groups`);
-* a group is printed if enough sites have it, and if it has no event or at least `smallest_cell` of them;
-* a curve ends where fewer than `fewest_sites` sites have `smallest_part` patients at risk. Later times are not counted;
-* with several curves in a plan, as many leave in each interval and after it. One alone would show the groups in each;
+* groups are printed if enough sites have each, and three its events; those with some events but few are not;
+* a curve ends while `fewest_sites` sites still have `smallest_part` patients at risk. Later times are not counted;
+* with several curves in a plan, as many leave in each interval. One alone would show the groups in each;
 * a grid is as wide as the times of each site, or intervals between the times of some would be of the others;
 * a time inside an interval counts as the interval's end, and an event comes before a censoring of the same time. So
   this is exactly the Kaplan-Meier curve of all patients together, with their times rounded up to the grid.
@@ -40,6 +40,7 @@ from protos.plan.analyses import (
     Unanswerable,
 )
 from protos.plan.concepts import Concept
+from protos.statistics.binned_values import are_few
 from protos.statistics.cox import ROUNDING, RiskSets, followed, require_survival
 from protos.statistics.design import event_of, groups_of
 from protos.statistics.distributions import TWO_SIDED, Test, chi_squared_test
@@ -149,8 +150,8 @@ class CurveArithmetic(Arithmetic):
         """For each group sites, and for each interval the sites with enough patients at risk; then rows left out."""
         found = list[Number]()
         for group in self._groups:
-            found += [Number(f"sites {group}", 1), Number(f"sites with few patients {group}", 1)]
-            found += [Number(f"sites at risk {group} to {end:g}", 1, may_be_void=True) for end in self._grid]
+            found += [Number(f"sites {kind}{group}", 1) for kind in ("", "with few patients ", "that have events ")]
+            found += [Number(f"sites at risk {group} after {end:g}", 1, may_be_void=True) for end in self._grid]
         return (*found, Number("rows that take no part", self._size.largest_rows))
 
     @cached_property
@@ -176,7 +177,7 @@ class CurveArithmetic(Arithmetic):
                 f"Times of this hospital are multiples of {step:g}, and on a finer grid intervals between them would "
                 f"be of other hospitals alone: plan `grid: {step:g}` or more."
             )
-        times, events = followed(frame, self._time, self._curve.event)
+        times, events = followed(frame, self._time, self._curve.event, self._size.smallest_part)
         groups = np.zeros(frame.rows) if self._curve.by is None else frame.columns[self._curve.by]
         ends = self._grid + ROUNDING * self._grid[1] + error  # 3 * 0.3 is below 0.9
         places = np.maximum(np.searchsorted(ends, times, side="left"), int(self._size.joins))
@@ -190,12 +191,12 @@ class CurveArithmetic(Arithmetic):
         counts, void, _ = self._rows(frame)
         leaving, part = counts.sum(axis=1), self._size.smallest_part
         at_risk = leaving[:, ::-1].cumsum(axis=1)[:, ::-1]
-        enough = at_risk[:, :-1] >= part
+        # At risk after each interval; or a total minus the curve would be those who remain. Alone there is no total.
+        enough = (at_risk[:, 1:] if self._size.fewest_sites > 1 else at_risk[:, :-1]) >= part
         if self._size.joins:
-            some = (leaving.sum(axis=0)[1:-1] >= part) & (at_risk.sum(axis=0)[2:] >= part)
-            enough[:, 1:] &= np.logical_and.accumulate(some)
-        found = np.column_stack([at_risk[:, 0] > 0, 0.0 * at_risk[:, 0], enough])
-        found[void] = 0.0, 1.0, *[VOID] * len(self._grid)
+            enough[:, 1:] &= leaving.sum(axis=0)[1:-1] >= part
+        found = np.column_stack([at_risk[:, 0] > 0, 0.0 * at_risk[:, 0], counts[:, 0].any(axis=1), enough])
+        found[void] = 0.0, 1.0, 0.0, *[VOID] * len(self._grid)
         return np.append(found, frame.left_out)
 
     def last_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
@@ -212,9 +213,12 @@ class CurveArithmetic(Arithmetic):
 
     def _ends(self, sums: AnnouncedPart) -> Integers:
         """Return for each group how many intervals are of enough sites; 0 if it is void, or nothing would show."""
-        sites, few, *_ = numbers = self._by_group(sums.first[:-1]).T
-        ends = np.count_nonzero(numbers[2:] >= self._size.fewest_sites, axis=0)
-        return np.where((sites >= self._size.fewest_sites) & (few == 0) & (ends > 1), ends, 0)
+        sites, few, with_events, *_ = numbers = self._by_group(sums.first[:-1]).T
+        ends = np.logical_and.accumulate(numbers[3:] >= self._size.fewest_sites).sum(axis=0)
+        # A group of few sites, or whose events few have, would be a total minus the others.
+        if ((sites > 0) & (sites < self._size.fewest_sites)).any() or are_few(with_events, self._size):
+            return np.zeros(len(ends), np.int64)
+        return np.where((sites > 0) & (few == 0) & (ends > 1), ends, 0).astype(np.int64)
 
     def _counted(self, last: Float64) -> tuple[Float64, Float64]:
         """Return the counts of each group, (groups, numbers), and those of the log-rank test."""
@@ -238,8 +242,8 @@ class CurveArithmetic(Arithmetic):
         if not shown or sums.last is None:
             needed = " who leave in each interval, which several curves of a plan need: widen `grid`, plan one curve, "
             raise Unanswerable(
-                f"No group has {self._size.fewest_sites} hospitals with at least {self._size.smallest_part} patients"
-                f"{needed if self._size.joins else ': '}join groups, or leave out `by`."
+                f"Not each group has {self._size.fewest_sites} hospitals with {self._size.smallest_part} patients"
+                f"{needed if self._size.joins else ', and events of three or none: '}join groups, or leave out `by`."
             )
         compared = self._counted(sums.last)[1] if len(shown) == len(self._groups) > 1 else None
         until = min(float(curve.grid[-1]) for curve, _ in shown.values())
@@ -250,6 +254,7 @@ class CurveArithmetic(Arithmetic):
             "by": self._curve.by,
             "unit": self._time.unit,
             "resolution": float(self._grid[1]),
+            "planned end": self._curve.to,
             "groups": [self._record(name, *one, until) for name, one in shown.items()],
             "not shown": [name for name in self._groups if name not in shown],
             "log_rank": None if compared is None else log_rank_test(compared, len(self._groups)),

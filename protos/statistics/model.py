@@ -41,7 +41,7 @@ from protos.plan.analyses import (
     Unanswerable,
 )
 from protos.plan.concepts import Concept
-from protos.statistics.binned_values import beside_commonest
+from protos.statistics.binned_values import are_few, beside_commonest
 from protos.statistics.design import Design, Standardised, in_words, spline_column
 from protos.statistics.distributions import TWO_SIDED, chi_squared_test, limit_of_t, p_of_chi_squared, p_of_f, ratio_of
 from protos.statistics.newton_walk import LikelihoodSums, Position, Walk, own_walk, require_estimate
@@ -232,7 +232,7 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
     @cached_property
     def first(self) -> tuple[Number, ...]:
         """Counts, and the moments of the columns."""
-        return (*self.counted, *self._design.first)
+        return (*self.counted, *self._design.first, *self._design.cells)
 
     @cached_property
     def newton(self) -> tuple[Number, ...]:
@@ -266,7 +266,8 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
     def first_values(self, frame: Frame) -> Float64:
         rows = self._rows(frame)
         moments = self._design.first_values(rows.few, rows.values, rows.patients, adds=rows.adds)
-        return np.concatenate([self._counts(frame, rows), moments])
+        cells = rows.adds * np.array(self._design.cell_values(frame))
+        return np.concatenate([self._counts(frame, rows), moments, cells])
 
     def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
         rows, found = self._rows(frame), np.zeros(self._fit)
@@ -382,7 +383,8 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         return {term["term"]: {key: term[key] for key in kept} for term in terms if term["low"] is not None}
 
     def means(self, sums: AnnouncedPart) -> dict[str, float]:
-        found, rows, moments = {}, self._count(sums, "rows"), sums.first[len(self.counted) :].reshape(-1, 4)
+        found, rows, start = {}, self._count(sums, "rows"), len(self.counted)
+        moments = sums.first[start : start + len(self._design.first)].reshape(-1, 4)
         for one, (_, few, total, _) in zip(self._design.columns, moments, strict=True):
             if one.name in self._design.concepts and not few:
                 found[one.name] = float(one.low + (one.high - one.low) * total / rows)
@@ -402,6 +404,10 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
                 f"{self._needed:.0f}: remove terms, or columns with many missing values."
             )
         self._standard(sums)
+        rare = [are_few(one, self._size) for one in sums.first[-len(self._design.cells) or len(sums.first) :]]
+        if any(rare):
+            cells = in_words(one.name.removeprefix("sites that have ") for one in compress(self._design.cells, rare))
+            raise Unanswerable(f"One or two hospitals have {cells}: join codes, or remove the term.")
         if sums.newton:
             first = LikelihoodSums.unpacked(sums.newton[0][: self._fit], self._unknowns).information
             columns = self._design.collinear(first + np.diag(self._walk_of(sums).ridges))
@@ -413,7 +419,8 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         return self._size.rows_per_unknown * _DISTINCT_ROUNDS * (self._unknowns + 3) / 2
 
     def _standard(self, sums: AnnouncedPart) -> Standardised:
-        return self._design.standardised(sums.first[len(self.counted) :], self._count(sums, "rows"))
+        moments = sums.first[len(self.counted) : len(self.counted) + len(self._design.first)]
+        return self._design.standardised(moments, self._count(sums, "rows"))
 
     def _standard_rows(self, rows: Rows, sums: AnnouncedPart) -> Float64:
         """Return the standardised design. Raises Unanswerable: the other sites have too few rows, or this one."""

@@ -56,6 +56,7 @@ def results_as_lines(content: Mapping[str, Any], lacking: Iterable[str] = ()) ->
             yield from _aligned([*_of_model(result)])
         elif "log_rank" in result:
             yield from _aligned([*_of_curves(result)])
+            yield from [f"  {ends_early(result)}"] if ends_early(result) else []
         else:
             void = [name for name, groups in result["columns"].items() if any("void" in one for one in groups.values())]
             lacks = f", without some numbers of {in_words(void)}" if void else ""
@@ -97,6 +98,13 @@ def _of_model(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         yield spoken(test["term"], result["terms"]), "", "joint test", f"p {test['p']:.3g}"
     if result.get("proportional") is not None:
         yield "proportional hazards", "", "test of all columns", f"p {result['proportional']['p']:.3g}"
+
+
+def ends_early(result: Mapping[str, Any]) -> str:
+    """Return why curves end before the plan's end; nothing if none does."""
+    end = min(one["times"][-1] for one in result["groups"])
+    few = "After it too few hospitals have enough patients, or, with several curves, in an interval."
+    return f"A curve ends at {end:g} of {result['planned end']:g}. {few}" if end < result["planned end"] else ""
 
 
 def _of_curves(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

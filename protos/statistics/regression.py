@@ -36,7 +36,7 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
-from protos.statistics.binned_values import is_of_one_patient
+from protos.statistics.binned_values import are_few, is_of_one_patient
 from protos.statistics.design import event_of, rough_moments
 from protos.statistics.intercepts import binomial_intercept, firth_intercept, probabilities
 from protos.statistics.model import Estimates, ModelArithmetic, ModelRows
@@ -113,6 +113,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         """Rows, sites whose outcome varies, sites with rows, and moments."""
         rows, moments = self._size.largest_rows, ("sum of outcomes", "squares of outcomes", "sum of exposures")
         counts = {"rows": rows, "patients": rows, "sites": 1, "sites that have rows": 1, "rows that take no part": rows}
+        counts["sites that have several outcomes"] = 1
         sums = (Number(name, rows * SUM_SCALE, SUM_SCALE) for name in moments)
         return (*(Number(name, bound) for name, bound in counts.items()), *sums)
 
@@ -183,11 +184,12 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
 
     def _counts(self, frame: Frame, rows: _Rows) -> list[float]:
         outcomes, number = rows.outcomes, len(rows.values)
-        varies = rows.adds and not (isinstance(self._outcome, NumberConcept) and len(np.unique(outcomes)) == 1)
+        differ = rows.adds and len(np.unique(outcomes)) > 1
+        varies = differ if isinstance(self._outcome, NumberConcept) else rows.adds
         is_scale = self._model.family == "gaussian"  # and no number of events
         total, squares = rough_moments(outcomes) if is_scale else (float(outcomes.sum()), float(outcomes @ outcomes))
         patients, lacking = len(np.unique(rows.patients)), frame.rows + frame.left_out - number
-        return [number, patients, varies, number > 0, lacking, total, squares, float(rows.exposures.sum())]
+        return [number, patients, varies, number > 0, lacking, differ, total, squares, float(rows.exposures.sum())]
 
     def means(self, sums: AnnouncedPart) -> dict[str, float]:
         """Return also the mean of the exposure, and of a gaussian's outcome."""
@@ -201,6 +203,8 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
 
     def _require_counts(self, sums: AnnouncedPart) -> None:
         super()._require_counts(sums)
+        if are_few(np.float64(self._count(sums, "sites that have several outcomes")), self._size):
+            raise Unanswerable(f"One or two hospitals alone have {self._model.outcome}: choose another outcome.")
         events, rows = self._count(sums, "sum of outcomes"), self._count(sums, "rows")
         if self._model.family != "gaussian" and not 0 < events < (rows if self._model.family == "binomial" else np.inf):
             raise Unanswerable(f"All patients have the same {self._model.outcome}: choose another outcome.")

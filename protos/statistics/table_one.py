@@ -41,6 +41,7 @@ from protos.plan.analyses import (
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from protos.statistics.binned_values import (
+    are_few,
     beside_commonest,
     is_of_one_patient,
     quantile,
@@ -76,7 +77,10 @@ class TableOneArithmetic(Arithmetic):
                 found += [Number(f"sites {name}", 1), Number(f"sites with a small cell {name}", 1)]
                 counted = [f"rows {cell} {name}" for cell in self._cells(concept)]
                 scales = [1] * len(counted)
-                if isinstance(concept, NumberConcept):
+                if isinstance(concept, CodedConcept):
+                    counted += [f"sites that have {code} {name}" for code in concept.codes]
+                    scales += [1] * len(concept.codes)
+                else:
                     counted += [f"sum {name}", f"squares {name}"]
                     counted += [f"rows of bin {place} {name}" for place in range(self._bins)]
                     scales += [SUM_SCALE, SUM_SCALE, *[1] * self._bins]
@@ -136,7 +140,11 @@ class TableOneArithmetic(Arithmetic):
         return [inside if inside.any() else present & (np.cumsum(present) == 1)]
 
     def _length(self, concept: NumberConcept | CodedConcept) -> int:
-        return 2 + len(self._cells(concept)) + (2 + self._bins) * isinstance(concept, NumberConcept)
+        return (
+            2
+            + len(self._cells(concept))
+            + (2 + self._bins if isinstance(concept, NumberConcept) else len(concept.codes))
+        )
 
     @property
     def _bins(self) -> int:
@@ -147,6 +155,7 @@ class TableOneArithmetic(Arithmetic):
         moments: list[float] = []
         if isinstance(concept, CodedConcept):
             counts = [int(np.count_nonzero(cell)) for cell in self._shown(concept, present)]
+            moments = [float(count > 0) for count in counts]
         else:
             scaled = (present - concept.low) / (concept.high - concept.low)
             moments = [float(scaled.sum()), float(scaled @ scaled)]
@@ -192,6 +201,9 @@ class TableOneArithmetic(Arithmetic):
                 # A group of too few sites would be the rest of all.
                 fewest = min(sites, default=0.0)
                 numbers[0] = self._size.sites if fewest >= self._size.fewest_sites else fewest
+                if isinstance(concept, CodedConcept):  # each code of each group has as many sites, or nobody
+                    each = by_group[:, 3 + len(concept.codes) :]
+                    numbers[3 + len(concept.codes) :] = np.where(each > 0, each, np.inf).min(axis=0)
                 records = {"all": self._record(concept, numbers, moved * float(sites.sum()))} | records
             found[concept.name] = records
         groups = list(dict.fromkeys(["all", *self.groups]))
@@ -217,6 +229,8 @@ class TableOneArithmetic(Arithmetic):
         rows = sum(counts)
         record: dict[str, Any] = {"rows": rows, "missing": missing, "sites": round(sites)}
         if isinstance(concept, CodedConcept):
+            if are_few(np.array(rest[1 + len(counts) :]), self._size):
+                return {"void": f"one or two hospitals have a code of {concept.name}: join codes"}
             shares = [{"rows": count, "share": count / rows if rows else None} for count in counts]
             return record | {"codes": dict(zip(concept.codes, shares, strict=True))}
         if rows < 2:

@@ -17,6 +17,7 @@ import pandas as pd
 from protos.plan.analyses import AnnouncedPart, Arithmetic, Frame, Unanswerable
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.statistics import arithmetics, design, group_curves, regression, table_one
+from protos.statistics import model as model_sums
 from protos.statistics.cox import WeightedRiskSets
 from protos.statistics.design import Design
 from protos.statistics.group_curves import CurveArithmetic
@@ -29,7 +30,7 @@ from site_agent.trainer.requests import Asked
 from site_agent.trainer.statistics import statistics_study
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 from tests.hostile.attack import Attack, Weakened, in_copy, patched
-from tests.statistics.federations import frames_of, patients, statistics_plan
+from tests.statistics.federations import frames_of, patients, results_of, statistics_plan
 
 OLDEST, FEW = 97.3, 3
 MODEL = {"family": "binomial", "outcome": "died", "terms": ["age"], "intercept": "common"}
@@ -215,7 +216,7 @@ def few_that_are_denied(weakened: bool) -> bool:
     keys = {"terms": ["stage"], "family": "gaussian", "outcome": "pressure"}
     (model,), frames = _begun(table, {"name": "model", "regression": MODEL | keys})
     first = np.array(list(_first(model, frames).values()))
-    first[-8:] = [len(frames), 0.0, 20.0, 20.0] * 2
+    first[-11:] = [len(frames), 0.0, 20.0, 20.0] * 2 + [len(frames)] * 3
     return _answer(weakened, _with_few, model, frames[0], AnnouncedPart(first=first)) is not None
 
 
@@ -370,8 +371,8 @@ def _leaving(curves: Sequence[dict[str, Any]], *, half: bool = False) -> list[Co
         for one in found:
             leaving.append(Counter())
             for name, number in _first(one, frames).items():
-                if name.startswith(("events", "censored")):
-                    leaving[-1][float(name.split()[-1])] += number
+                if name.startswith(("events", "censored", "followed")):
+                    leaving[-1][float(name.split()[-1]) if " to " in name else np.inf] += number
     return leaving
 
 
@@ -388,7 +389,22 @@ def end_of_one_hospital(weakened: bool) -> bool:
     """Draw a curve beyond the last day of all hospitals but one: its end is of this hospital."""
     open_to = {"_ends": lambda one, _: np.full(len(one._groups), len(one._grid))}
     with in_copy(weakened, lambda: patched(CurveArithmetic, **open_to)):
-        return any(number > 0 for (days,) in [_leaving([{"grid": 10.0}])] for day, number in days.items() if day > 250)
+        fine, wide = (_leaving([{"grid": grid, "to": 300.0}])[0] for grid in (10.0, 150.0))
+    own = _patients().query("site == 3 and days > 800")  # all others leave in the last wide interval
+    return any(number > 0 for day, number in fine.items() if 250 < day <= 300) or wide[np.inf] == len(own)
+
+
+def code_of_one_hospital(weakened: bool) -> bool:
+    """Ask for a code that one hospital has: in a Table 1, or as a reference, so that the intercept is its own."""
+    table = _patients()
+    table.loc[(table["site"] != 3) & (table["stage"] == "III"), "stage"] = "I"
+    model = MODEL | {"terms": ["stage"], "family": "gaussian", "outcome": "pressure", "references": {"stage": "III"}}
+    plan = statistics_plan({"name": "t", "table_one": {"columns": ["stage"]}}, {"name": "m", "regression": model})
+    with ExitStack() as stack:
+        for module in (table_one, model_sums) if weakened else ():
+            stack.enter_context(patched(module, are_few=lambda *_: False))
+        described, fitted = results_of(plan, frames_of(plan, table))
+    return "codes" in described["columns"]["stage"]["all"] or "terms" in fitted
 
 
 def days_of_one_hospital(weakened: bool) -> bool:
@@ -490,6 +506,7 @@ ATTACKS = (
     _attack("statistics-group-as-the-rest", group_as_the_rest_of_a_total, "the further groups of a void"),
     _attack("statistics-patient-who-leaves-alone", patient_who_leaves_alone, "the patients who leave with another"),
     _attack("statistics-end-of-one-hospital", end_of_one_hospital, "the sites with patients at risk"),
+    _attack("statistics-code-of-one-hospital", code_of_one_hospital, "the sites that have a code"),
     _attack("statistics-days-of-one-hospital", days_of_one_hospital, "the step of the times"),
     _attack(
         "regression-commonest-code-of-one-patient", commonest_code_of_one_patient, "patients behind the usual value"

@@ -36,7 +36,7 @@ def test_a_plan_of_statistics_tells_sums_and_no_sites_own(tmp_path: Path, tier: 
         for name in "abc":
             (released,) = network.sites[name].records("contribution_released")
             assert released["stage"] == "statistics"
-            assert (released["tensors"], released["masked"], released["scalars"]) == (0, True, 13)
+            assert (released["tensors"], released["masked"], released["scalars"]) == (0, True, 15)
             assert len(network.sites[name].records("run_finished")) == 1
 
     played(tmp_path, plan, scene)

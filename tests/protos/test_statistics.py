@@ -29,13 +29,13 @@ def test_the_manifest_names_every_number_and_nothing_else() -> None:
     manifest = manifest_of(plan)
 
     assert manifest.tensors == ()
-    assert len(manifest.scalars) == 1 + 6 + 5 + 1
+    assert len(manifest.scalars) == 1 + 6 + 7 + 1
     assert len({scalar.name for scalar in manifest.scalars}) == len(manifest.scalars)
     assert {scalar.stage for scalar in manifest.scalars} == {Stage.STATISTICS}
     assert all(len(plan.site_names) * scalar.bound < 1 << 63 for scalar in manifest.scalars)
     assert plan.rounds == 1
     assert (rounds_with(plan, Stage.STATISTICS), rounds_with(plan, Stage.TRAINING)) == (1, 0)
-    assert most_bytes(plan, manifest) == 8 * (1 + 13)
+    assert most_bytes(plan, manifest) == 8 * (1 + 15)
 
 
 def test_models_add_newton_rounds_and_one_last_round() -> None:

@@ -113,6 +113,10 @@ def test_a_plan_whose_sums_differ_by_one_hospital_or_one_group_is_refused() -> N
     curve = {"time": "days", "event": "died", "by": "sex", "grid": 50.0, "to": 900.0}
     with pytest.raises(ValueError, match="described twice"):
         statistics_plan(table_one("died", by="sex"), {"name": "another", "curve": curve})
+    fine = [{"name": f"{k}", "curve": curve | {"by": None, "grid": k}} for k in (50.0, 50.5)]
+    fine[1]["curve"] |= {"event": "sex"}
+    with pytest.raises(ValueError, match="curves differ"):
+        statistics_plan(*fine)
     knots = [regression(name, terms=["age"], splines={"age": [40.0, at, 60.0]}) for name, at in (("a", 50), ("b", 51))]
     with pytest.raises(ValueError, match="age has two sets"):
         statistics_plan(*knots)

@@ -53,7 +53,8 @@ def _results(table: SurvivalTable) -> tuple[dict[str, Any], dict[str, Any]]:
     concepts, of = concepts_of(table.rows.drop(columns="site"), table.coded), size(table.rows["site"].nunique())
     frames, grid = frames_of(table.rows, "site", table.coded), float(table.rows["time"].max()) / 20
     cox = CoxArithmetic(Cox(time="time", event="event", terms=table.terms), concepts, of)
-    curve = CurveArithmetic(Curve(time="time", event="event", by=table.by, grid=grid, to=20 * grid), concepts, of)
+    wide = Curve(time="time", event="event", by=table.by, grid=grid, to=20 * grid)
+    curve = CurveArithmetic(wide, concepts, replace(of, fewest_sites=1))
     analyses = [
         {"name": "hazards"} | run(cox, frames)[0], {"name": "survival"} | run(curve, frames)[0],
         {"name": "other", "refused": "age follows from the other columns."}, TABLE_ONE,

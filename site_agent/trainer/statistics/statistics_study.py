@@ -165,7 +165,8 @@ class StatisticsStudy(PlannedStudy):
             is_table = isinstance(analysis, TableOneAnalysis)
             alike = self._alike.intersection(used[0][is_table:])  # of a Table 1 the groups
             if alike and not (is_table and len(self._alike & self._groups) == 1):
-                raise Unanswerable(f"Few patients of this hospital differ in {' and '.join(sorted(alike))}.")
+                names = " and ".join(sorted(self._alike))
+                raise Unanswerable(f"Few patients of this hospital differ in {names}: plan them apart.")
             if sums is None:
                 return [0, *_encoded(arithmetic.first_values(self._frame), numbers, self._void(asked, place, numbers))]
             part, is_void = sums.part(place)
