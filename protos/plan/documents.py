@@ -176,7 +176,7 @@ class _Mistakes(Exception):  # has the mistakes, and is never shown
 def _compose(raw: bytes) -> Node:
     """Parse a YAML file to a tree of nodes. Each node has its line and column."""
     if len(raw) > LARGEST_DOCUMENT_BYTES:
-        raise _Mistakes([(1, 1, f"the file is larger than {LARGEST_DOCUMENT_BYTES} bytes")])
+        raise _Mistakes([(1, 1, f"the file is larger than {LARGEST_DOCUMENT_BYTES} bytes; comments count too")])
     try:
         text = raw.decode("utf-8-sig")
         _refuse_surprises(text)

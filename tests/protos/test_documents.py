@@ -186,7 +186,7 @@ def test_a_huge_file_is_refused_before_it_is_read() -> None:
     """One byte above the limit is refused, whatever the bytes are."""
     told = mistakes(b"#" * (LARGEST_DOCUMENT_BYTES + 1))
 
-    assert told == [f"1:1: the file is larger than {LARGEST_DOCUMENT_BYTES} bytes"]
+    assert told == [f"1:1: the file is larger than {LARGEST_DOCUMENT_BYTES} bytes; comments count too"]
 
 
 @pytest.mark.parametrize("digits", [4301, 100_000])

@@ -45,6 +45,7 @@ _TO_EXPORT: Final = {
     "sql": "look at the query; a CSV file beside it needs commas or semicolons, and its names in the first line",
 }
 _NUMBER: Final = re.compile(r"[-+<>]?\d[\d.,:/ -]*([eE][-+]?\d+)?")  # or a date
+_MOST_REMARKED: Final = 5000  # columns: all remarks of more would not fit into a contract
 _YEARS: Final = 1900  # numbers from here on are years of the calendar, and no time of follow-up
 _MISSING: Final = frozenset(("NA", "NaN", "NULL", "?", "."))
 _LONG_VALUES: Final = re.compile(r"value(_as_number|num)?|result|wert|ergebnis", re.I)
@@ -98,9 +99,8 @@ def describe(
     if dictionary is not None and not any(name in notes for name in names):
         refuse(["no column has a name of the dictionary; export raw data and not labels"])
     is_long = any(map(_LONG_VALUES.fullmatch, names)) and any(map(_LONG_KINDS.fullmatch, names))
-    drafted = zip(columns, _lines(columns), strict=True)
-    noted = (noted_line(column, line, notes.get(column.name) or export_note(column)) for column, line in drafted)
-    lines = [_mapped(line, concepts) for line in noted]
+    both = zip(columns, _lines(columns), strict=True)
+    lines = [_mapped(noted_line(one, line, notes.get(one.name) or export_note(one)), concepts) for one, line in both]
     codes = {code for column in columns if column.is_coded for code in column.codes}
     markers = sorted({marker for column in columns for marker in column.markers} - codes)
     head = [
@@ -114,6 +114,7 @@ def describe(
         "columns:",
     ]
     body = [text for line in lines for text in (*(f"  # {word}" for word in line.words), f"  - {line.text}")]
+    body = [one for one in body if len(lines) <= _MOST_REMARKED or one[:4] != "  # " or "suspicious" in one]
     return Draft(text="\n".join([*head, *body]) + "\n", rows=rows, has_more=has_more)
 
 

@@ -174,9 +174,7 @@ def follow_up_findings(table: Table) -> Iterator[Finding]:
     for feature in contract.features:
         if _ENTRY.fullmatch(feature.name) and not (table.features[feature.name] > table.follow_up).any():
             words = f"column {feature.name}: its name is that of a time of entry, and no value is above {name}; delayed"
-            words += (
-                " entry is not offered: Cox models and curves count patients from time 0, before they were observed"
-            )
+            words += " entry is not offered: Cox models and curves count patients from time 0, before observation"
             yield Finding(level="warning", key=f"entry:{feature.name}", words=words)
     if table.patients is not None and (more := table.rows - len(set(table.patients))):
         words = f"column {name}: {more} rows are of a patient with another row, so Cox models and curves are void here"

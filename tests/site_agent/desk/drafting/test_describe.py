@@ -13,7 +13,7 @@ from openpyxl import Workbook
 
 from protos.errors import ConfigurationError, DataError
 from protos.plan.concepts import NumberConcept
-from protos.plan.documents import parse_document
+from protos.plan.documents import LARGEST_DOCUMENT_BYTES, parse_document
 from site_agent.desk.drafting.column_draft import ColumnDraft, feature_line, rounded_range
 from site_agent.desk.drafting.describe import describe
 from site_agent.desk.drafting.format_guess import has_header
@@ -103,6 +103,14 @@ def test_a_drafted_range_holds_every_value_and_ends_at_none(seed: int) -> None:
     assert low >= 0 or seed % 2 == 0
     written = dict(feature_line(ColumnDraft("x", ".", map(repr, (1.8e8 + np.arange(30) / 8).tolist()))).keys)["range"]
     assert json.loads(written) == [179999999.5, 180000004]
+
+
+def test_a_draft_of_very_many_columns_is_no_larger_than_a_contract(tmp_path: Path) -> None:
+    """Its remarks give way, as an expression of each gene needs; the check reads it."""
+    (path := tmp_path / "t.csv").write_text(
+        "\n".join(",".join(f"{row}{one}" for one in range(5001)) for row in ("g" * 80, 1, 2, 3))
+    )
+    assert 0.5 < len(describe(path).text.encode()) / LARGEST_DOCUMENT_BYTES < 1
 
 
 @needs_heart
@@ -299,18 +307,9 @@ def test_numbers_of_which_some_are_text_are_no_codes(tmp_path: Path) -> None:
     assert text.count("it is never read\n  # suspicious: most cells begin with a digit") == 7
     assert {*feature_line(ColumnDraft("x", ".", ["0000-00-00"] * 99 + ["2024-03-01"] * 2)).keys} >= {("type", "date")}
     kinds = (("a_concept_id", ["0", "85"] * 9), ("x", ["0,3", "1,2"] * 9), ("age", [f"1900-02-1{i}" for i in range(9)]))
-    coded = (
-        ("1-MAI-2024", "2-MAI-2024"),
-        ("2024-01", "2024-02"),
-        ("2024-02-03", "x"),
-        ("kg", "lb"),
-        ("1-2", "3-Mar"),
-        ("5", "9e+17"),
-    )
-    lines = [
-        feature_line(ColumnDraft(name, ".", cells))
-        for name, cells in (*kinds, ("at", [*kinds[2][1], "infinity"]), *(("x", [*one] * 9) for one in coded))
-    ]
+    coded = ("1-MAI-2024 2-MAI-2024", "2024-01 2024-02", "2024-02-03 x", "kg lb", "1-2 3-Mar", "5 9e+17")
+    pairs = (*kinds, ("at", [*kinds[2][1], "infinity"]), *(("x", one.split() * 9) for one in coded))
+    lines = [feature_line(ColumnDraft(name, ".", cells)) for name, cells in pairs]
     assert all(any("suspicious" in word for word in line.words) for line in lines)
     cells = ([*(f"{one} {i}" for i in range(99)), "2024-03-01"] for one in ("nurse", "0"))  # one date among notes
     noted, dosed = (str(feature_line(ColumnDraft("x", ".", one)).words) for one in cells)
