@@ -90,13 +90,13 @@ def exit_status(findings: Sequence[Finding]) -> int:
 
 
 def judge_disk(place: Path) -> Finding:
-    """Check whether the disk of a path has enough free space, and can hold more files.
-
-    If the path does not exist, the nearest existing folder above it counts.
-    """
+    """Check free space and files on the disk of a path, or of the nearest existing folder above it."""
     while not place.exists():
         place = place.parent
     disk = os.statvfs(place)
+    if disk.f_flag & os.ST_RDONLY:  # as after an error of the disk
+        says = "The disk of the state directory is read-only, so nothing can be recorded."
+        return failure("D405", says, "Ask the administrator for the reason, and make it writable again.")
     free_bytes = disk.f_bavail * disk.f_frsize
     if disk.f_files and disk.f_favail < TOO_FEW_FILES:  # some file systems have no limit of files
         says = f"Only {disk.f_favail} more files can be created on the disk of the state directory (free inodes)."

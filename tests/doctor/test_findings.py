@@ -29,13 +29,13 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
 
 @pytest.mark.parametrize(
     ("gigabytes", "files", "expected"),
-    [(80.0, 0, FINE), (0.9, 0, WARNING), (0.001, 0, FAILURE), (80.0, 12, FAILURE), (80.0, 1 << 20, FINE)],
+    [(80, 0, FINE), (0.9, 0, WARNING), (1e-3, 0, FAILURE), (80, 12, FAILURE), (80, 4096, FINE), (80, 4097, FAILURE)],
 )
 def test_a_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gigabytes: float, files: int, expected: Severity
 ) -> None:
-    """Free bytes and free inodes have their severity, and what is not well has a remedy. No limit of inodes is fine."""
-    disk = SimpleNamespace(f_bavail=gigabytes * 1e9, f_frsize=1, f_files=files, f_favail=files)
+    """Free bytes and free inodes have their severity, and what is not well has a remedy. 4097: it is read-only."""
+    disk = SimpleNamespace(f_bavail=gigabytes, f_frsize=1e9, f_files=files, f_favail=files, f_flag=files % 2)
     monkeypatch.setattr("os.statvfs", lambda _: disk)
 
     finding = judge_disk(tmp_path / "missing")
