@@ -222,7 +222,7 @@ class Builder:
         weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows)
         noisy = self._noisy([*scalars, *self._own_sums(exchange, payload)], noise)
         scalars = noisy[: len(scalars)]
-        buffer, digest = memoryview(bytearray(layout.total_bytes)), blake3()
+        buffer, digest = np.zeros(layout.total_bytes, np.uint8).data, blake3()
         clipped = 0 if exchange.bits == 32 else self._clipped(exchange, values)
         for index in range(layout.chunks):
             body = layout.body(buffer, index)
@@ -241,7 +241,7 @@ class Builder:
         """Return random integers, always the same ones for a position and a secret key of 32 bytes."""
         noisy = self._noisy([0] * (len(exchange.scalars) + exchange.own_numbers), noise)
         layout, stream, digest = exchange.layout, blake3(position, key=key), blake3()
-        buffer = memoryview(bytearray(layout.total_bytes))
+        buffer = np.zeros(layout.total_bytes, np.uint8).data
         for index in range(layout.chunks):
             body = layout.body(buffer, index)
             body[:] = stream.digest(len(body), seek=layout.start(index))

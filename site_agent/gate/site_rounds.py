@@ -107,7 +107,7 @@ class Download:
 
     def __init__(self, announced: Offer | Finish, position: bytes, size: int) -> None:
         self.announced, self.position, self.arrived = announced, position, 0
-        self.content: npt.NDArray[np.uint8] = np.frombuffer(bytearray(size), np.uint8)
+        self.content: npt.NDArray[np.uint8] = np.zeros(size, np.uint8)  # in large pages
         self._hash = blake3()
 
     @property
