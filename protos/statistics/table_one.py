@@ -11,7 +11,7 @@ The rules:
   a value that `smallest_part` rows reach. So no bin shows its extremes, and quartiles stay nearly;
 * a cell whose squared distances from the mean are nearly all of one patient is small, and so is one with few patients
   beside a value that half of them have;
-* a group that is printed has values at `fewest_sites` sites or more.
+* a column is printed if each group has values at `fewest_sites` sites or more, and each code at three or at none.
 """
 
 from __future__ import annotations
@@ -198,13 +198,16 @@ class TableOneArithmetic(Arithmetic):
             }
             if self._by is not None:
                 numbers, sites = by_group.sum(axis=0), by_group[by_group[:, 0] > 0.0, 0]
-                # A group of too few sites would be the rest of all.
-                fewest = min(sites, default=0.0)
+                fewest, have = min(sites, default=0.0), by_group[:, 2 + len(self._cells(concept)) :]
                 numbers[0] = self._size.sites if fewest >= self._size.fewest_sites else fewest
-                if isinstance(concept, CodedConcept):  # each code of each group has as many sites, or nobody
-                    each = by_group[:, 3 + len(concept.codes) :]
-                    numbers[3 + len(concept.codes) :] = np.where(each > 0, each, np.inf).min(axis=0)
-                records = {"all": self._record(concept, numbers, moved * float(sites.sum()))} | records
+                is_coded = isinstance(concept, CodedConcept)
+                if is_coded:  # each code of each group has as many sites, or nobody
+                    numbers[2 + len(self._cells(concept)) :] = np.where(have > 0, have, np.inf).min(axis=0)
+                whole = self._record(concept, numbers, moved * float(sites.sum()))
+                # A group or code of too few sites would be the rest of all, here or in another analysis.
+                if fewest < self._size.fewest_sites or (is_coded and are_few(have, self._size)):
+                    records = dict.fromkeys(records, whole)
+                records = {"all": whole} | records
             found[concept.name] = records
         groups = list(dict.fromkeys(["all", *self.groups]))
         units = {one.name: one.unit for one in self._columns if isinstance(one, NumberConcept)}

@@ -74,9 +74,9 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # Lines of a room, words of the pages, keys of a plan. A change that needs more space finds it in its own room, or
 # lowers another ceiling.
 CEILINGS: Final = {
-    "package_lines": 47_475, "audited_lines": 5_920, "beside_a_round_lines": 18_880, "test_lines": 54_356,
+    "package_lines": 47_477, "audited_lines": 5_920, "beside_a_round_lines": 18_880, "test_lines": 54_355,
     "benchmark_lines": 6_663, "doc_words": 28_819, "plan_keys": 20,
-    "protos.plan": 5_399, "protos.statistics": 3_076, "protos.wire": 1_002, "protos.masking": 548,
+    "protos.plan": 5_399, "protos.statistics": 3_079, "protos.wire": 1_002, "protos.masking": 548,
     "protos.privacy": 236, "protos.numbers": 528, "protos": 156, "host": 2_374, "pki": 1_965,
     "coordinator.rounds": 2_141, "coordinator.storage": 701, "coordinator.network": 1_111,
     "coordinator.commands": 760, "coordinator": 10, "site_agent.agent": 606, "site_agent.gate": 3_245,
