@@ -129,20 +129,20 @@ class Design:
         )
         crossed = (tuple(name for name in term.split(":") if name in self._coded) for term in model.terms)
         codes = {one.name: one.codes for one in concepts if isinstance(one, CodedConcept)}
-        self._crossed = {names: [*product(*(codes[name] for name in names))] for names in crossed if names}
+        self._crossed = {names: [range(len(codes[name])) for name in names] for names in crossed if names}
         self.cells = tuple(
             Number(f"sites that have {':'.join(map('='.join, zip(names, cell, strict=True)))}", 1)
-            for names, cells in self._crossed.items()
-            for cell in cells
+            for names in self._crossed
+            for cell in product(*(codes[name] for name in names))
         )
 
     def cell_values(self, frame: Frame) -> list[float]:
         """Return for each cell of the codes that a term crosses, references too, whether a row is in it."""
         found = list[float]()
-        for names in self._crossed:
-            there = {*map(tuple, np.column_stack([frame.columns[name] for name in names]).tolist())}
-            places = product(*(range(len({cell[k] for cell in self._crossed[names]})) for k in range(len(names))))
-            found += [float(place in there) for place in places]
+        for names, places in self._crossed.items():
+            there = np.unique(np.column_stack([frame.columns[name] for name in names]), axis=0)
+            cells = {*map(tuple, there.tolist())}
+            found += [float(cell in cells) for cell in product(*places)]
         return found
 
     def values(self, frame: Frame) -> Float64:

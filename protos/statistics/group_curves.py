@@ -243,7 +243,7 @@ class CurveArithmetic(Arithmetic):
             needed = " who leave in each interval, which several curves of a plan need: widen `grid`, plan one curve, "
             raise Unanswerable(
                 f"Not each group has {self._size.fewest_sites} hospitals with {self._size.smallest_part} patients"
-                f"{needed if self._size.joins else ', and events of three or none: '}join groups, or leave out `by`."
+                f"{needed if self._size.joins else ', and events at three or none: '}join groups, or leave out `by`."
             )
         compared = self._counted(sums.last)[1] if len(shown) == len(self._groups) > 1 else None
         until = min(float(curve.grid[-1]) for curve, _ in shown.values())
