@@ -62,7 +62,7 @@ def column_findings(table: Table, unread: Container[str | None]) -> Iterator[Fin
         if name not in unread and (share := 1 - len(there) / len(values)) > 0.5:
             words = f"column {name}: {share:.0%} of the rows have no value"
             yield Finding(level="warning", key=f"mostly-missing:{name}", words=words)
-        is_named = IDENTIFIER.fullmatch(name) and len(np.unique(there)) >= 12
+        is_named = IDENTIFIER.fullmatch(name) and len(np.unique(there)) >= 12  # fewer may be codes, as of studies
         if (is_number := isinstance(feature, NumericFeature)) and seem_days(name, values):
             yield Finding(level="warning", key=f"days:{name}", words=f"column {name}: {DAYS}")
         elif is_named or (is_number and seem_identifiers(values)):
@@ -144,7 +144,7 @@ def unlikely_markers(values: Numbers) -> tuple[float, ...]:
 
     def is_far(value: float) -> bool:
         count = int(counts[present == value][0])
-        is_often = value != 0 and count > most and count >= max(_FEWEST_OTHERS, 5 * usual)
+        is_often = value != 0 and count > most and count >= max(_FEWEST_OTHERS, 5 * usual)  # more often than any other
         if is_often and not low <= value <= high:
             return True
         if value > 0:
@@ -165,7 +165,7 @@ def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
     has_signs = bool((values < 0).sum() > 0.01 * (~np.isnan(values)).sum())
     is_there, nothing = ~np.isnan(values) if has_signs else values > 0, np.zeros(len(values), dtype=bool)
     there = values[is_there]
-    if len(there) < 40 or len(np.unique(there)) < 12:
+    if len(there) < 40 or len(np.unique(there)) < 12:  # deciles of fewer values are chance
         return nothing
     low, middle, high = np.quantile(there, [0.1, 0.5, 0.9])
     if not low < middle < high:
@@ -189,7 +189,7 @@ def _apart(logs: Numbers, is_there: npt.NDArray[np.bool_]) -> npt.NDArray[np.boo
     is_few = is_high if is_high[is_there].mean() < 0.5 else ~is_high
     groups = min(place + 1, len(levels) - place - 1), is_few[is_there].mean()
     usual = gaps[:place] if place + 1 > len(levels) / 2 else gaps[place + 1 :]  # those of the larger group
-    is_gap = gaps[place] > max(math.log(2.0), 2.5 * float(usual.max()))
+    is_gap = gaps[place] > max(math.log(2.0), 2.5 * float(usual.max()))  # wider than any within a group
     return np.asarray(is_few & (is_gap and groups[0] >= _FEWEST_OTHERS and groups[1] > 0.02), dtype=bool)
 
 

@@ -110,13 +110,9 @@ class NumberRule:
         beyond = LIMIT.fullmatch(OPEN_END.sub(r">\1", text)) if len(text) <= LONGEST_NUMBER else None
         text = beyond[2] if beyond else text
         if len(text) > LONGEST_NUMBER or not _NUMBER.fullmatch(text):
-            return (
-                FAILED_FORMULA
-                if text in ERROR_CODES
-                else INFINITE
-                if re.fullmatch(r"[+-]?inf(inity)?", text, re.I)
-                else NOT_A_NUMBER
-            )
+            if text in ERROR_CODES:
+                return FAILED_FORMULA
+            return INFINITE if re.fullmatch(r"[+-]?inf(inity)?", text, re.I) else NOT_A_NUMBER
         if beyond and self.detection_limit is None:
             return BEYOND_LIMIT
         value = float(text)
