@@ -284,6 +284,8 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
 
 def _instead(kind: str, location: Sequence[str | int]) -> str:
     """Return what to write in place of what a user of other programs has written, or nothing."""
+    if {"cox", "regression"} & {*location} and location[-1] in ("weights", "entry", "strata", "ties", "offset"):
+        return "no such key: strata are hospitals, ties Efron's, offsets an `exposure`; weights, entry are not offered"
     if "grid" in location and {"splines", "references"}.isdisjoint(location):
         return "write monthly, or the length of an interval in the unit of the time, such as 7"
     if "splines" in location and kind in ("tuple_type", "too_short", "too_long"):

@@ -28,8 +28,6 @@ from protos.statistics.regression import RegressionArithmetic
 from protos.statistics.table_one import TableOneArithmetic
 
 MOST_SUMS: Final = 1 << 17  # of one round
-
-
 _ARITHMETICS: Final[dict[str, Callable[[Any, tuple[Concept, ...], StudySize], Arithmetic]]] = {
     "table_one": TableOneArithmetic, "regression": RegressionArithmetic, "cox": CoxArithmetic, "curve": CurveArithmetic,
 }  # fmt: skip
@@ -122,7 +120,5 @@ def _of_columns(model: Model, concepts: tuple[Concept, ...]) -> int:
 
 
 def _codes(name: str | None, concepts: tuple[Concept, ...]) -> int:
-    if name is None:
-        return 0
-    concept = concept_named(concepts, name)
+    concept = name and concept_named(concepts, name)
     return len(concept.codes) if isinstance(concept, CodedConcept) else 0

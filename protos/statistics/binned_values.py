@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from protos.plan.analyses import Float64, Integers, StudySize
+from protos.plan.analyses import Bools, Float64, Integers, StudySize
 
 
 def without_extremes(values: Float64, smallest: int) -> Float64:
@@ -88,9 +88,9 @@ class Kinds:
         return np.asarray(rows[self._kinds[rows] != self._patients(rows).argmax()])
 
 
-def are_few(sites: Float64 | np.float64, size: StudySize) -> bool:
-    """Return whether a cell is of one site, or of two, each of which would see the other's number."""
-    return bool(np.any((sites > 0) & (sites < min(3, size.fewest_sites))))
+def are_few(sites: Float64, size: StudySize) -> Bools:
+    """Return which cells are of one site, or of two, each of which would see the other's number. Of any shape."""
+    return np.asarray((sites > 0) & (sites < min(3, size.fewest_sites)))
 
 
 def beside_commonest(values: Float64, patients: Integers) -> int:

@@ -19,6 +19,7 @@ Therneau, Grambsch 2000, sections 3.1 and 6.2.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -155,9 +156,8 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
     ratio = "hazard ratio"
 
     def __init__(self, cox: Cox, concepts: tuple[Concept, ...], size: StudySize) -> None:
-        self._time = require_survival(cox.time, cox.event, concepts)
-        if {cox.time, cox.event} & {name for term in cox.terms for name in term.split(":")}:
-            raise ValueError("the time or the event is one of the terms")
+        terms = {name for term in cox.terms for name in term.split(":")}
+        self._time = require_survival(cox.time, cox.event, concepts, terms)
         super().__init__(cox, concepts, size)
         self._cox = cox
 
@@ -205,9 +205,8 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
 
     def _estimates(self, sums: AnnouncedPart, here: Position) -> Estimates:
         per_unit = self._standard(sums).per_unit
-        return Estimates(
-            values=here.following * per_unit, covariance=here.sums.covariance * np.outer(per_unit, per_unit)
-        )
+        covariance = here.sums.covariance * np.outer(per_unit, per_unit)
+        return Estimates(values=here.following * per_unit, covariance=covariance)
 
     def _record(self, sums: AnnouncedPart, here: Position) -> dict[str, Any]:
         trend = self._trend(sums, here)
@@ -255,11 +254,13 @@ def followed(frame: Frame, time: NumberConcept, event: str, smallest: int) -> tu
     return known[is_first][np.cumsum(is_first) - 1][places], frame.columns[event] * (times < time.high)
 
 
-def require_survival(time: str, event: str, concepts: tuple[Concept, ...]) -> NumberConcept:
+def require_survival(time: str, event: str, concepts: tuple[Concept, ...], others: Set[str]) -> NumberConcept:
     """Return the concept of the time. Raise ValueError or KeyError if the two are not a time and an event."""
     timed, ended = concept_named(concepts, time), concept_named(concepts, event)
     if isinstance(timed, CodedConcept) or timed.low < 0.0:
         raise ValueError(f"{time} is not a number from 0 on")
     if not isinstance(ended, CodedConcept) or len(ended.codes) != 2:
         raise ValueError(f"{event} does not have two codes, the second of which is the event")
+    if {time, event} & others:
+        raise ValueError(f"{time} or {event} is also a term or makes the groups")
     return timed

@@ -11,14 +11,15 @@ columns. The rules:
   neighbouring knots. Fewer would show single ones, so then every column of these concepts is void. So is a column if
   nearly all its squared distances are of one, and with a common intercept if few patients decide its product with
   another column or with the outcome;
-* a column that too few sites have is no part of a model that anybody prints.
+* a column that too few sites have is no part of a model that anybody prints, nor is a cell of codes that one or two
+  sites have: of a term, and with a common intercept of two terms, or of a term and the outcome.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations, compress, islice, pairwise, permutations, product
 from math import prod
 
@@ -32,6 +33,7 @@ from protos.plan.analyses import (
     Integers,
     Model,
     Number,
+    Regression,
     StudySize,
     Unanswerable,
     concept_named,
@@ -101,49 +103,55 @@ class Design:
 
     def __init__(self, model: Model, concepts: tuple[Concept, ...], size: StudySize) -> None:
         """Raises KeyError or ValueError: a concept is absent, a reference is no code, or knots do not fit a number."""
-        self.size = size
+        self.size, self.beside = size, list[str]()
+        if isinstance(model, Regression) and model.intercept == "common":
+            self.beside = [model.outcome, *([model.exposure] if model.exposure else [])]
         self.concepts = tuple(dict.fromkeys(name for term in model.terms for name in term.split(":")))
         if strangers := sorted({*model.references, *model.splines} - {*self.concepts}):
             raise ValueError(f"{', '.join(strangers)} has a reference or knots, and is in no term")
-        self._coded = {one.name for one in concepts if isinstance(one, CodedConcept)}
-        terms = {frozenset(Counter(term.split(":")).items()) for term in model.terms}
-        for term in model.terms:
-            names = term.split(":")
-            for lower in (":".join(some) for length in range(1, len(names)) for some in combinations(names, length)):
-                if frozenset(Counter(lower.split(":")).items()) not in terms:
-                    raise ValueError(f"{term} is an interaction, so {lower} must be a term too")
+        self._codes = {one.name: one.codes for one in concepts if isinstance(one, CodedConcept)}
+        single = [term.split(":") for term in model.terms]
+        known = [sorted(names) for names in single]
+        for names in single:
+            for lower in (some for length in range(1, len(names)) for some in combinations(names, length)):
+                if sorted(lower) not in known:
+                    raise ValueError(f"{':'.join(names)} is an interaction, so {':'.join(lower)} must be a term too")
         factors = {name: _factors(concept_named(concepts, name), model) for name in self.concepts}
         self.columns = tuple(column for term in model.terms for column in _columns(term, factors))
         if len({column.name for column in self.columns}) != len(self.columns):
             raise ValueError("a term is listed twice")
-        moment = size.largest_rows * SUM_SCALE
-        self.first: tuple[Number, ...] = tuple(
-            number
-            for column in self.columns
-            for number in (
-                Number(f"sites {column.name}", 1),
-                Number(f"sites with few rows {column.name}", 1),
-                Number(f"sum {column.name}", moment, SUM_SCALE, may_be_void=True),
-                Number(f"squares {column.name}", moment, SUM_SCALE, may_be_void=True),
-            )
-        )
-        crossed = (tuple(name for name in term.split(":") if name in self._coded) for term in model.terms)
-        codes = {one.name: one.codes for one in concepts if isinstance(one, CodedConcept)}
-        self._crossed = {names: [range(len(codes[name])) for name in names] for names in crossed if names}
+        self.are_numbers = np.array([column.name in {*self.concepts} - self._codes.keys() for column in self.columns])
+        # The concepts whose products a model sums: those of a term and, with a common intercept, of two.
+        both = combinations([*single, *([name] for name in self.beside)], 2) if self.beside else ()
+        self._summed = [*single, *([*one, *two] for one, two in both)]
+        crossed = (tuple(name for name in dict.fromkeys(names) if name in self._codes) for names in self._summed)
+        self._crossed = dict.fromkeys(names for names in crossed if names)
         self.cells = tuple(
             Number(f"sites that have {':'.join(map('='.join, zip(names, cell, strict=True)))}", 1)
             for names in self._crossed
-            for cell in product(*(codes[name] for name in names))
+            for cell in product(*(self._codes[name] for name in names))
         )
+
+    @cached_property
+    def first(self) -> tuple[Number, ...]:
+        found, moment = list[Number](), self.size.largest_rows * SUM_SCALE
+        for name in (column.name for column in self.columns):
+            found += [Number(f"sites {kind}{name}", 1) for kind in ("", "with few rows ")]
+            found += [Number(f"{kind} {name}", moment, SUM_SCALE, may_be_void=True) for kind in ("sum", "squares")]
+        return tuple(found)
 
     def cell_values(self, frame: Frame) -> list[float]:
         """Return for each cell of the codes that a term crosses, references too, whether a row is in it."""
         found = list[float]()
-        for names, places in self._crossed.items():
-            there = np.unique(np.column_stack([frame.columns[name] for name in names]), axis=0)
-            cells = {*map(tuple, there.tolist())}
-            found += [float(cell in cells) for cell in product(*places)]
+        for names in self._crossed:
+            rows = np.bincount(self._cells_of(names, frame), minlength=prod(len(self._codes[name]) for name in names))
+            found += (rows > 0).tolist()
         return found
+
+    def _cells_of(self, names: tuple[str, ...], frame: Frame) -> Integers:
+        """Return in which cell of the codes of these concepts each row is, (rows,), in the order of `product`."""
+        places = [np.zeros(frame.rows, np.int64), *(frame.columns[name].astype(np.int64) for name in names)]
+        return np.asarray(np.ravel_multi_index(places, [1, *(len(self._codes[name]) for name in names)]))
 
     def values(self, frame: Frame) -> Float64:
         """Return the columns scaled to 0..1, float64 of shape (rows, columns)."""
@@ -155,31 +163,26 @@ class Design:
             found[:, place] = (values - column.low) / (column.high - column.low)
         return np.clip(found, 0.0, 1.0)
 
-    def few(self, scaled: Float64, frame: Frame, beside: tuple[str, ...] = ()) -> list[bool]:
+    def few(self, scaled: Float64, frame: Frame) -> list[bool]:
         """Return for each column whether few patients of this site would decide a sum of it. `scaled` are `values`.
 
         The columns of a term and of its parts give each of its numbers less any value, also less the usual one. With a
-        common intercept, for which outcome and exposure are `beside`, so do each two terms, and a term with one of
-        them. But a count of events may be small.
+        common intercept so do each two terms, and a term with outcome or exposure. But a count of events may be small.
         """
         concepts, patients, part, small = frame.columns, frame.patients, self.size.smallest_part, set[str]()
         everyone = Kinds(patients, patients)
         columns = {one: one.of(concepts[one.concept]) for column in self.columns for one in column.factors}
-        numbers = {name: [Kinds(concepts[name], patients)] for name in beside if name not in self._coded}
-        for name in set(self.concepts) - self._coded:
+        numbers = {name: [Kinds(concepts[name], patients)] for name in self.beside if name not in self._codes}
+        for name in set(self.concepts) - self._codes.keys():
             numbers[name] = [Kinds(found, patients) for one, found in columns.items() if one.concept == name]
-        terms = [[one.concept for one in own] for own in {one.term: one.factors for one in self.columns}.values()]
-        both = combinations([*terms, *([name] for name in beside)], 2) if beside else ()
-        pairs = ([*one, *two] for one, two in both if two != [*beside[:1]] or not self._coded.issuperset([*one, *two]))
-        cells = dict[tuple[str, ...], Integers]()
-        for names in (*terms, *pairs):
-            codes = tuple(name for name in names if name in self._coded)
-            if codes not in cells:
-                places = np.column_stack([0.0 * patients, *(concepts[name] for name in codes)])
-                cells[codes] = np.unique(places, axis=0, return_inverse=True)[1].reshape(-1)
+        for names in self._summed:
+            if names[-1] in self.beside[:1] and self._codes.keys() >= {*names}:
+                continue
+            codes = tuple(name for name in dict.fromkeys(names) if name in self._codes)
+            cells = self._cells_of(codes, frame)
             chosen = [*product(*(numbers[name] for name in names if name in numbers))]
-            for cell, some in product(range(cells[codes].max(initial=-1) + 1), chosen):
-                whole = np.flatnonzero(cells[codes] == cell)
+            for cell, some in product(np.unique(cells).tolist(), chosen):
+                whole = np.flatnonzero(cells == cell)
                 size = everyone.count(whole)
                 # The first has straight lines. Curved columns are many, and mostly 0, so few orders give other rows.
                 orders = islice(permutations(some), 24 if some is chosen[0] else 2)  # 4!
@@ -285,7 +288,7 @@ def _factors(concept: NumberConcept | CodedConcept, model: Model) -> tuple[_Fact
         if knots:
             raise ValueError(f"{name} has codes, and only numbers have knots: remove it from splines")
         if reference not in concept.codes:
-            raise ValueError(f"the reference {reference} is no code of {name}")
+            raise ValueError(f"{reference} is no code of {name}, which has {in_words(concept.codes)}")
         codes, scale = enumerate(concept.codes), f"against {reference}"
         return tuple(_Factor(name, f"{name}={one}", k, None, 0.0, 1.0, scale) for k, one in codes if one != reference)
     if name in model.references:

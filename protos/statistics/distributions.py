@@ -6,6 +6,7 @@ its digits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import erfc, exp, lgamma, log, pi, sqrt
 from statistics import NormalDist
 from typing import Final, TypeAlias
@@ -55,11 +56,17 @@ def p_of_f(value: float, number: int, degrees: float) -> float:
 
 def limit_of_t(degrees: float) -> float:
     """Return the t statistic whose two-sided p value is 5%."""
-    low, high = 0.0, 1e3
-    while high - low > 1e-13 * high:
+    return root_of(lambda t: p_of_f(t * t, 1, degrees) - 0.05, 0.0, 1e3)
+
+
+def root_of(score: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a falling score is 0 between two numbers, by halving."""
+    for _ in range(200):  # halvings; neighbouring numbers end it earlier
         middle = (low + high) / 2
-        low, high = (middle, high) if p_of_f(middle**2, 1, degrees) > 0.05 else (low, middle)
-    return high
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if score(middle) > 0 else (low, middle)
+    return (low + high) / 2
 
 
 def _incomplete_beta(x: float, a: float, b: float) -> float:

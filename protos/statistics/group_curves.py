@@ -6,7 +6,8 @@ of each group, and their covariance. Sources: Mantel 1966; Klein, Moeschberger 2
 * fewer than `smallest_part` patients of a group at one site make this group and the test void for all, and further
   groups until no count follows from a total (`void_groups`);
 * groups are printed if enough sites have each, and three its events; those with some events but few are not;
-* a curve ends while `fewest_sites` sites still have `smallest_part` patients at risk. Later times are not counted;
+* a curve ends while `fewest_sites` sites still have `smallest_part` patients at risk, and three later events, or none.
+  Later times are not counted: they would be a model's events less the curve's;
 * with several curves in a plan, as many leave in each interval. One alone would show the groups in each;
 * a grid is as wide as the times of each site, or intervals between the times of some would be of the others;
 * a time inside an interval counts as the interval's end, and an event comes before a censoring of the same time. So
@@ -131,7 +132,7 @@ class CurveArithmetic(Arithmetic):
 
     def __init__(self, curve: Curve, concepts: tuple[Concept, ...], size: StudySize) -> None:
         """Raise ValueError or KeyError if the plan's concepts do not fit the curves."""
-        time = require_survival(curve.time, curve.event, concepts)
+        time = require_survival(curve.time, curve.event, concepts, {str(curve.by)})
         if curve.grid == "monthly" and time.unit != "days":
             raise ValueError(f"a monthly grid needs the unit days, and {curve.time} has {time.unit or 'no unit'}")
         if curve.to >= time.high:
@@ -147,11 +148,12 @@ class CurveArithmetic(Arithmetic):
 
     @cached_property
     def first(self) -> tuple[Number, ...]:
-        """For each group sites, and for each interval the sites with enough patients at risk; then rows left out."""
+        """For each group sites, and after each interval those with enough at risk, and with events; rows left out."""
         found = list[Number]()
         for group in self._groups:
             found += [Number(f"sites {kind}{group}", 1) for kind in ("", "with few patients ", "that have events ")]
-            found += [Number(f"sites at risk {group} after {end:g}", 1, may_be_void=True) for end in self._grid]
+            for kind in ("at risk", "with events"):
+                found += [Number(f"sites {kind} {group} after {end:g}", 1, may_be_void=True) for end in self._grid]
         return (*found, Number("rows that take no part", self._size.largest_rows))
 
     @cached_property
@@ -195,8 +197,9 @@ class CurveArithmetic(Arithmetic):
         enough = (at_risk[:, 1:] if self._size.fewest_sites > 1 else at_risk[:, :-1]) >= part
         if self._size.joins:
             enough[:, 1:] &= leaving.sum(axis=0)[1:-1] >= part
-        found = np.column_stack([at_risk[:, 0] > 0, 0.0 * at_risk[:, 0], counts[:, 0].any(axis=1), enough])
-        found[void] = 0.0, 1.0, 0.0, *[VOID] * len(self._grid)
+        later = counts[:, 0, ::-1].cumsum(axis=1)[:, -2::-1] > 0
+        found = np.column_stack([at_risk[:, 0] > 0, 0.0 * at_risk[:, 0], counts[:, 0].any(axis=1), enough, later])
+        found[void] = 0.0, 1.0, 0.0, *[VOID] * 2 * len(self._grid)
         return np.append(found, frame.left_out)
 
     def last_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:
@@ -214,9 +217,11 @@ class CurveArithmetic(Arithmetic):
     def _ends(self, sums: AnnouncedPart) -> Integers:
         """Return for each group how many intervals are of enough sites; 0 if it is void, or nothing would show."""
         sites, few, with_events, *_ = numbers = self._by_group(sums.first[:-1]).T
-        ends = np.logical_and.accumulate(numbers[3:] >= self._size.fewest_sites).sum(axis=0)
+        enough, later = np.split(numbers[3:], 2)
+        is_end = np.logical_and.accumulate(enough >= self._size.fewest_sites) & ~are_few(later, self._size)
+        ends = (is_end * np.arange(1, len(is_end) + 1)[:, None]).max(axis=0)
         # A group of few sites, or whose events few have, would be a total minus the others.
-        if ((sites > 0) & (sites < self._size.fewest_sites)).any() or are_few(with_events, self._size):
+        if ((sites > 0) & (sites < self._size.fewest_sites)).any() or are_few(with_events, self._size).any():
             return np.zeros(len(ends), np.int64)
         return np.where((sites > 0) & (few == 0) & (ends > 1), ends, 0).astype(np.int64)
 

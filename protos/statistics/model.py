@@ -48,6 +48,8 @@ from protos.statistics.newton_walk import LikelihoodSums, Position, Walk, own_wa
 
 FEWEST_ESTIMATES: Final = 5
 FIRST_SUMS: Final = ("count", "weight", "squared", "weighted", "square")
+_LEAST_SPREAD: Final = 0.25  # deviations of all sites' values that one site's must have beside a common intercept
+_FARTHEST: Final = 2.0  # own deviations by which its mean may be off, or powers of the column would show its outcomes
 _LARGEST_Z: Final = 40.0  # of an own estimate; a larger one is no estimate of a few patients
 
 
@@ -338,9 +340,8 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
             one |= dict.fromkeys(("error", "low", "high", "p"))
         if place < self._columns:
             per_unit = float(self._standard(sums).per_unit[place])
-            one |= {"scale": self._design.columns[place].scale} | (
-                {"ridge_unit": 1.0 / per_unit} if self._ridge else {}
-            )
+            one["scale"] = self._design.columns[place].scale
+            one |= {"ridge_unit": 1.0 / per_unit} if self._ridge else {}
             is_alone = one["scale"] != ""  # a column of a spline alone says nothing
             one["between_sites"] = self._between(sums, place, per_unit * self._outcome_unit(sums)) if is_alone else None
             if self.ratio is not None and is_alone:
@@ -359,8 +360,7 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
 
     def _curved(self, found: Estimates) -> Iterator[dict[str, Any]]:
         for name, knots in self._splines.items():
-            places = [place for place, column in enumerate(self._design.columns) if column.term == name]
-            if not places:
+            if not (places := [place for place, column in enumerate(self._design.columns) if column.term == name]):
                 continue  # in products alone
             at = np.array(knots)
             basis = np.stack([spline_column(at, knots, place) for place in range(len(places))], axis=1)
@@ -404,14 +404,13 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
                 f"{self._needed:.0f}: remove terms, or columns with many missing values."
             )
         self._standard(sums)
-        rare = [are_few(one, self._size) for one in sums.first[-len(self._design.cells) or len(sums.first) :]]
-        if any(rare):
+        rare = are_few(sums.first[len(sums.first) - len(self._design.cells) :], self._size)
+        if rare.any():
             cells = in_words(one.name.removeprefix("sites that have ") for one in compress(self._design.cells, rare))
             raise Unanswerable(f"One or two hospitals have {cells}: join codes, or remove the term.")
         if sums.newton:
             first = LikelihoodSums.unpacked(sums.newton[0][: self._fit], self._unknowns).information
-            columns = self._design.collinear(first + np.diag(self._walk_of(sums).ridges))
-            if columns is not None:
+            if (columns := self._design.collinear(first + np.diag(self._walk_of(sums).ridges))) is not None:
                 raise Unanswerable(f"Of {columns}, one follows from the others or the hospital: remove it.")
 
     @property
@@ -437,6 +436,12 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         if self._count(sums, self._people) - len(np.unique(rows.patients)) < self._needed:
             raise Unanswerable("The other hospitals have too few patients.")
         design = (rows.values - standard.means) / standard.deviations
+        if self._design.beside and len(design):
+            far, own = np.abs(design.mean(axis=0)), design.std(axis=0)
+            apart = self._design.are_numbers & ((own < _LEAST_SPREAD) | (far > _FARTHEST * own))
+            if apart.any():
+                words = in_words(compress(self._names, apart))
+                raise Unanswerable(f"{words} nearly tell this hospital from others: plan an intercept of each site.")
         return np.column_stack([design, *(np.ones(len(design)) for _ in self.unknowns_beside)])
 
     def _walk_of(self, sums: AnnouncedPart) -> Walk:

@@ -25,6 +25,7 @@ import numpy as np
 
 from protos.plan.analyses import Float64, Unanswerable
 from protos.statistics.design import in_words
+from protos.statistics.distributions import root_of
 
 CONVERGED: Final = 1e-9  # standard errors; sums are rounded to 2**-37, so steps of a few 1e-11 are rounding
 _ROUNDING: Final = 1e-9  # of a likelihood, as a part of it: it is a sum of numbers rounded to 2**-30 or finer
@@ -35,6 +36,7 @@ LARGEST_STEP: Final = 2.0
 _REACH: Final = 4.0  # of the linear predictor: a weight grows by a factor of 55
 _LEAST_STEP: Final = 0.05
 _SLOW: Final = 0.3  # a step that is longer than this part of the one before
+_FARTHEST: Final = 30.0  # log odds of an own intercept
 _STILL_MOVING: Final = 0.1  # of the largest move: such columns are named too
 
 
@@ -206,3 +208,40 @@ def own_walk(sums_at: Callable[[Float64], LikelihoodSums], design: Float64, most
             break
         announced.append(sums_at(here.following).packed)
     return None if not here.has_converged or here.separated is not None else here
+
+
+def probabilities(line: Float64) -> Float64:
+    """Return the logistic function of each number, without overflow; float64 of the same shape."""
+    small = np.exp(-np.abs(line))
+    return np.where(line >= 0, 1.0, small) / (1.0 + small)
+
+
+def binomial_intercept(line: Float64, targets: Float64) -> float:
+    """Return the intercept with the largest likelihood for the linear part `line` and targets 0 and 1, both (rows,).
+
+    Both targets occur.
+    """
+    share = float(targets.mean())
+    centre = float(np.log(share / (1.0 - share)))
+    bounds = centre - float(line.max()), centre - float(line.min())
+    return root_of(lambda intercept: float((targets - probabilities(intercept + line)).sum()), *bounds)
+
+
+def firth_intercept(line: Float64, targets: Float64, design: Float64, spread: Float64 | None) -> float:
+    """Return the intercept at which the score with Firth's correction is 0, for any targets 0 and 1.
+
+    Args:
+        design: standardised columns, float64 (rows, columns).
+        spread: the covariance of the coefficients, float64 (columns, columns); None before it is known.
+    """
+
+    def score(intercept: float) -> float:
+        fitted = probabilities(intercept + line)
+        weights = fitted * (1.0 - fitted)
+        leverages = weights / weights.sum()
+        if spread is not None:
+            columns = design - leverages @ design
+            leverages = leverages + weights * np.einsum("ij,jk,ik->i", columns, spread, columns)
+        return float((targets - fitted + leverages * (0.5 - fitted)).sum())
+
+    return root_of(score, -_FARTHEST - float(line.max()), _FARTHEST - float(line.min()))

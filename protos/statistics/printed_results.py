@@ -52,7 +52,8 @@ def results_as_lines(content: Mapping[str, Any], lacking: Iterable[str] = ()) ->
         if "refused" in result:
             yield f"  No result. {result['refused']}"
         elif "terms" in result:
-            yield f"  {result['rows']} rows, {result['sites']} hospitals, {result['rounds']} Newton rounds"
+            events = f", {result['events']} {result.get('event') or result['outcome']}" if result["events"] else ""
+            yield f"  {result['rows']} rows{events}, {result['sites']} hospitals, {result['rounds']} Newton rounds"
             yield from _aligned([*_of_model(result)])
         elif "log_rank" in result:
             yield from _aligned([*_of_curves(result)])
@@ -103,7 +104,7 @@ def _of_model(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 def ends_early(result: Mapping[str, Any]) -> str:
     """Return why curves end before the plan's end; nothing if none does."""
     end = min(one["times"][-1] for one in result["groups"])
-    few = "After it too few hospitals have enough patients, or, with several curves, in an interval."
+    few = "After it too few hospitals have enough patients or events, or, with several curves, in an interval."
     return f"A curve ends at {end:g} of {result['planned end']:g}. {few}" if end < result["planned end"] else ""
 
 

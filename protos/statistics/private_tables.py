@@ -71,8 +71,7 @@ class PrivateTables:
 
         A concept that a site does not record is absent from `columns` and adds 0.
         """
-        found = [term for column in self._columns for term in _terms(column, columns, rows)]
-        return np.column_stack(found)
+        return np.column_stack([term for column in self._columns for term in _terms(column, columns, rows)])
 
     def results(self, sums: Sequence[int], noise_variance: float) -> list[dict[str, Any]]:
         """Return the tables with noisy numbers of rows, in the sequence of the plan.

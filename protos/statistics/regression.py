@@ -38,9 +38,15 @@ from protos.plan.analyses import (
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from protos.statistics.binned_values import are_few, is_of_one_patient
 from protos.statistics.design import event_of, rough_moments
-from protos.statistics.intercepts import binomial_intercept, firth_intercept, probabilities
 from protos.statistics.model import Estimates, ModelArithmetic, ModelRows
-from protos.statistics.newton_walk import LikelihoodSums, Position, symmetric
+from protos.statistics.newton_walk import (
+    LikelihoodSums,
+    Position,
+    binomial_intercept,
+    firth_intercept,
+    probabilities,
+    symmetric,
+)
 
 _RATIOS: Final = {"binomial": "odds ratio", "poisson": "rate ratio"}
 
@@ -85,9 +91,8 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         self._outcome = concept_named(concepts, model.outcome)
         self._exposure = None if model.exposure is None else concept_named(concepts, model.exposure)
         self.ratio = _RATIOS.get(model.family)
-        self._is_common = model.intercept == "common"
         self._is_steep, self._lags = model.family == "poisson", model.firth
-        self.unknowns_beside = ("intercept",) if self._is_common else ()
+        self.unknowns_beside = ("intercept",) if model.intercept == "common" else ()
         super().__init__(model, concepts, size)
         self._check()
 
@@ -103,8 +108,8 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
             model.family != "poisson" or not isinstance(self._exposure, NumberConcept) or self._exposure.low < 0
         ):
             raise ValueError("exposure is a number from 0, and belongs to a poisson model")
-        if {model.outcome, model.exposure} & set(self._design.concepts):
-            raise ValueError("the outcome and the exposure cannot be terms")
+        if model.outcome == model.exposure or {model.outcome, model.exposure} & set(self._design.concepts):
+            raise ValueError("the outcome and the exposure are two concepts, and no terms")
         if model.firth and (model.family != "binomial" or model.ridge or model.robust):
             raise ValueError("firth belongs to a binomial model without ridge and robust")
 
@@ -145,11 +150,9 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         numbers = (outcomes, exposures) if isinstance(self._outcome, NumberConcept) else ()
         if any(self._design.is_decided(values, frame.patients) for values in numbers):
             raise Unanswerable(f"Few patients of this hospital would decide {self._model.outcome} or the exposure.")
-        beside = (self._model.outcome, *([] if exposure is None else [exposure])) if self._is_common else ()
-        few = self._design.few(values, frame, beside)
         return _Rows(
             values=values,
-            few=few,
+            few=self._design.few(values, frame),
             adds=self._adds(frame, outcomes),
             outcomes=outcomes,
             offsets=np.zeros(frame.rows) if exposure is None else np.log(frame.columns[exposure]),
@@ -180,7 +183,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         counts = {"gaussian": (rows,), "poisson": (events,), "binomial": (events, others)}[self._model.family]
         if 0 < rows < frame.smallest_cell or any(0 < count < self._size.smallest_part for count in counts):
             raise Unanswerable(f"Too few complete rows of this hospital, or too few with {self._model.outcome}.")
-        return rows > 0 and (self._is_common or self._model.firth or all(counts))
+        return rows > 0 and (bool(self.unknowns_beside) or self._model.firth or all(counts))
 
     def _counts(self, frame: Frame, rows: _Rows) -> list[float]:
         outcomes, number = rows.outcomes, len(rows.values)
@@ -203,7 +206,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
 
     def _require_counts(self, sums: AnnouncedPart) -> None:
         super()._require_counts(sums)
-        if are_few(np.float64(self._count(sums, "sites that have several outcomes")), self._size):
+        if are_few(np.array(self._count(sums, "sites that have several outcomes")), self._size):
             raise Unanswerable(f"One or two hospitals alone have {self._model.outcome}: choose another outcome.")
         events, rows = self._count(sums, "sum of outcomes"), self._count(sums, "rows")
         if self._model.family != "gaussian" and not 0 < events < (rows if self._model.family == "binomial" else np.inf):
@@ -223,7 +226,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
     def _start(self, sums: AnnouncedPart) -> Float64:
         """Return the first coefficients: 0, and for a common intercept that of a model without columns."""
         start = np.zeros(self._unknowns)
-        if not self._is_common or self._model.family == "gaussian":
+        if not self.unknowns_beside or self._model.family == "gaussian":
             return start
         total, rows = self._count(sums, "sum of outcomes"), self._count(sums, "rows")
         if isinstance(self._outcome, NumberConcept):
@@ -254,9 +257,8 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
             case "poisson":
                 likelihood = float((outcomes * fitted.line - fitted.means).sum())
         information = fitted.columns.T @ (fitted.columns * fitted.weights[:, None])
-        return LikelihoodSums(
-            log_likelihood=likelihood, score=fitted.scores(outcomes).sum(axis=0), information=information
-        )
+        score = fitted.scores(outcomes).sum(axis=0)
+        return LikelihoodSums(log_likelihood=likelihood, score=score, information=information)
 
     def _fitted(self, rows: _Rows, design: Float64, at: Float64, fewest: int, sums: AnnouncedPart) -> _Fitted:
         """Return the fit at coefficients, with the own intercept that has the largest likelihood unless it is common.
@@ -334,15 +336,15 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
 
     def _estimates(self, sums: AnnouncedPart, here: Position) -> Estimates:
         standard, covariance, degrees = self._standard(sums), *self._covariance(sums)
-        estimates, per_unit = here.following, np.append(standard.per_unit, [1.0] * self._is_common)
+        estimates, per_unit = here.following, np.append(standard.per_unit, [1.0] * len(self.unknowns_beside))
         scale = per_unit * self._outcome_unit(sums)
-        if self._is_common:  # the intercept of columns that were not centred
+        if self.unknowns_beside:  # the intercept of columns that were not centred
             move = np.eye(self._unknowns)
             lows = np.array([column.low / (column.high - column.low) for column in self._design.columns])
             move[-1, :-1] = -(standard.means + lows) / standard.deviations
             estimates, covariance = move @ estimates, move @ covariance @ move.T
         estimates = estimates * scale
-        if self._is_common and isinstance(self._outcome, NumberConcept) and self._model.family == "gaussian":
+        if self.unknowns_beside and isinstance(self._outcome, NumberConcept) and self._model.family == "gaussian":
             share = self._count(sums, "sum of outcomes") / self._count(sums, "rows")
             estimates[-1] += self._outcome.low + share * (self._outcome.high - self._outcome.low)
         return Estimates(values=estimates, covariance=covariance * np.outer(scale, scale), degrees=degrees)
@@ -357,7 +359,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         return degrees, -2.0 * float(sums.last[0]) / degrees
 
     def _parameters(self, sums: AnnouncedPart) -> float:
-        return self._columns + (1.0 if self._is_common else self._count(sums, "sites that have rows"))
+        return self._columns + (1.0 if self.unknowns_beside else self._count(sums, "sites that have rows"))
 
     def _covariance(self, sums: AnnouncedPart) -> tuple[Float64, float | None]:
         """Return the covariance of the standardised estimates, and degrees of freedom of t."""

@@ -140,11 +140,8 @@ class TableOneArithmetic(Arithmetic):
         return [inside if inside.any() else present & (np.cumsum(present) == 1)]
 
     def _length(self, concept: NumberConcept | CodedConcept) -> int:
-        return (
-            2
-            + len(self._cells(concept))
-            + (2 + self._bins if isinstance(concept, NumberConcept) else len(concept.codes))
-        )
+        others = 2 + self._bins if isinstance(concept, NumberConcept) else len(concept.codes)
+        return 2 + len(self._cells(concept)) + others
 
     @property
     def _bins(self) -> int:
@@ -205,7 +202,7 @@ class TableOneArithmetic(Arithmetic):
                     numbers[2 + len(self._cells(concept)) :] = np.where(have > 0, have, np.inf).min(axis=0)
                 whole = self._record(concept, numbers, moved * float(sites.sum()))
                 # A group or code of too few sites would be the rest of all, here or in another analysis.
-                if fewest < self._size.fewest_sites or (is_coded and are_few(have, self._size)):
+                if fewest < self._size.fewest_sites or (is_coded and are_few(have, self._size).any()):
                     records = dict.fromkeys(records, whole)
                 records = {"all": whole} | records
             found[concept.name] = records
@@ -216,8 +213,7 @@ class TableOneArithmetic(Arithmetic):
         return {"kind": "table_one"} | printed | {"rows that take no part": round(float(sums.first[-1]))}
 
     def _difference(self, records: dict[str, dict[str, Any]]) -> float | None:
-        pairs = list(combinations((records[group] for group in self.groups), 2))
-        found = [standardised_difference(one, other) for one, other in pairs]
+        found = [standardised_difference(*pair) for pair in combinations((records[one] for one in self.groups), 2)]
         return max((one for one in found if one is not None), default=None) if None not in found else None
 
     def _record(self, concept: NumberConcept | CodedConcept, numbers: Float64, moved: float) -> dict[str, Any]:
@@ -232,7 +228,7 @@ class TableOneArithmetic(Arithmetic):
         rows = sum(counts)
         record: dict[str, Any] = {"rows": rows, "missing": missing, "sites": round(sites)}
         if isinstance(concept, CodedConcept):
-            if are_few(np.array(rest[1 + len(counts) :]), self._size):
+            if are_few(np.array(rest[1 + len(counts) :]), self._size).any():
                 return {"void": f"one or two hospitals have a code of {concept.name}: join codes"}
             shares = [{"rows": count, "share": count / rows if rows else None} for count in counts]
             return record | {"codes": dict(zip(concept.codes, shares, strict=True))}

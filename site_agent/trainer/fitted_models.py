@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol, assert_never
 import numpy as np
 import numpy.typing as npt
 
-from protos.statistics.intercepts import probabilities as logistic
+from protos.statistics.newton_walk import probabilities as logistic
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.image_folder import blocks
 

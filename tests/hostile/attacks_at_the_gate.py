@@ -27,7 +27,7 @@ from site_agent.approving import withdraw
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Builder
 from site_agent.gate.permission import GateRefusal, Permission
-from tests.hostile.attack import Attack, in_copy, patched, scratch
+from tests.hostile.attack import Attack, Weakened, in_copy, patched, scratch
 from tests.logged import lines_of
 from tests.rehearsal.gates import NOON, gate_for, policy_with
 from tests.rehearsal.study import SITES, made_up_identities, plan_with
@@ -207,7 +207,17 @@ def release_without_a_record(weakened: bool) -> bool:
             return False
 
 
+FAILED = SiteReason.TRAINER_FAILED
 _ROWS = {"weighting": {"name": "rows", "largest_rows": 64}}
+
+
+def _refused(
+    name: str, what: str, made: Contribution, without: Weakened, missing: str, reason: SiteReason = FAILED
+) -> Attack:
+    run = partial(refused_at_the_gate, made=made, without=without, reason=reason)
+    return Attack(f"gate-{name}", missing, run, f"a taken-over trainer hands out {what}")
+
+
 ATTACKS = (
     *(
         Attack(
@@ -220,56 +230,41 @@ ATTACKS = (
     ),
     Attack("gate-upload-after-a-withdrawal", "the approval", upload_after_a_withdrawal),
     Attack("gate-release-without-a-record", "the rule that a record comes before the act", release_without_a_record),
-    *(
-        Attack(
-            name=f"gate-{name}",
-            tries=f"a taken-over trainer hands out {what}",
-            without=missing,
-            run=partial(refused_at_the_gate, made=made, without=without, reason=reason),
-        )
-        for name, what, made, without, missing, reason in (
-            (
-                "values-not-finite",
-                "values that are not numbers",
-                Contribution(value=float("nan")),
-                without_checked_values,
-                "the check of each value",
-                SiteReason.VALUE_NOT_FINITE,
-            ),
-            (
-                "values-beyond-the-range",
-                "values beyond the clipping range",
-                Contribution(value=1e6),
-                without_checked_values,
-                "the check of each value",
-                SiteReason.TOO_MUCH_CLIPPED,
-            ),
-            (
-                "numbers-beyond-their-bounds",
-                "a measured number far beyond its bound",
-                Contribution(
-                    plan=plan_with(NAMES, changes={"checkpoint": "global"}), bind=Bind(1, 0, ALL, 0), number=1 << 62
-                ),
-                without_bounds_of_numbers,
-                "the bounds of numbers",
-                SiteReason.TRAINER_FAILED,
-            ),
-            (
-                "too-few-rows",
-                "an update of fewer rows than the policy allows",
-                Contribution(plan=plan_with(NAMES, changes=_ROWS), policy={"smallest_training_rows": 16}, rows=1),
-                without_fewest_rows,
-                "the fewest rows",
-                SiteReason.TRAINER_FAILED,
-            ),
-            (
-                "update-of-an-evaluating-site",
-                "an update at a site that only evaluates",
-                Contribution(plan=_evaluating(), bind=Bind(0, 0, ("a", "b", "c", "d"), 0)),
-                without_the_tier,
-                "the tier",
-                SiteReason.TRAINER_FAILED,
-            ),
-        )
+    _refused(
+        "values-not-finite",
+        "values that are not numbers",
+        Contribution(value=float("nan")),
+        without_checked_values,
+        "the check of each value",
+        SiteReason.VALUE_NOT_FINITE,
+    ),
+    _refused(
+        "values-beyond-the-range",
+        "values beyond the clipping range",
+        Contribution(value=1e6),
+        without_checked_values,
+        "the check of each value",
+        SiteReason.TOO_MUCH_CLIPPED,
+    ),
+    _refused(
+        "numbers-beyond-their-bounds",
+        "a measured number far beyond its bound",
+        Contribution(plan=plan_with(NAMES, changes={"checkpoint": "global"}), bind=Bind(1, 0, ALL, 0), number=1 << 62),
+        without_bounds_of_numbers,
+        "the bounds of numbers",
+    ),
+    _refused(
+        "too-few-rows",
+        "an update of fewer rows than the policy allows",
+        Contribution(plan=plan_with(NAMES, changes=_ROWS), policy={"smallest_training_rows": 16}, rows=1),
+        without_fewest_rows,
+        "the fewest rows",
+    ),
+    _refused(
+        "update-of-an-evaluating-site",
+        "an update at a site that only evaluates",
+        Contribution(plan=_evaluating(), bind=Bind(0, 0, ("a", "b", "c", "d"), 0)),
+        without_the_tier,
+        "the tier",
     ),
 )

@@ -13,12 +13,11 @@ from typing import Any, cast
 
 import numpy as np
 
-import site_agent.approvals_guard as approvals_guard
 from protos.errors import ConfigurationError
 from protos.plan.manifest import manifest_of
 from protos.wire.codec import encode_coordinator_message
 from protos.wire.messages import Announcement, Join, Refusal, SiteReason
-from site_agent import gate_socket
+from site_agent import approvals, gate_socket
 from site_agent.approving import approve
 from site_agent.desk import after_rounds
 from site_agent.gate import agent_link
@@ -43,13 +42,13 @@ PATIENT = "patient 4711 Jane Doe"
 def forged_approval(weakened: bool) -> bool:
     """Write an approval as the agent's user, into a folder of its own, where the approvals have to be."""
     plan = masked_plan("abc")
-    with scratch() as folder, in_copy(weakened, lambda: patched(approvals_guard, require_guarded=lambda _: None)):
+    with scratch() as folder, in_copy(weakened, lambda: patched(approvals, require_guarded=lambda _: None)):
         agent_folder(folder).mkdir()
         approve(folder, plan, by="A. Jones", at=datetime(2026, 1, 1, tzinfo=UTC))
         if os.geteuid() == 0:
             for place in (agent_folder(folder), approvals_folder(folder), *approvals_folder(folder).rglob("*")):
                 os.chown(place, AGENT, AGENT)
-        guard = approvals_guard.guard_of(hospital("a", folder).model_copy(update={"gate_socket": "gate.sock"}))
+        guard = approvals.guard_of(hospital("a", folder).model_copy(update={"gate_socket": "gate.sock"}))
         consent = Consent(folder, plan, approvers=1, now=lambda: datetime.now(UTC), guard=guard)
         try:
             return consent.why_not() is None

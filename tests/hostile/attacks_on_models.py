@@ -226,8 +226,8 @@ def pair_of_numbers(weakened: bool) -> bool:
     for _, rows in table.groupby("site"):
         table.loc[rows.index[:8], "age"], table.loc[rows.index[8:16], "lactate"] = 75.0, 9.0
     table.loc[0, ["age", "lactate"]] = OLDEST, 29.0
-    (model,), frames = _begun(table, {"name": "model", "regression": MODEL | {"terms": ["age", "lactate"]}})
     with in_copy(weakened, lambda: patched(design, combinations=lambda *_: ())):
+        (model,), frames = _begun(table, {"name": "model", "regression": MODEL | {"terms": ["age", "lactate"]}})
         first = np.asarray(sum(model.first_values(frame) for frame in frames))
         if not np.isfinite(first).all():
             return False
@@ -250,8 +250,8 @@ def product_and_number(weakened: bool) -> bool:
         table.loc[rows.index[:9], "lactate"], table.loc[rows.index[9:18], "age"] = 9.0, 75.0
     table.loc[0, ["sex", "age", "lactate"]] = "male", OLDEST, 29.0
     terms = ["lactate", "sex", "lactate:sex", "age"]
-    (model,), frames = _begun(table, {"name": "model", "regression": MODEL | {"terms": terms}})
     with in_copy(weakened, lambda: patched(design, combinations=lambda *_: ())):
+        (model,), frames = _begun(table, {"name": "model", "regression": MODEL | {"terms": terms}})
         sums = AnnouncedPart(first=np.array(list(_first(model, frames).values())))
         if not np.isfinite(sums.first).all():
             return False
@@ -308,15 +308,30 @@ def outcomes_of_almost_the_same_patients(weakened: bool) -> bool:
     table = _patients().assign(sex=lambda rows: np.where(rows["died"] == "yes", "male", "female"))
     table.loc[0, "sex"] = "male"
     other = {"name": "other", "regression": MODEL | {"outcome": "sex"}}
-    groups, voids = {"name": "groups", "table_one": {"columns": ["age"], "by": "died"}}, list[int]()
+    groups = {"name": "groups", "table_one": {"columns": ["age"], "by": "died"}}
+    by_sex = {"name": "by sex", "table_one": {"columns": ["pressure"], "by": "sex"}}
+    plans = statistics_plan(other, AGES), statistics_plan(other, groups), statistics_plan(by_sex, groups)
+    return any(_answers_alike(weakened, plan, table) for plan in plans)
+
+
+def codes_that_differ_within_a_code(weakened: bool) -> bool:
+    """Ask for two codes that differ in one patient of stage III: counts with this stage are apart by that patient."""
+    table = _patients()
+    severe = table["stage"] == "III"
+    table.loc[severe, "sex"] = np.where(table.loc[severe, "died"] == "yes", "male", "female")
+    table.loc[table.index[severe][0], ["sex", "died"]] = "male", "no"
+    keys = {"family": "gaussian", "outcome": "pressure", "terms": ["sex", "died", "stage"]}
+    plan = statistics_plan({"name": "m", "regression": MODEL | keys})
+    return _answers_alike(weakened, plan, table)
+
+
+def _answers_alike(weakened: bool, plan: StatisticsPlan, table: pd.DataFrame) -> bool:
+    """Whether the first hospital answers; the copy does not compare columns."""
+    frame = next(iter(frames_of(plan, table).values()))
     with in_copy(weakened, lambda: patched(statistics_study, nearly_equal=lambda *_: frozenset())):
-        by_sex = {"name": "by sex", "table_one": {"columns": ["pressure"], "by": "sex"}}
-        for plan in (statistics_plan(other, AGES), statistics_plan(other, groups), statistics_plan(by_sex, groups)):
-            frame = next(iter(frames_of(plan, table).values()))
-            study = StatisticsStudy(plan, frame, site=plan.site_names[0], secret=bytes(32))
-            zeros = np.zeros(plan.tensor.number_count, np.float32)
-            voids.append(study.train(Asked(round=0, stage=Stage.STATISTICS), zeros).scalars[0])
-    return not all(voids)
+        study = StatisticsStudy(plan, frame, site=plan.site_names[0], secret=bytes(32))
+        zeros = np.zeros(plan.tensor.number_count, np.float32)
+        return study.train(Asked(round=0, stage=Stage.STATISTICS), zeros).scalars[0] == 0
 
 
 def _is_oldest(number: float) -> bool:
@@ -402,9 +417,38 @@ def code_of_one_hospital(weakened: bool) -> bool:
     plan = statistics_plan({"name": "t", "table_one": {"columns": ["stage"]}}, {"name": "m", "regression": model})
     with ExitStack() as stack:
         for module in (table_one, model_sums) if weakened else ():
-            stack.enter_context(patched(module, are_few=lambda *_: False))
+            stack.enter_context(patched(module, are_few=lambda *_: np.False_))
         described, fitted = results_of(plan, frames_of(plan, table))
     return "codes" in described["columns"]["stage"]["all"] or "terms" in fitted
+
+
+def two_codes_of_one_hospital(weakened: bool) -> bool:
+    """Ask for two codes that one hospital alone has together: with a common intercept their count is a sum."""
+    table = _patients()
+    table.loc[(table["site"] != 3) & (table["sex"] == "male") & (table["stage"] == "III"), "stage"] = "I"
+    plan = statistics_plan({"name": "m", "regression": MODEL | {"terms": ["sex", "stage"]}})
+    with in_copy(weakened, lambda: patched(model_sums, are_few=lambda sites, _: np.zeros(sites.shape, np.bool_))):
+        return "terms" in results_of(plan, frames_of(plan, table))[0]
+
+
+def number_that_names_hospitals(weakened: bool) -> bool:
+    """Ask for the powers of a number that hardly varies within hospitals: with a common intercept, they are rates."""
+    table = _patients()
+    table["lactate"] = 4.0 + 6.0 * table["site"] + np.arange(len(table)) % 7 / 10
+    plan = statistics_plan({"name": "m", "regression": MODEL | {"terms": ["lactate", "lactate:lactate"]}})
+    with in_copy(weakened, lambda: patched(model_sums, _LEAST_SPREAD=0.0, _FARTHEST=np.inf)):
+        return "terms" in results_of(plan, frames_of(plan, table))[0]
+
+
+def events_after_an_end(weakened: bool) -> bool:
+    """Subtract a curve's events from all: later ones are of one hospital, and all others follow patients longer."""
+    table = _patients()
+    table.loc[(table["site"] != 3) & (table["days"] > 500), "died"] = "no"
+    with in_copy(weakened, lambda: patched(group_curves, are_few=lambda sites, _: np.zeros(sites.shape, np.bool_))):
+        (curve,), frames = _begun(table, {"name": "c", "curve": CURVE | {"by": None, "to": 600.0}})
+        shown = sum(number for name, number in _first(curve, frames).items() if name.startswith("events"))
+    later = (table["site"] == 3) & (table["days"] > 600) & (table["died"] == "yes")
+    return bool(0 < shown == (table["died"] == "yes").sum() - later.sum())
 
 
 def days_of_one_hospital(weakened: bool) -> bool:
@@ -507,6 +551,10 @@ ATTACKS = (
     _attack("statistics-patient-who-leaves-alone", patient_who_leaves_alone, "the patients who leave with another"),
     _attack("statistics-end-of-one-hospital", end_of_one_hospital, "the sites with patients at risk"),
     _attack("statistics-code-of-one-hospital", code_of_one_hospital, "the sites that have a code"),
+    _attack("regression-two-codes-of-one-hospital", two_codes_of_one_hospital, "the sites that have two codes"),
+    _attack("regression-number-of-hospitals", number_that_names_hospitals, "the spread within a hospital"),
+    _attack("statistics-events-after-an-end", events_after_an_end, "the sites with later events"),
+    _attack("regression-codes-within-a-code", codes_that_differ_within_a_code, "the patients in whom columns differ"),
     _attack("statistics-days-of-one-hospital", days_of_one_hospital, "the step of the times"),
     _attack(
         "regression-commonest-code-of-one-patient", commonest_code_of_one_patient, "patients behind the usual value"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import Any
 
@@ -219,81 +219,45 @@ def _never_late(time: datetime) -> int:
 
 
 ATTACKS = tuple(
-    Attack(name=name, tries=tries, without=missing, run=partial(attacked, attack=attack, without=without))
-    for name, tries, attack, missing, without in (
-        (
-            "foreign-certificate",
-            "a caller shows a site's certificate by a foreign authority of the same name",
-            foreign_authority,
-            "the register",
-            without_the_register,
-        ),
-        (
-            "expired-certificate",
-            "a caller shows a site's certificate that has ended",
-            expired_certificate,
-            "the times of certificates",
-            without_times,
-        ),
-        (
-            "revoked-certificate",
-            "a caller shows the certificate of a revoked site",
-            revoked_certificate,
-            "the register",
-            without_the_register,
-        ),
-        (
-            "stolen-issuing-key",
-            "the thief of the issuing key issues a second certificate in a site's name",
-            stolen_issuing_key,
-            "the register",
-            without_the_register,
-        ),
-        (
-            "certificate-with-two-names",
-            "the thief of the issuing key issues a certificate with two sites' names",
-            two_names,
-            "the rule of one name and the register",
-            without_one_name,
-        ),
+    Attack(name, missing, update_wrapper(partial(attacked, attack=attack, without=without), attack))
+    for name, attack, missing, without in (
+        ("foreign-certificate", foreign_authority, "the register", without_the_register),
+        ("expired-certificate", expired_certificate, "the times of certificates", without_times),
+        ("revoked-certificate", revoked_certificate, "the register", without_the_register),
+        ("stolen-issuing-key", stolen_issuing_key, "the register", without_the_register),
+        ("certificate-with-two-names", two_names, "the rule of one name and the register", without_one_name),
         (
             "used-invitation",
-            "a thief uses an invitation that the site has used before",
             used_invitation,
             "the rule that an invitation brings in one pair of keys",
             lambda: patched(Register, _asked_again=_any_keys),
         ),
         (
             "late-invitation",
-            "a thief uses an invitation after its time",
             late_invitation,
             "the end of an invitation",
             lambda: patched(pki.register, _seconds=_never_late),
         ),
         (
             "one-identity-key-for-two-sites",
-            "a hospital enrols a second site with the identity key of its first",
             one_key_for_two_sites,
             "the rule that a key stands for one site",
             lambda: patched(Register, _check_new_keys=lambda *facts: None),
         ),
         (
             "renewal-by-a-stranger",
-            "a thief asks for a site's next certificate without the site's identity key",
             renewal_by_a_stranger,
             "the signature of a renewal",
             lambda: patched(pki.enrolment_decisions, verify=lambda *facts: None),
         ),
         (
             "request-without-possession",
-            "a thief has a public key certified without possession of its private key",
             copied_signing_request,
             "the signature of a signing request",
             lambda: patched(pki.enrolment_decisions, requested_key=_any_key),
         ),
         (
             "key-of-another-curve",
-            "a site has a key of another curve certified",
             key_of_another_curve,
             "the check of the curve",
             lambda: patched(pki.certificates, is_p256=lambda key: True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +54,13 @@ def exploding_aliases(_: Path) -> bool:
 
 
 def tag_that_builds_an_object(_: Path) -> bool:
-    """A tag names a function to be called with a text."""
+    """Have a tag name a function to be called with a text."""
     found = _read("words: [!!python/object/apply:os.getenv [HOME]]")
     return len(found.words) == 1
 
 
 def deep_nesting(_: Path) -> bool:
-    """Two hundred brackets, of which twenty thousand would keep the reader busy for a minute."""
+    """Nest two hundred brackets, of which twenty thousand would keep the reader busy for a minute."""
     return len(_read("words: " + "[" * 200 + "]" * 200).words) == 1
 
 
@@ -77,28 +77,15 @@ def without_plain_documents() -> AbstractContextManager[None]:
 
 
 ATTACKS = tuple(
-    Attack(name=name, tries=tries, without=missing, run=partial(_in_a_scratch_folder, attack=attack, without=without))
-    for name, tries, attack, missing, without in (
-        (
-            "yaml-bomb",
-            "a document multiplies itself by anchors and aliases",
-            exploding_aliases,
-            "the refusal of anchors, aliases, tags and depth",
-            without_plain_documents,
-        ),
+    Attack(name, missing, update_wrapper(partial(_in_a_scratch_folder, attack=attack, without=without), attack))
+    for name, attack, missing, without in (
+        ("yaml-bomb", exploding_aliases, "the refusal of anchors, aliases, tags and depth", without_plain_documents),
         (
             "yaml-tag",
-            "a document names an object to be built by a tag",
             tag_that_builds_an_object,
             "the refusal of anchors, aliases, tags and depth",
             without_plain_documents,
         ),
-        (
-            "yaml-depth",
-            "a document is nested so deeply that it keeps its reader busy",
-            deep_nesting,
-            "the refusal of anchors, aliases, tags and depth",
-            without_plain_documents,
-        ),
+        ("yaml-depth", deep_nesting, "the refusal of anchors, aliases, tags and depth", without_plain_documents),
     )
 )

@@ -49,8 +49,7 @@ async def to_the_end(directory: Path, plan: Plan, seed: int, scene: Scene | None
     if scene is not None:
         await scene(network)
     await network.finish()
-    errors = {name: site.error for name, site in network.sites.items() if site.error is not None}
-    assert errors == {}
+    assert {name: site.error for name, site in network.sites.items() if site.error is not None} == {}
     await network.close()
     assert [outcome.reason for outcome in network.engine.outcomes] == ["all rounds were made"]
     return network

@@ -93,8 +93,7 @@ def test_the_interval_of_the_median_is_that_of_r() -> None:
 
     found, _ = run(_curves(table, 35.0, by="arm"), frames_of(table.rows, "site", table.coded))
 
-    medians = {record["group"]: record["median"] for record in found["groups"]}
-    assert medians == {
+    assert {record["group"]: record["median"] for record in found["groups"]} == {
         "arm=1": {"value": 8.0, "low": 4.0, "high": 11.0}, "arm=0": {"value": 23.0, "low": 13.0, "high": None},
     }  # fmt: skip
 
@@ -238,7 +237,7 @@ def test_what_has_no_curve_is_a_sentence_or_a_flat_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"to": 1000.0}, {"grid": 1e-3}, {"by": "time"}, {"event": "time"}, {"time": "event"}]
+    "wrong", [{"to": 1000.0}, {"grid": 1e-3}, {"by": "time"}, {"by": "event"}, {"event": "time"}, {"time": "event"}]
 )
 def test_a_plan_that_makes_no_curve_is_refused(wrong: dict[str, object]) -> None:
     """The end is inside the time's range, the grid has limits, and groups and events have codes."""

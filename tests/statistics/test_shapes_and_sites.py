@@ -170,7 +170,7 @@ def test_differences_between_sites_are_those_of_own_fits(kind: str, sites: int) 
         {"splines": {"age": [60.0, 50.0, 70.0]}}, {"splines": {"age": [50.0, 60.0, 130.0]}},
         {"splines": {"sex": [0.1, 0.2, 0.3]}}, {"splines": {"lactate": [1.0, 2.0, 3.0]}},
         {"references": {"age": "I"}}, {"references": {"stage": "III"}}, {"firth": True, "ridge": 1.0},
-        {"firth": True, "family": "poisson", "outcome": "admissions"},
+        *({"family": "poisson", "outcome": "days"} | one for one in ({"firth": True}, {"exposure": "days"})),
     ],
 )  # fmt: skip
 def test_knots_references_and_corrections_that_do_not_fit_are_refused(keys: dict[str, Any]) -> None:

@@ -116,8 +116,11 @@ def used_values(plan: StatisticsPlan, table: Table, frame: Frame) -> dict[str, V
     return found | rows_of(owners)
 
 
-def cut_in_words(plan: StatisticsPlan, used: Mapping[str, Values]) -> Iterator[str]:
-    """Yield for each number in `used` how many values the plan's range replaces, if any, for this site's own people."""
+def doubts_of(
+    plan: StatisticsPlan, used: Mapping[str, Values], frame: Frame, contract: Contract | None = None
+) -> Iterator[str]:
+    """Yield what this site's own people must look at: values that a range replaces, and what models seem to mistake."""
+    late = times_of(plan) | {str(getattr(contract and contract.follow_up, "concept", ""))}
     for concept in plan.concepts:
         one = used.get(f"{concept.name}, mapped")
         if isinstance(concept, NumberConcept) and one is not None and one.hides is not None:
@@ -125,6 +128,19 @@ def cut_in_words(plan: StatisticsPlan, used: Mapping[str, Values]) -> Iterator[s
             if cut := np.count_nonzero(~inside):
                 words = f"{cut} of {len(inside)} values of {concept.name} ({cut / len(inside):.1%}) are beyond"
                 yield f"{words} {concept.low:g} to {concept.high:g}, the plan's range, and count as its ends."
+
+    for analysis in plan.analyses:
+        names, *_ = concepts_used(analysis)
+        if isinstance(analysis, RegressionAnalysis):
+            rows = np.count_nonzero(frame.columns.get(names[0], np.zeros(0)) % 1.0 > 0.0)
+            if analysis.regression.family == "poisson" and rows:
+                yield f"{rows} values of {names[0]} are no whole numbers, as counts are. Are they rates?"
+            for time in sorted(late.intersection(names[1:]) - {str(analysis.regression.exposure)}):
+                yield f"{time} is known only after the outcome and a term of {analysis.name}. Is this meant?"
+        elif isinstance(analysis, CoxAnalysis | CurveAnalysis) and {*names[:2]} <= {*frame.columns}:
+            is_last = frame.columns[names[0]] >= getattr(concept_named(plan.concepts, names[0]), "high", np.inf)
+            if rows := np.count_nonzero(is_last & (frame.columns[names[1]] == 1)):
+                yield f"{rows} events at the upper end of the range of {names[0]} count as censored: raise `high`."
 
 
 def unmapped_in_words(plan: StatisticsPlan, table: Table, site: str) -> Iterator[str]:
@@ -174,23 +190,33 @@ def cells_of(
 
 def nearly_equal(plan: StatisticsPlan, frame: Frame) -> frozenset[str]:
     """Return the concepts of models, curves and groups that differ from another in under `smallest_part` patients."""
-    columns, found, part = [], set[str](), plan.smallest_part
+    columns, found, part, events = [], set[str](), plan.smallest_part, outcomes_of(plan)
     first = np.unique(frame.patients, return_index=True)[1]  # patients who differ in one of these rows do differ
     used = (concepts_used(one)[0][isinstance(one, TableOneAnalysis) :] for one in plan.analyses)
     for name in dict.fromkeys(name for names in used for name in names if name in frame.columns):
         concept, own = concept_named(plan.concepts, name), frame.columns[name]
         codes = 0 if isinstance(concept, NumberConcept) else len(concept.codes)
         columns.append((name, own.astype(np.int64) if codes else own, codes))
+    coded = {name: (own, codes) for name, own, codes in columns if codes}
+    models = (one for one in plan.analyses if isinstance(one, RegressionAnalysis))
+    common = [coded.keys() & concepts_used(one)[0] for one in models if one.regression.intercept == "common"]
+    for pair in {pair for names in common for pair in combinations(sorted(names), 2)}:
+        (one, first_codes), (other, codes) = (coded[name] for name in pair)
+        columns.append((":".join(pair), one * codes + other, first_codes * codes))
     for (name, one, codes), (another, other, other_codes) in combinations(columns, 2):
         near = [] if codes or other_codes or np.count_nonzero(one[first] != other[first]) >= part else [(one, other)]
-        if codes and other_codes:
+        # Design.few counts the codes of a pair within one of the two. Few of a pair may have an outcome.
+        mine, others = {*name.split(":")}, {*another.split(":")}
+        is_counted = mine < others or (len(mine) + len(others) > 2 and len(mine & events) != len(others & events))
+        if codes and other_codes and not is_counted:
             both = np.bincount((one * other_codes + other)[first], minlength=codes * other_codes).reshape(codes, -1)
             sizes = [np.bincount(each, minlength=size) for each, size in ((one, codes), (other, other_codes))]
             large = np.outer(*((part <= each) & (each <= frame.rows - part) for each in sizes))
             apart = np.add.outer(both.sum(axis=1), both.sum(axis=0)) - 2 * both
             near = [(one == k, other == j) for k, j in np.argwhere(large & (apart < part))]
-        if any(0 < len(np.unique(frame.patients[mine != others])) < part for mine, others in near):
-            found |= {name, another}
+        if any(0 < len(np.unique(frame.patients[here != there])) < part for here, there in near):
+            # A pair concerns only models whose common intercept counts two codes together.
+            found |= {one for one in (name, another) if ":" in one} or {name, another}
     return frozenset(found)
 
 

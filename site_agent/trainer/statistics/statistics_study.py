@@ -163,7 +163,9 @@ class StatisticsStudy(PlannedStudy):
             return zeros
         try:
             is_table = isinstance(analysis, TableOneAnalysis)
-            alike = self._alike.intersection(used[0][is_table:])  # of a Table 1 the groups
+            own = {*used[0][is_table:]}  # of a Table 1 the groups
+            pairs = getattr(getattr(analysis, "regression", None), "intercept", "") == "common"
+            alike = {one for one in self._alike if {*one.split(":")} <= own and (pairs or ":" not in one)}
             if alike and not (is_table and len(self._alike & self._groups) == 1):
                 names = " and ".join(sorted(self._alike))
                 raise Unanswerable(f"Few patients of this hospital differ in {names}: plan them apart.")
