@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields
+from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
@@ -32,6 +33,9 @@ _MOST_PARTS: Final = 64
 MOST_AT_ONCE: Final = 64  # messages that a listener receives before the event loop continues with other tasks
 _PART: Final = struct.Struct("<I")
 _JSON: Final = json.JSONEncoder(sort_keys=True)
+_LARGE: Final = 1 << 18
+kept_memory: Final = deque[bytearray](maxlen=12)  # large, in use or free; cleared after a run
+Found = TypeVar("Found")
 
 
 class Record(Protocol):
@@ -122,26 +126,25 @@ class FrameReader(Generic[Message]):
     def _exactly(self, count: int) -> Generator[None, None, memoryview]:
         """Return the next `count` bytes in memory of their own. Small counts are read with the bytes after them."""
         while len(self.unread) < count <= AHEAD_BYTES:
-            try:
-                received = self._socket.recv(AHEAD_BYTES)
-            except (BlockingIOError, TimeoutError):
-                yield
-                continue
-            if not received:
-                raise ConnectionResetError
-            self.unread += received
-        buffer, filled = memoryview(bytearray(count)), min(count, len(self.unread))
+            self.unread += yield from _waited(partial(self._socket.recv, AHEAD_BYTES))
+        buffer, filled = memory_for(count), min(count, len(self.unread))
         buffer[:filled], self.unread = self.unread[:filled], self.unread[filled:]
         while filled < count:
-            try:
-                received_bytes = self._socket.recv_into(buffer[filled:])
-            except (BlockingIOError, TimeoutError):
-                yield
-                continue
-            if received_bytes == 0:
-                raise ConnectionResetError
-            filled += received_bytes
+            filled += yield from _waited(partial(self._socket.recv_into, buffer[filled:]))
         return buffer
+
+
+def _waited(read: Callable[[], Found]) -> Generator[None, None, Found]:
+    """Return what a call on a socket reads. Each `yield` means that no bytes have arrived yet."""
+    while True:
+        try:
+            found = read()
+        except (BlockingIOError, TimeoutError):
+            yield
+            continue
+        if not found:
+            raise ConnectionResetError
+        return found
 
 
 class FramedSocket(Generic[Message]):
@@ -303,6 +306,22 @@ class FramedSocket(Generic[Message]):
         if self._watches is not None:
             self._watches.remove_reader(self._socket)
             self._watches = None
+
+
+def memory_for(count: int) -> memoryview:
+    """Return memory of `count` bytes with any content: large one that nothing refers to any more, or new one.
+
+    New pages cost the system more time in a round than most of what is computed with them.
+    """
+    for one in kept_memory:
+        if len(one) == count:
+            with suppress(BufferError):  # something refers to it
+                one.append(one.pop())
+                return memoryview(one)
+    new = bytearray(count)
+    if count >= _LARGE:
+        kept_memory.append(new)
+    return memoryview(new)
 
 
 def widen(connection: socket.socket) -> socket.socket:

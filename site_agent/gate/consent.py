@@ -68,8 +68,7 @@ class Consent:
 
     def require(self) -> None:
         """Check that the persons at this hospital approve the plan. Raises ConsentEnded: they do not, or no longer."""
-        because = self.why_not()
-        if because is not None:
+        if (because := self.why_not()) is not None:
             raise ConsentEnded(self.plan.study, because, self.plan.run_name)
 
 

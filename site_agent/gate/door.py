@@ -38,6 +38,7 @@ from protos.plan.plan import Plan
 from protos.plan.short_wire import layer_parts
 from protos.plan.weighting import EqualWeights, RowWeights
 from protos.wire.messages import Bind, Chunk, MalformedMessage, SiteReason
+from site_agent.framed_messages import memory_for
 from site_agent.gate.consent import Consent
 from site_agent.gate.permission import GateRefusal, Permission
 from site_agent.gate.privacy_ledger import PrivacyLedger
@@ -222,7 +223,7 @@ class Builder:
         weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows)
         noisy = self._noisy([*scalars, *self._own_sums(exchange, payload)], noise)
         scalars = noisy[: len(scalars)]
-        buffer, digest = np.zeros(layout.total_bytes, np.uint8).data, blake3()
+        buffer, digest = memory_for(layout.total_bytes), blake3()
         clipped = 0 if exchange.bits == 32 else self._clipped(exchange, values)
         for index in range(layout.chunks):
             body = layout.body(buffer, index)
@@ -241,7 +242,7 @@ class Builder:
         """Return random integers, always the same ones for a position and a secret key of 32 bytes."""
         noisy = self._noisy([0] * (len(exchange.scalars) + exchange.own_numbers), noise)
         layout, stream, digest = exchange.layout, blake3(position, key=key), blake3()
-        buffer = np.zeros(layout.total_bytes, np.uint8).data
+        buffer = memory_for(layout.total_bytes)
         for index in range(layout.chunks):
             body = layout.body(buffer, index)
             body[:] = stream.digest(len(body), seek=layout.start(index))

@@ -33,8 +33,7 @@ def refusals(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, ident
 
 def listing_refusals(plan: Plan, site: str, identity: str | None) -> tuple[str, ...]:
     """Return a short text if the plan does not list this site with its identity key, otherwise nothing."""
-    listed = {entry.name: entry.identity for entry in plan.sites}.get(site)
-    if listed is None:
+    if (listed := {entry.name: entry.identity for entry in plan.sites}.get(site)) is None:
         known = "" if identity is None else f". This site's identity key is {identity}"
         return (f"the plan does not list {site}{known}",)
     if identity is None or listed == identity:

@@ -152,8 +152,7 @@ class PrivacyLedger:
         Returns:
             the sums with noise, then the private layers' total after this step. If the step was recorded, its numbers.
         """
-        kept = self.kept(plan.run_name, position)
-        if kept is not None:
+        if (kept := self.kept(plan.run_name, position)) is not None:
             return kept
         noisy = with_noise(plan, numbers, self._random_bytes)
         if plan.own_numbers:
@@ -171,8 +170,7 @@ class PrivacyLedger:
             return
         assert plan.privacy is not None
         with self._store.transaction():
-            payment = self.covering(plan)
-            if payment is None:
+            if (payment := self.covering(plan)) is None:
                 payment = secrets.token_hex(16)
                 spent = plan.privacy
                 promise = {"epsilon": spent.epsilon, "delta": spent.delta}

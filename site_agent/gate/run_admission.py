@@ -28,8 +28,7 @@ from protos.masking.masking_refusals import MaskingRefused
 from protos.plan.manifest import Manifest, manifest_of
 from protos.plan.plan import Plan, plan_from_wire
 from protos.wire.messages import MOST_SAVED, Announcement, MalformedMessage, Refusal, SiteReason
-from site_agent.approvals import allowed_beside, keep_plan
-from site_agent.approvals_guard import guard_of
+from site_agent.approvals import allowed_beside, guard_of, keep_plan
 from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.door import unexpected_answer
 from site_agent.gate.mishaps import TrainerFailed, policy_refuses

@@ -3,7 +3,7 @@
 As services, agent (network), gate (keys) and trainer (patients) run under three user accounts. The trainer's user owns
 the table, and the kernel refuses it to the others. In a terminal one user starts all three. Then only the programs' own
 code keeps them apart: agent and gate have no code that reads a table. The gate also checks that no service could have
-written an approval (approvals_guard.py). The trainer's own log states whether the trainer has given up the network.
+written an approval (approvals.py). The trainer's own log states whether the trainer has given up the network.
 """
 
 from __future__ import annotations

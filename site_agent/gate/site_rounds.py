@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import structlog
 from blake3 import blake3
 
@@ -39,6 +38,7 @@ from protos.wire.messages import (
     SiteReason,
 )
 from protos.wire.positions import down_chunks, down_slice, parameters_digest, position, received_position
+from site_agent.framed_messages import kept_memory, memory_for
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Contribution, Gate, payload_bytes, unexpected_answer
 from site_agent.gate.itinerary import Itinerary
@@ -107,7 +107,7 @@ class Download:
 
     def __init__(self, announced: Offer | Finish, position: bytes, size: int) -> None:
         self.announced, self.position, self.arrived = announced, position, 0
-        self.content: npt.NDArray[np.uint8] = np.zeros(size, np.uint8)  # in large pages
+        self.content = np.frombuffer(memory_for(size), np.uint8)
         self._hash = blake3()
 
     @property
@@ -259,6 +259,7 @@ class Rounds:
     def concluded(self, rounds: int) -> None:
         """Record that the trainer has loaded the final shared parameters of the run."""
         self.is_concluded = True
+        kept_memory.clear()
         with self._audit.store.transaction():
             self._audit.write("run_finished", run=self.run, rounds=rounds, parameters_sha256=self._result_sha256)
             if self._gate is not None:
@@ -363,7 +364,7 @@ class Rounds:
             work = self._send_chunks(self._contribution, bind, self._offer.scales)
             self._upload = self._around.spawn(work, self.run)
 
-    def _train(self, offer: Offer, vector: npt.NDArray[np.float32]) -> None:
+    def _train(self, offer: Offer, vector: Float32) -> None:
         assert self._exchange is not None
         best = -1 if offer.best_round is None else offer.best_round
         payload = self._with_own_sums(vector, self._position)
@@ -384,12 +385,11 @@ class Rounds:
                 training, self._training = self._training, None
                 await training()
 
-    def _with_own_sums(self, vector: npt.NDArray[np.float32], position: bytes | None) -> bytes | memoryview:
+    def _with_own_sums(self, vector: Float32, position: bytes | None) -> bytes | memoryview:
         """Return the values for the trainer, followed by the noisy sums of its private layers before this step."""
         received = vector.view(np.uint8).data
-        if self._gate is None or not self.plan.own_numbers:
-            return received
-        return b"".join((received, self._gate.own_sums(position)))
+        own = self._gate.own_sums(position) if self._gate and self.plan.own_numbers else b""
+        return b"".join((received, own)) if own else received
 
     async def _train_and_build(self, question: Train, exchange: Exchange, here: bytes) -> None:
         answer = await self._around.ask(question, payload_bytes(exchange))
@@ -422,7 +422,7 @@ class Rounds:
         number = bind.round + 1  # for people the first round is 1
         self._log.info("contribution_released", round=number, attempt=bind.attempt, bytes=len(contribution.buffer))
 
-    async def _take_result(self, message: Finish, vector: npt.NDArray[np.float32] | None) -> None:
+    async def _take_result(self, message: Finish, vector: Float32 | None) -> None:
         if self.is_concluded:
             await self._around.send(Done(self.run))
         elif vector is not None and (self._conclusion is None or self._conclusion.done()):  # the trainer loads only one

@@ -44,7 +44,7 @@ def check_table(hospital: Hospital) -> None:
     if hospital.training.device == "cuda":
         prepare_arithmetic(hospital.training.threads, hospital.training.device)
     if hospital.policy.tier == "receiving":
-        from site_agent.trainer.prior.receivable import read_without_outcomes
+        from site_agent.trainer.prior.prior_study import read_without_outcomes
 
         read_without_outcomes(hospital)
     else:
@@ -145,14 +145,17 @@ def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> S
     """Load the table for statistics, without libraries for training. Raise OperatorError if it does not fit."""
     from site_agent.trainer.answered_values import remember
     from site_agent.trainer.data.run_table import table_digest, table_for_run
-    from site_agent.trainer.statistics.concept_frame import cut_in_words, unmapped_in_words
+    from site_agent.trainer.statistics.concept_frame import doubts_of, unmapped_in_words
     from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
     table, _ = table_for_run(hospital)
     frame, remembered = statistics_rows(hospital, plan, table)
     secret = site_secret(state / "models")
     study = StatisticsStudy(plan, frame, site=hospital.site, secret=secret, digest=table_digest(table))
-    study.cut = *cut_in_words(plan, remembered[0]), *unmapped_in_words(plan, table, hospital.site)
+    study.cut = (
+        *doubts_of(plan, remembered[0], frame, table.contract),
+        *unmapped_in_words(plan, table, hospital.site),
+    )
     if plan.privacy is None:
         study.remember = partial(remember, state / "models", plan.run_name, *remembered)
     return study

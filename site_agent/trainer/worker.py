@@ -44,8 +44,8 @@ from protos.plan.prior_plan import PriorPlan
 from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
 from protos.wire.messages import MalformedMessage, SiteReason, Stage
-from site_agent.approvals import find_approval, why_not
-from site_agent.approvals_guard import require_guarded
+from site_agent.approvals import find_approval, require_guarded, why_not
+from site_agent.framed_messages import kept_memory
 from site_agent.hospital import Hospital
 from site_agent.state_folders import is_run_name
 from site_agent.trainer import before_rounds
@@ -209,7 +209,7 @@ class Worker:
 
     def _prepare_to_receive(self, run: str, plan: Plan, approved: str) -> Prepared:
         """Check the table of a site without outcomes before the run. After the run an error would be too late."""
-        from site_agent.trainer.prior.receivable import require_receivable
+        from site_agent.trainer.prior.prior_study import require_receivable
 
         assert isinstance(plan, PriorPlan)
         require_receivable(self._hospital, plan)
@@ -293,11 +293,11 @@ class Worker:
             own = 8 * self._plan.own_numbers
         if len(payload) < own:
             raise MalformedMessage("no sums of private layers")
-        end = len(payload) - own
-        sums = np.frombuffer(bytes(payload[end:]), "<i8").tolist()
-        return replace(asked, own_sums=tuple(sums)), _numbers(payload[:end])
+        sums = np.frombuffer(bytes(payload[len(payload) - own :]), "<i8").tolist()
+        return replace(asked, own_sums=tuple(sums)), _numbers(payload[: len(payload) - own])
 
     def _conclude(self, question: Conclude) -> Agreed:
+        kept_memory.clear()
         asked, received = self._parted(question)
         if self._plan is not None and self._is_receiver():
             self._after.receive(self._hospital, self._plan, self._run, question.round, received)
@@ -333,8 +333,7 @@ class Worker:
         assert self._plan is not None
         if number not in self._saves.held:
             raise StateLost(number)
-        found = self._saves.read(number)
-        if found is None:
+        if (found := self._saves.read(number)) is None:
             self._study, self._preprocessing = self._begin(self._plan)
         else:
             self._ready().restore(found)

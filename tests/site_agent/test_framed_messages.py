@@ -11,10 +11,11 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
 import pytest
 
 from protos.wire.messages import MalformedMessage
-from site_agent.framed_messages import AHEAD_BYTES, HEADER, MOST_AT_ONCE, FramedSocket
+from site_agent.framed_messages import AHEAD_BYTES, HEADER, MOST_AT_ONCE, FramedSocket, memory_for
 from site_agent.trainer_socket import FRAMING, Message, Prepare, TrainerEnd
 from tests.for_each import for_each
 
@@ -285,3 +286,13 @@ def test_a_message_for_which_there_is_no_memory_is_an_error_for_its_reader(monke
 
     with pytest.raises(MemoryError):
         played(scene)
+
+
+def test_large_memory_is_used_again_when_nothing_refers_to_it() -> None:
+    """A part of an array refers to the whole."""
+    whole = memory_for(LARGEST).obj
+    part = np.frombuffer(whole, np.uint8)[7:9]
+
+    assert memory_for(LARGEST).obj is not whole
+    del part
+    assert memory_for(LARGEST).obj is whole
