@@ -9,12 +9,21 @@ rules:
 * an approval names the runs beside whose sums those of the plan may be sent, although they can be subtracted.
 
 Only a person's command writes these files (approving.py). This file stores announced plans for that command.
-"""
+
+A service with write access to the folder could approve a plan itself. So gate and trainer check its permissions before
+they act. If the programs run as services:
+
+* the folder, its files and the state directory above belong to root, or to a user that runs none of the services;
+* neither their group nor others can write them.
+
+In a terminal one user runs everything and cannot satisfy these rules."""
 
 from __future__ import annotations
 
+import os
+import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -23,13 +32,15 @@ from typing import Annotated, Final, TypeAlias
 from pydantic import AfterValidator, Field, ValidationError
 
 from host.durable import make_folder, replace_file
-from protos.errors import ProtocolError, RefusedError
+from protos.errors import ConfigurationError, ProtocolError, RefusedError, UnavailableError
 from protos.plan.documents import Document
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_wire
-from site_agent.state_folders import approvals_folder, gate_folder
+from site_agent.hospital import Hospital
+from site_agent.state_folders import agent_folder, approvals_folder, gate_folder
 
 MOST_UNAPPROVED: Final = 100  # stored plans
+_UNKNOWN_USER: Final = 65534  # the user number that the kernel shows for users from outside this user namespace
 
 
 def _aware(text: str) -> str:
@@ -127,8 +138,7 @@ def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str 
     standing = {person_of(signature.by) for signature in approval.signatures if not _has_ended(signature, now)}
     if len(standing) >= approvers:
         return None
-    ended = [signature for signature in approval.signatures if _has_ended(signature, now)]
-    if ended:
+    if ended := [signature for signature in approval.signatures if _has_ended(signature, now)]:
         return f"the approval by {ended[-1].by} ended at {ended[-1].until}"
     return f"{len(standing)} of {approvers} persons have approved it"
 
@@ -190,3 +200,45 @@ def person_of(name: str) -> str:
 
 def _has_ended(signature: Signature, now: datetime) -> bool:
     return signature.until is not None and now >= datetime.fromisoformat(signature.until)
+
+
+def require_guarded(state: Path) -> None:
+    """Check by file permissions that only a person, and no service of this site, could have written an approval.
+
+    Raises:
+        ConfigurationError: a service could have; the message has the command that corrects this.
+    """
+    folder = approvals_folder(state)
+    if not folder.exists():
+        return
+    own = (agent_folder(state), gate_folder(state), state / "models")
+    services = {os.geteuid(), _UNKNOWN_USER, *(one.stat().st_uid for one in own if one.exists())} - {0}
+    _check(state, services, f"chown root:root {state} && chmod 0755 {state}")
+    remedy = f"chown -R root:global-layers {folder} && chmod -R u=rwX,g=rX,o= {folder}"
+    for place in (folder, *folder.rglob("*")):
+        _check(place, services, remedy)
+
+
+def guard_of(hospital: Hospital) -> Callable[[Path], None]:
+    """Return the check of approvals. In a terminal it checks nothing, because one user account runs all programs."""
+    return (lambda _: None) if hospital.gate_socket is None else require_guarded
+
+
+def _check(place: Path, services: set[int], remedy: str) -> None:
+    found = place.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        raise _refused(place, "is a symbolic link", f"remove {place}, approve again")
+    if found.st_uid in services or found.st_mode & 0o022:
+        by_others = f"can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
+        raise _refused(place, "belongs to a service" if found.st_uid in services else by_others, f"run `{remedy}`")
+
+
+def _refused(place: Path, reason: str, remedy: str) -> ConfigurationError:
+    error = ConfigurationError(
+        what=f"{place} {reason}, so the approvals in it cannot be trusted.",
+        consequence="Nothing is trained and nothing is sent. The run waits for this site.",
+        remedy=f"As root, {remedy}, then `systemctl start site-trainer site-gate site-agent`.",
+        code="E032",
+    )
+    error.exit_status = UnavailableError.exit_status  # so the services try again
+    return error

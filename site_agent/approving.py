@@ -2,7 +2,7 @@
 
 approvals.py decides which of these records permit training. The rules:
 
-* only a person can approve. The service that runs the gate cannot write these files (approvals_guard.py);
+* only a person can approve. The service that runs the gate cannot write these files (approvals.py);
 * if the policy requires several persons, the same name twice is one person.
 """
 

@@ -30,22 +30,21 @@ class Mishap:
     what: str
 
 
+@dataclass
 class Standing:
-    """The present state of the agent. Its loop updates the state, and `status` reads it."""
+    """The present state of the agent. Its loop updates the state, and `status` reads it. `now` returns UTC times."""
 
-    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        """Start in the phase `starting`. `now` returns aware UTC times."""
-        self._now = now
-        self.phase: Phase = "starting"
-        self.run: str | None = None
-        self.rounds: int | None = None
-        self.round: int | None = None
-        self.trainer = "starting"
-        self.address: str | None = None
-        self.connected_since: datetime | None = None
-        self.contributed_at: datetime | None = None
-        self.mishap: Mishap | None = None
-        self.void: str | None = None
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    phase: Phase = "starting"
+    run: str | None = None
+    rounds: int | None = None
+    round: int | None = None
+    trainer: str = "starting"
+    address: str | None = None
+    connected_since: datetime | None = None
+    contributed_at: datetime | None = None
+    mishap: Mishap | None = None
+    void: str | None = None
 
     def began_run(self, run: str, rounds: int) -> None:
         self.phase, self.run, self.rounds, self.round = "joined", run, rounds, None
@@ -59,7 +58,7 @@ class Standing:
     def connected(self) -> None:
         """Record that this site is connected, after the coordinator's first message on a stream."""
         if self.connected_since is None:
-            self.connected_since = self._now()
+            self.connected_since = self.now()
             self.phase = "connected" if self.phase == "connecting" else self.phase
 
     def parted(self) -> None:
@@ -67,14 +66,14 @@ class Standing:
         self.phase = "finished" if self.phase == "finished" else "connecting"
 
     def failed(self, error: OperatorError) -> None:
-        self.mishap = Mishap(self._now(), error.code, error.what)
+        self.mishap = Mishap(self.now(), error.code, error.what)
 
     def saw(self, item: object) -> None:
         match item:
             case Offer(round=number):
                 self.phase, self.round = "training", number
             case Bind(round=number):
-                self.phase, self.round, self.contributed_at = "sending", number, self._now()
+                self.phase, self.round, self.contributed_at = "sending", number, self.now()
             case Finish():
                 self.phase = "concluding"
             case Farewell():

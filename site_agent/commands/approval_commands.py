@@ -193,8 +193,7 @@ def _approve(
     click.echo(f"{by} approved {plan.study} version {plan.version}, plan digest {plan.digest.hex()}.")
     if ends is not None:
         click.echo(f"This approval is valid until {_moment(ends)}. Nothing trains under it after that.")
-    missing = approvals.why_not(approval, approvers=hospital.policy.approvers, now=now)
-    if missing is not None:
+    if (missing := approvals.why_not(approval, approvers=hospital.policy.approvers, now=now)) is not None:
         click.echo(f"Nothing trains yet: {missing}.")
 
 
@@ -257,8 +256,7 @@ def plan_named(hospital: Hospital, path: Path | None) -> Plan:
     """Return the plan that --plan names, or this site's latest plan. Raises OperatorError: it is wrong or missing."""
     if path is not None:
         return read_plan(path, consequence=_NOTHING_APPROVED)
-    announced = approvals.announced_plans(hospital.state_path)
-    if not announced:
+    if not (announced := approvals.announced_plans(hospital.state_path)):
         raise UsageError(
             what="The coordinator has not announced a plan to this site yet, and the command names no plan.",
             consequence=_NOTHING_APPROVED,
@@ -309,8 +307,7 @@ def _said(hospital: Hospital, approval: approvals.Approval | None, *, is_refused
 def _since(plan: Plan, earlier: tuple[Plan, object]) -> Section:
     before = earlier[0]
     heading = f"Changes since version {before.version}, which was approved here last"
-    found = plan_differences(before, plan)
-    if not found:
+    if not (found := plan_differences(before, plan)):
         return Section(heading, ("Nothing has changed.",))
     return Section(heading, (), Table(("key", "was", "is now"), found))
 

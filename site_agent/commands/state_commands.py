@@ -104,8 +104,7 @@ def privacy(path: Path, as_json: bool) -> None:
     console.print(table)
     if (until := facts["spent_until"]) is not None:
         console.print(f"An older state was restored here. A year's budget is spent until {until}.")
-    limits = facts["limits"]
-    if limits is None:
+    if (limits := facts["limits"]) is None:
         console.print("The policy has no limits of epsilon (its key privacy), so no private study runs here.")
         return
     for study, epsilon in facts["studies"].items():

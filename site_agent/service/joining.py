@@ -14,7 +14,7 @@ from pathlib import Path
 
 from host import secret_files
 from host.audit_log import AuditLog
-from site_agent.approvals_guard import guard_of
+from site_agent.approvals import guard_of
 from site_agent.gate.agent_link import AgentLink
 from site_agent.gate.loop import SiteGate
 from site_agent.gate.mishaps import TrainerFailed
