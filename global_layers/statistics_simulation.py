@@ -23,7 +23,7 @@ from site_agent.hospital import Policy
 from site_agent.trainer.answered_values import numbers_of
 from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.table_sources import shortest
-from site_agent.trainer.statistics.concept_frame import cut_in_words, times_of
+from site_agent.trainer.statistics.concept_frame import doubts_of, times_of
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
 
@@ -65,8 +65,8 @@ def simulate(
             used = ChainMap(*(numbers_of(one.name, columns[one.name], one.low, one.high) for one in numbers))
             columns |= {one.name: used[f"{one.name}, mapped"].values for one in numbers}
             times = {one: columns[one] for one in sorted(times_of(made) & {*columns})}
-            doubts += [f"{name}: {words}" for words in (*cut_in_words(made, used), *_asked(times, table, patient))]
             frame = Frame(columns=columns, patients=owners, smallest_cell=made.smallest_cell)
+            doubts += [f"{name}: {words}" for words in (*doubts_of(made, used, frame), *_asked(times, table, patient))]
             studies[name] = StatisticsStudy(made, frame, site=name, secret=b"simulated")
     if wrong:
         refuse(wrong, CORRECT)

@@ -69,7 +69,7 @@ def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
     from site_agent.desk.mapped_concepts import doubtful_codes, own_values
     from site_agent.trainer.before_rounds import faults, statistics_rows
     from site_agent.trainer.data.tables import read_table
-    from site_agent.trainer.statistics.concept_frame import cut_in_words
+    from site_agent.trainer.statistics.concept_frame import doubts_of
 
     contract = find_contract(Path(hospital.data.contract))
     if not isinstance(plan, StatisticsPlan) or contract is None:
@@ -82,7 +82,7 @@ def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
         frame, (used, cell, patients) = statistics_rows(hospital, plan, table)
         own = Table(("concept", "values, which stay here"), tuple(own_values(plan, table, frame, hospital.site)))
         yield Section("What this hospital would contribute", table=own)
-        sentences += [*doubtful_codes(plan, contract, hospital.site), *cut_in_words(plan, used)]
+        sentences += [*doubtful_codes(plan, contract, hospital.site), *doubts_of(plan, used, frame, contract)]
         if plan.privacy is None:
             sentences += void_analyses(plan, frame, hospital.site)
             sentences += _differing(hospital.state_path / "models", plan.run_name, used, patients, cell)

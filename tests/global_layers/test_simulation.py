@@ -116,16 +116,16 @@ def test_accents_are_the_same_however_they_are_composed(male: str, code: str) ->
 
 @pytest.mark.filterwarnings("error")
 def test_a_notebook_is_warned_of_what_a_hospital_would_ask_or_refuse() -> None:
-    """Its policy, values that a range cuts, times of 0, rows of one patient, and codes whose first one is an event."""
+    """Its policy, cut values, times of 0, rows of one patient, codes whose first is an event, counts that are none."""
     cox = {"name": "x", "cox": {"time": "days", "event": "died", "terms": ["age"]}}
+    count = {"name": "y", "regression": {"family": "poisson", "outcome": "pressure", "terms": ["days"]}}
     plan = {"analyses": [cox], "smallest_cell": 10, "concepts": CONCEPTS}
     sites = {f"site-{number}": own.assign(id=own.index // 2) for number, own in patients(0).groupby("site")}
     statistics_simulation.simulate(plan, sites, patient="id")
-    turned = [{**CONCEPTS[0], "high": 60}, {**CONCEPTS[4], "codes": ["yes", "no"]}, *CONCEPTS[5:]]
+    plan["concepts"] = [{**CONCEPTS[0], "high": 60}, {**CONCEPTS[4], "codes": ["yes", "no"]}, *CONCEPTS[5:]]
     first = {name: own.assign(days=own.days.where(own.index > own.index[0], 0)) for name, own in sites.items()}
     with pytest.warns(UserWarning, match="smallest_cell below 10") as told:
-        (found,) = statistics_simulation.simulate(plan | {"smallest_cell": 9, "concepts": turned}, first)
-
+        found, _ = statistics_simulation.simulate(plan | {"smallest_cell": 9, "analyses": [cox, count]}, first)
     words = str(told[0].message)
-    assert all(one in words for one in (" of age (", "zero: keep", "patient='id'", "died=no is the event"))
-    assert (len(words.splitlines()), found["event"]) == (2 + 3 * len(sites), "died=no")
+    assert all(one in words for one in (" of age (", "zero: keep", "patient='id'", "=no is the", "whole", "days is"))
+    assert (len(words.splitlines()), found["event"]) == (2 + 5 * len(sites), "died=no")

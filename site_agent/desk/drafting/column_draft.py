@@ -20,30 +20,9 @@ from typing import Final
 
 import numpy as np
 
-from site_agent.desk.examination.examined_columns import (
-    DATED,
-    DAYS,
-    IDENTIFIER,
-    MARKERS,
-    UNITS,
-    far_values,
-    seem_dated,
-    seem_days,
-    seem_identifiers,
-    seem_units,
-    unlikely_markers,
-)
-from site_agent.trainer.data.cell_rules import (
-    LARGEST_MAGNITUDE,
-    LIMIT,
-    LIMIT_SIGNS,
-    MARKED,
-    OPEN_END,
-    SHORT_YEAR,
-    ZONED_TIME,
-    canonical_code,
-    written_day,
-)
+from site_agent.desk.examination import examined_columns as examined
+from site_agent.trainer.data import cell_rules
+from site_agent.trainer.data.cell_rules import canonical_code, written_day
 from site_agent.trainer.data.column_profile import steps_around
 from site_agent.trainer.data.labelled_files import FileNote, unit_in
 
@@ -56,9 +35,10 @@ _TEXT_MARKERS: Final = frozenset(
 )
 # These words can also be an answer, so they are markers only among numbers and dates.
 _ANSWERS: Final = frozenset({"none", "nil", "nd", "keine", "normal", "na"})
-_POSITIVE: Final = re.compile(r"\d?\+{1,4}|\(\+\)|pos(itive?)?|traces?", re.I)  # beside it, - is the negative result
+_POSITIVE: Final = re.compile(r"\d?\+{1,4}|\(\+\)|\+/-|pos(itive?)?|traces?", re.I)  # beside it, - is negative
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _WITH_COMMA: Final = re.compile(r"[+-]?\d+,(\d\d?|\d{4,})", re.ASCII)  # and no thousands
+_THOUSANDS: Final = re.compile(r"[+-]?\d{1,3}([\s'\u2019]\d{3})+([.,]\d+)?")  # blanks of any kind
 _PADDED: Final = re.compile(r"0\d+", re.ASCII)  # a code, such as a postcode
 _is_number: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?").fullmatch
 _DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{6}(\d{4}(\d\d)?)?", re.ASCII)
@@ -91,7 +71,7 @@ _NO: Final = (
     *("absent", "alive", "vivant", "living", "lebt", "lebend", "censored", "benign", "control", "healthy"),
 )
 _WITH_UNIT: Final = re.compile(r"[-+<>]?\d+(?:[.,]\d+)?(\s?%|\s\S*[a-z]\S*|[a-z]([a-z]\S*|/\S+)|y)", re.I)
-_RANKED: Final = re.compile(r"\W*\d+[^\d/]|\W+\d|strongly|very|rather|dis|sehr|eher|trifft|mild|moderate|leicht", re.I)
+_RANKED: Final = re.compile(r"\W*\d+[^\d/]|\W+\d|\+|strong|very|rather|dis|sehr|eher|trifft|mild|moderate|leicht", re.I)
 _SPLIT: Final = re.compile(r"\d{2,3}/\d{2,3}|\d{1,2}[-. ]?[A-Za-z]{3,9}[-. ]?(\d\d){1,2}")  # 120/80, 13MAY2024
 _WITH_DIGIT: Final = re.compile(r"\W{0,3}\d[\d.,' ]*(\W.*)?", re.ASCII)  # but no code such as 1988F1
 _PHRASE: Final = re.compile(r".{41,}|(.*?[^\W\d_]{2,}\b){3}.*", re.S)  # three words or more
@@ -130,12 +110,13 @@ class ColumnDraft:
         self.is_complete = self.filled == self.rows
         numbers, self.beyond = list[tuple[float, int]](), 0
         for text, count in self.texts.items():
-            plain = OPEN_END.sub(r">\1", text if decimal == "." else text.replace(".", " ").replace(decimal, "."))
-            mark = LIMIT.fullmatch(plain) if plain[0] in LIMIT_SIGNS else None
+            plain = text if decimal == "." else text.replace(".", " ").replace(decimal, ".")
+            plain = cell_rules.OPEN_END.sub(r">\1", plain)
+            mark = cell_rules.LIMIT.fullmatch(plain) if plain[0] in cell_rules.LIMIT_SIGNS else None
             plain = mark[2] if mark else plain
             if len(plain) > _LONGEST_CODE or not _NUMBER.fullmatch(plain) or _PADDED.fullmatch(plain):
                 continue
-            if abs(float(plain)) <= LARGEST_MAGNITUDE:
+            if abs(float(plain)) <= cell_rules.LARGEST_MAGNITUDE:
                 numbers.append((float(plain), count))
                 self.beyond += count if mark else 0
         values = np.array(numbers).reshape(-1, 2)
@@ -164,7 +145,7 @@ class ColumnDraft:
         """The codes that are probably marks for not known: by their labels, or numbers such as -99, far from others."""
         told = [code for code in self.shown_codes if _NOT_KNOWN.fullmatch(self.labels.get(code, ""))]
         numbers = {code: float(code) for code in self.shown_codes if _is_number(code) and code not in told}
-        others = [number for number in numbers.values() if number == 0 or number not in (*MARKERS, _NINE)]
+        others = [number for number in numbers.values() if number == 0 or number not in (*examined.MARKERS, _NINE)]
         if len(others) < 2:
             return told
         low, high = min(others), max(others)
@@ -195,7 +176,7 @@ class ColumnDraft:
 
     @property
     def is_coded(self) -> bool:
-        is_amount = len(self.numbers) > 0.5 * self.filled and self.count(MARKED) > 0
+        is_amount = len(self.numbers) > 0.5 * self.filled and self.count(cell_rules.MARKED) > 0
         if not self.codes or self.patterns or (is_amount and not self.is_numeric) or self.is_uncoded:
             return False
         if self.is_numeric:
@@ -204,16 +185,18 @@ class ColumnDraft:
 
     @property
     def is_uncoded(self) -> bool:
-        """Whether the cells are days or months, or several numbers with one unit, such as 12 g/dl."""
+        """Whether the cells are days or months, numbers with thousands (1 234), or several with one unit (12 g/dl)."""
         units = Counter(found[1] for text in self.texts if (found := _WITH_UNIT.fullmatch(text)))
-        is_day = self.count(_DAY) >= 0.5 * self.filled > 0
+        grouped, is_day = self.count(_THOUSANDS), self.count(_DAY) >= 0.5 * self.filled > 0
+        is_day |= 0 < grouped >= (1 - _FEW) * self.filled - len(self.numbers)
         return is_day or any(count > max(2, 0.5 * len(self.texts)) for count in units.values())
 
     @property
     def shown_codes(self) -> list[str]:
         """The codes in order. Words that occur only once are left out, because such a word could be a name."""
         shown = (code for code, count in self.codes.items() if count > 1 or (self.is_numeric and _is_number(code)))
-        return sorted(shown, key=lambda code: (0, float(code), "") if _is_number(code) else (1, 0.0, code))
+        rank = {code: 2 if _POSITIVE.fullmatch(code) else 1 for code in shown}  # -, +, ++
+        return sorted(rank, key=lambda code: (0, float(code), "") if _is_number(code) else (rank[code], 0.0, code))
 
     @property
     def likely_codes(self) -> list[str]:
@@ -234,15 +217,23 @@ class ColumnDraft:
     @property
     def is_named_as_identifier(self) -> bool:
         few = min(self.filled / 2, 10)  # codes, as of studies
-        return bool(IDENTIFIER.fullmatch(self.name)) and not 0 < len(self.codes) <= few
+        return self.are_personal or (bool(examined.IDENTIFIER.fullmatch(self.name)) and not 0 < len(self.codes) <= few)
+
+    @cached_property
+    def are_personal(self) -> bool:
+        """Whether the cells are numbers with check digits, also with blanks or dashes inside."""
+        plain = [re.sub(r"[\s-]", "", text) for text in self.texts]
+        return examined.have_check_digits(np.array([float(one[:15]) if one.isdecimal() else 0.0 for one in plain]))
 
     @property
     def has_identifiers(self) -> bool:
-        if max(max(self.dated.values()), self.count(MARKED)) > 0.5 * self.filled:
+        if self.is_uncoded or max(max(self.dated.values()), self.count(cell_rules.MARKED)) > 0.5 * self.filled:
             return False
         if self.is_numeric:
-            return seem_identifiers(self.numbers)
-        return sum(map(bool, map(_NUMBERED.fullmatch, self.texts))) >= max(20, _DIFFERENT * self.filled)
+            return examined.seem_identifiers(self.numbers)
+        return self.are_personal or sum(map(bool, map(_NUMBERED.fullmatch, self.texts))) >= max(
+            20, _DIFFERENT * self.filled
+        )
 
     def count(self, pattern: re.Pattern[str]) -> int:
         return sum(count for text, count in self.texts.items() if pattern.fullmatch(text))
@@ -265,18 +256,18 @@ def feature_line(column: ColumnDraft) -> Line:
     words: list[str] = []
     if _LATE.search(column.name):
         words.append("its name suggests that the value is known only after the outcome")
-    if column.is_numeric and seem_days(column.name, column.numbers):
-        words.append(f"suspicious: {DAYS}")
+    if column.is_numeric and examined.seem_days(column.name, column.numbers):
+        words.append(f"suspicious: {examined.DAYS}")
     elif column.has_identifiers or (column.is_named_as_identifier and not column.patterns):
         words.append("suspicious: this may be an identifier: role patient if it names no stay, else ignore")
     if not column.texts:
         return _ignored(column, *([] if column.unread else ["no row has a value"]))
     if _NAME.fullmatch(column.name):
         return _ignored(column, "its name suggests a person's name, so it is never read")
-    if column.count(SHORT_YEAR) > 0.5 * column.filled:
+    if column.count(cell_rules.SHORT_YEAR) > 0.5 * column.filled:
         told = "the century is not guessed: export years of four digits, or ask which years are meant"
         return _ignored(column, f"suspicious: dates with years of two digits, and {told}", *words)
-    if column.count(ZONED_TIME):
+    if column.count(cell_rules.ZONED_TIME):
         told = "declare its `zone` in the format, such as zone: Europe/Berlin, and then this column with type: date"
         return _ignored(column, f"times with a distance from UTC, whose day depends on the place: {told}", *words)
     if column.patterns:
@@ -391,16 +382,16 @@ def _coded(column: ColumnDraft, words: list[str]) -> Line:
         words.append("whole numbers: codes (categorical), codes in order (ordinal), or an amount (numeric)?")
     if "0" in codes and column.name.lower().endswith("concept_id"):
         words.append("suspicious: 0 is OMOP's mark for a code that is not known: move it to missing_markers if so")
-    if seem_dated(codes):
-        words.append(f"suspicious: {DATED}")
+    if examined.seem_dated(codes):
+        words.append(f"suspicious: {examined.DATED}")
     if any("+" in one[1:] and _NUMBER.fullmatch(one) for one in codes):  # 9.00000000000207e+17
         words.append("suspicious: some codes are rounded, as a spreadsheet stores long ones: export them as text")
     if not column.is_numeric and sum(map(bool, map(_WITH_COMMA.fullmatch, codes))) > len(codes) / 2:
         words.append("suspicious: numbers with a decimal comma as text: convert the column in the statistics program")
     if re.search("sex|gender|geschl", column.name, re.I) and (unsure := {*"UuOoXx"}.intersection(codes)):
         words.append(f"suspicious: does {min(unsure)} mean not known? Then move it to missing_markers")
-    if seem_units(codes):
-        words.append(f"suspicious: {UNITS}")
+    if examined.seem_units(codes):
+        words.append(f"suspicious: {examined.UNITS}")
     if not column.is_numeric and len(codes) > 2 and len(list(filter(_RANKED.match, codes))) > len(codes) / 2:
         words.append("if its codes have an order: type: ordinal, codes in this order, and no encoding")
     if "NA" in codes:
@@ -419,10 +410,10 @@ def _coded(column: ColumnDraft, words: list[str]) -> Line:
 
 
 def _numeric(column: ColumnDraft, words: list[str]) -> Line:
-    values = column.numbers[~np.isin(column.numbers, unlikely_markers(column.numbers))]
+    values = column.numbers[~np.isin(column.numbers, examined.unlikely_markers(column.numbers))]
     keys, unit = [("type", "numeric")], unit_in(column.name)
     if len(values):
-        is_far = far_values(values)
+        is_far = examined.far_values(values)
         low, high = rounded_range(float(values[~is_far].min()), float(values[~is_far].max()))
         keys.append(("range", f"[{low:.15g}, {high:.15g}]"))
         words.append("range: widen it to the values that are possible in a patient" + "; unit: add it" * (not unit))
@@ -436,7 +427,7 @@ def _numeric(column: ColumnDraft, words: list[str]) -> Line:
 
 
 def _marked(column: ColumnDraft, words: list[str]) -> list[tuple[str, str]]:
-    if far := [f"{marker:g}" for marker in unlikely_markers(column.numbers)]:
+    if far := [f"{marker:g}" for marker in examined.unlikely_markers(column.numbers)]:
         words.append(f"suspicious: {' and '.join(far)} lies far from all other values, as a marker for not known does")
     return [("missing_markers", _list([*far, *column.own_markers]))] if far or column.own_markers else []
 

@@ -301,8 +301,7 @@ def _in_common(one: ColumnDraft, other: ColumnDraft) -> int:
 def _outcome(columns: list[ColumnDraft]) -> ColumnDraft:
     """Return the column that is probably the outcome: by its name, else the last column with codes, else the last."""
     coded = [column for column in columns if column.is_coded]
-    named = [column for column in coded if _OUTCOME.fullmatch(column.name)]
-    if named:
+    if named := [column for column in coded if _OUTCOME.fullmatch(column.name)]:
         return named[-1]
     last = next((one for one in reversed(columns) if len(one.codes) != 1), columns[-1])
     return last if last.is_coded or last.is_numeric or not coded else coded[-1]

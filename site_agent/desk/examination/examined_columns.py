@@ -43,9 +43,12 @@ _DIFFERENT: Final = 0.7  # patients come again
 _NUMBER_WORD: Final = (
     r"([ ._-]?(id|ids|identifier|nr|no|num|number|nummer|code|key|names?|source_value|pseudonym|kennung|kennziffer))"
 )
+# Digits of a person's number from the last, times these, have a sum that 11 divides: NHS and CHI; BSN; CPR and more.
+_CHECKS: Final = ((*range(1, 11), 0), (-1, *range(2, 10), 0, 0), (1, 2, 3, 4, 5, 6, 7, 2, 3, 4, 5))
 IDENTIFIER: Final = re.compile(
-    rf"((patient(en|s)?|pat|subject|person(en)?|participant|proband(en)?|teilnehmer|mrn|pid|id|pseudonym){_NUMBER_WORD}?"
-    rf"|(nhs|chi|hospital|record|medical.?record|study|studien|client|versicherten){_NUMBER_WORD}|identifier|kennung)",
+    rf"((patient(en|s)?|pat|subject|person(en)?|participant|proband(en)?|teilnehmer|mrn|pid|id|pseudonym|nhs|chi|ssn|nino"
+    rf"|medicare|medicaid|personnummer){_NUMBER_WORD}?|identifier|kennung"
+    rf"|(hospital|record|medical.?record|study|studien|client|versicherten){_NUMBER_WORD})",
     re.I,
 )
 
@@ -216,9 +219,11 @@ def seem_units(codes: Sequence[str]) -> bool:
 def seem_identifiers(values: Numbers) -> bool:
     """Return whether the numbers of a column, float64 (rows,), NaN if missing, seem to be numbers of patients.
 
-    These are whole numbers of which most differ, and which have at least five digits or are nearly consecutive.
+    These have check digits, or are whole numbers of which most differ, with five digits or more or nearly consecutive.
     """
     there = values[~np.isnan(values)]
+    if have_check_digits(there):
+        return True
     if not np.isin(there[there != np.floor(there)], MARKERS).all():
         return False
     there = there[~np.isin(there, unlikely_markers(there))]
@@ -230,3 +235,11 @@ def seem_identifiers(values: Numbers) -> bool:
     low, high = float(there.min()), float(there.max())
     is_long = low >= 10_000 and high < 10 * low and float((there % 10 == 0).mean()) < 0.5
     return is_long or (different == len(there) and high - low < 1.1 * len(there))
+
+
+def have_check_digits(values: Numbers) -> bool:
+    """Return whether nearly all numbers, float64 (rows,), have a check digit, as those of persons do."""
+    there = np.unique(values)[-1000:]
+    digits = there[:, None] // 10.0 ** np.arange(len(_CHECKS[0])) % 10
+    is_right = (digits @ np.array(_CHECKS).T % 11 == 0) & (there[:, None] > 1e6)
+    return len(there) >= _FEWEST_IDENTIFIERS and bool((is_right.mean(axis=0) > 0.9).any())

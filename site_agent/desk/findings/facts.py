@@ -126,8 +126,7 @@ def _warnings(facts: Mapping[str, Json], test: HeldOutRows, found: Sequence[Mapp
             f"The checkpoint was chosen with only {chosen_on} validation rows (fewer than {FEWEST_TO_CHOOSE})."
             " With other validation rows the choice could be different."
         )
-    small = [f"{one['group']} {one['value']}" for one in found if one["is_small"]]
-    if small:
+    if small := [f"{one['group']} {one['value']}" for one in found if one["is_small"]]:
         warnings.append(f"Too few test rows to conclude about these subgroups: {', '.join(small)}.")
     return warnings
 

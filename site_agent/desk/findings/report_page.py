@@ -181,8 +181,7 @@ def kept_sentence(facts: Facts) -> str:
     """Return a sentence that explains which round's model was kept. The model of federated-prior is of no round."""
     if "prior" not in facts or "newton_rounds" not in facts["prior"]:
         return checkpoint_sentence(facts[FEDERATED]["checkpoint"], facts["rows"]["validation"])
-    fitted = facts["prior"]["newton_rounds"]
-    if not fitted:
+    if not (fitted := facts["prior"]["newton_rounds"]):
         return "The run had 1 round, in which the hospitals added up noisy sums. The model was fitted to these sums."
     return (
         f"The run had {fitted + 2} rounds: 1 for the means of the columns, {fitted} for the common "
@@ -250,8 +249,7 @@ def _difference(metric: str, found: Facts | None) -> str | None:
 
 
 def _groups(facts: Facts) -> list[str]:
-    found = facts["subgroups"]
-    if not found:
+    if not (found := facts["subgroups"]):
         return [
             paragraph(
                 "The contract declares no groups of patients. To see results for groups, write `group: true` at a "

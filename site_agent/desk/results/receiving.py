@@ -36,7 +36,7 @@ from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import Json, write_whole
 from site_agent.trainer.fitted_models import Forest, Lines
 from site_agent.trainer.prior.concept_columns import ConceptEncoding, Mapped, values_of
-from site_agent.trainer.prior.receivable import read_without_outcomes, require_receivable
+from site_agent.trainer.prior.prior_study import read_without_outcomes, require_receivable
 from site_agent.trainer.prior.site_sums import profiled_intercept
 
 Float32: TypeAlias = npt.NDArray[np.float32]

@@ -59,8 +59,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     if hospital.training.siloed_baseline:
         reason = "the network trained alone diverged"
         facts[SILOED] = {"metrics": dict.fromkeys(metrics)}
-        alone = train_alone(study)
-        if alone is not None:
+        if (alone := train_alone(study)) is not None:
             models[SILOED], choices[SILOED] = scores_of(preprocessing, alone.test_outputs), alone.choice
     placebo = train_placebo(study) if hospital.training.placebo_baseline else None
     if placebo is not None:

@@ -137,8 +137,7 @@ def other_version(run: str) -> ConfigurationError:
 
 def latest_run(state: Path) -> str:
     """Return the name of the run whose model was saved last. Raises OperatorError if no model is saved."""
-    runs = saved_runs(state)
-    if not runs:
+    if not (runs := saved_runs(state)):
         raise OperatorError(
             what="This site has no trained model yet.",
             consequence="No model was used, and nothing was sent.",

@@ -1,7 +1,8 @@
 """Converts the text cells of a column to numbers, as the contract declares for this column.
 
 cell_rules.py decides the meaning of a cell. A cell that does not fit becomes a `Flaw`, whose words have no part of the
-cell. No function here raises.
+cell. No function here raises. A time of follow-up below 0 or after the administrative end is a mistake, and one of 0
+unless the contract keeps it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from site_agent.trainer.data.columns import (
     CategoricalFeature,
     DateFeature,
     DayColumn,
+    FollowUpColumn,
     GroupColumn,
     NumericFeature,
     patterns_of,
@@ -46,6 +48,14 @@ from site_agent.trainer.data.contract import BinaryTarget, Contract, MultiClassT
 from site_agent.trainer.data.table_sources import Cells, texts_of
 
 DAYS_PER_YEAR: Final = 365.25
+NEGATIVE: Final = Flaw("a time of follow-up below 0")
+REVERSED: Final = Flaw("an end of follow-up before its start; are the two dates in the right columns?")
+ZERO: Final = Flaw(
+    "a time of follow-up of 0; correct it, or declare `zero: keep` if follow-up can end on the first day"
+)
+AFTER_END: Final = Flaw(
+    "a day after the administrative end; write that day, with the code of a patient without the event, or correct `end`"
+)
 _MARKS: Final = (MARKED.pattern, GROUPED.pattern, r"[+-]?[1-9][.,]\d{3}", r"[+-]?\d{1,300}")
 NO_MARKS: Final = np.zeros((len(_MARKS), 2))
 
@@ -139,6 +149,12 @@ def _plain_days(cells: Cells, rule: DateRule, today: date) -> Numbers | None:
         return None
     values: Numbers = np.array(days.to_numpy(zero_copy_only=False), dtype=np.float64) + date(1970, 1, 1).toordinal()
     return None if (values < 1).any() or (rule.refuses_future and (values > today.toordinal()).any()) else values
+
+
+def latest_day(days: Numbers) -> int:
+    """Return the latest day of a month among days since the year 1, float64 (rows,), NaN if missing; 0 without one."""
+    dates = (days[~np.isnan(days)] - date(1970, 1, 1).toordinal()).astype("datetime64[D]")
+    return int((dates - dates.astype("datetime64[M]")).astype(np.int64).max(initial=-1)) + 1
 
 
 def _without(cells: Cells, words: Collection[str]) -> Cells:
@@ -287,3 +303,34 @@ def with_flaws(
             flaws[flaw.words] = found.tolist()
             known[found], values[found] = True, np.nan
     return Parsed(values=values, flaws=flaws)
+
+
+def follow_up_parser(column: FollowUpColumn, contract: Contract, today: date) -> BlockParser:
+    """Return a function that reads a block of cells as numbers, or as days since the year 1."""
+    common = {"name": column.name, "missing_markers": column.missing_markers}
+    if column.pattern is None:
+        number = {"role": "feature", "type": "numeric", "missing": "median"}
+        return feature_parser(NumericFeature.model_validate(common | number), contract)
+    return date_parser(DayColumn.model_validate(common | {"role": "date", "pattern": column.pattern}), contract, today)
+
+
+def times_of(column: FollowUpColumn, own: Parsed, start: Parsed | None) -> Parsed:
+    """Return the times of a block in the column's unit, float64 (rows,), NaN if missing or flawed.
+
+    Args:
+        own: what `follow_up_parser` read.
+        start: the days of the column `since`, for dates.
+    """
+    values = own.values.copy()
+    is_after = values > (math.inf if column.end is None else column.end.toordinal())
+    if start is not None:
+        values = (values - start.values) / (DAYS_PER_YEAR if column.unit == "years" else 1.0)
+    wrong = [
+        (AFTER_END, is_after),
+        (NEGATIVE if start is None else REVERSED, values < 0.0),
+        (ZERO, (values == 0.0) & (column.zero == "refuse")),
+    ]
+    if column.longest is not None:
+        wrong.append((Flaw(f"a time longer than {column.longest:g} {column.unit}"), values > column.longest))
+    wrong.append((MISSING, np.isnan(values) & (column.missing == "refuse")))
+    return with_flaws(values, own, start, wrong)

@@ -82,8 +82,7 @@ def check_labels(labels: Sequence[str | None] | None, codes: Sequence[str]) -> N
 
 def check_distinct(names: Sequence[str], words: str) -> None:
     """If a name occurs more than once, raise a ValueError that lists the first of these names."""
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
         raise ValueError(f"{words}: {', '.join(twice[:5])}")
 
 
@@ -206,8 +205,7 @@ def patterns_of(pattern: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _readable(pattern: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    patterns = patterns_of(pattern)
-    if not patterns:
+    if not (patterns := patterns_of(pattern)):
         raise ValueError("pattern needs at least one date format")
     for one in patterns:
         written = datetime(_DATE.year, _DATE.month, _DATE.day).strftime(one) if _PATTERN.fullmatch(one) else ""

@@ -219,8 +219,7 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
 def _groups(table: Table, rows: Rows) -> dict[str, tuple[str, ...]]:
     found = {}
     for column in table.contract.groups:
-        positions = table.features.get(column.name, table.group_positions.get(column.name))
-        if positions is not None:
+        if (positions := table.features.get(column.name, table.group_positions.get(column.name))) is not None:
             names = np.array((*(column.labels or column.codes), UNKNOWN), dtype=object)
             found[column.name] = tuple(names[np.nan_to_num(positions[rows], nan=-1.0).astype(np.int64)])
     return found
@@ -271,8 +270,7 @@ def place_columns(features: Features, own: Sequence[str], columns: Sequence[str]
 def check_columns(own: Sequence[str], columns: Sequence[str]) -> None:
     """Raise ConfigurationError if a column of this site is not in the plan's list, and suggest similar ones."""
     agreed, mine = set(columns), set(own)
-    strangers = [name for name in own if name not in agreed]
-    if strangers:
+    if strangers := [name for name in own if name not in agreed]:
         free = [name for name in columns if name not in mine]
         near = [(name, nearest_name(name, free)) for name in strangers[:5]]
         names = ", ".join(name if like is None else f"{name} (did you mean {like}?)" for name, like in near)

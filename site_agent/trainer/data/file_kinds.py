@@ -73,8 +73,7 @@ _JSON: Final = re.compile(rb'\s*(\[\s*)?\{\s*"[^"\n]{0,200}"\s*:')
 
 def kind_of(start: bytes) -> FileKind | None:
     """Return the kind of a file that is no delimited text, by its first bytes, or None."""
-    labelled = labelled_kind(start)
-    if labelled is not None:
+    if (labelled := labelled_kind(start)) is not None:
         remedy = "Declare `kind: sas-spss-stata` in the contract's format."
         return FileKind(_LABELLED[labelled], "sas-spss-stata", remedy)
     for place, mark, kind in _MARKS:

@@ -198,11 +198,9 @@ def _examined(path: Path) -> tuple[Kind, bool]:
     """Return the kind of a file, and whether it says its encoding. Raise DataError if it cannot be read right."""
     with path.open("rb") as file:
         start = file.read(START_BYTES)
-        kind = labelled_kind(start)
-        if kind is None:
+        if (kind := labelled_kind(start)) is None:
             refuse(["the file is not of SAS, SPSS or Stata (sas7bdat, xpt, sav, zsav, por, dta)"])
-        is_new_stata = kind == "dta" and start.startswith(b"<")
-        if is_new_stata:
+        if is_new_stata := kind == "dta" and start.startswith(b"<"):
             file.seek(0, 2)
             file.seek(-min(file.tell(), len(_STATA_END)), 2)
             if file.read() != _STATA_END:

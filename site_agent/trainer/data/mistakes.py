@@ -122,8 +122,7 @@ def refuse(lines: Sequence[str], remedy: str = CORRECT_TABLE) -> NoReturn:
 
 def like_column(name: str, found: Sequence[str], declared: Container[str]) -> str:
     """Return a hint to a column with a similar name. It gives the column's number, as its name could be a patient's."""
-    near = nearest_name(name, [other for other in found if other and other not in declared])
-    if near is None:
+    if (near := nearest_name(name, [other for other in found if other and other not in declared])) is None:
         return ""
     how = "the same name but for capitals" if near.lower() == name.lower() else "nearly the same name"
     return f"; column number {found.index(near) + 1} has {how}: rename one of them, in the table or in the contract"

@@ -145,8 +145,7 @@ def first_rows(path: Path, form: Format) -> list[tuple[int, list[str]]]:
 
 def first_row(rows: Iterator[Row | Block]) -> tuple[int, list[str]]:
     """Return the first row of a table, as texts. Raise DataError if there is none, or if a name cannot be text."""
-    first = next(rows, None)
-    if first is None:
+    if (first := next(rows, None)) is None:
         refuse(["the file has no rows"])
     assert isinstance(first, tuple)
     cells = list(map(cell_of, first[1]))
@@ -351,8 +350,7 @@ def _text_rows(
             if part.count(b'"') % 2 == 0 or not (line := file.readline(LONGEST_LINE + 1)):
                 break
             part += line
-        block = read.block(part)
-        if block is not None:
+        if (block := read.block(part)) is not None:
             yield block
         else:
             # After a mark that is alone in its line, the end of a part can be inside a cell.

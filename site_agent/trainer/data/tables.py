@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import re
 import sys
 from array import array
 from collections import Counter
@@ -41,10 +42,13 @@ from site_agent.trainer.data.cells import (
     decimal_marks,
     emptied,
     feature_parser,
+    follow_up_parser,
     group_parser,
     interval_of,
+    latest_day,
     target_parser,
     thousands,
+    times_of,
 )
 from site_agent.trainer.data.columns import (
     CategoricalFeature,
@@ -54,10 +58,10 @@ from site_agent.trainer.data.columns import (
     GroupColumn,
     IgnoredColumn,
     NumericFeature,
+    patterns_of,
     written_name,
 )
 from site_agent.trainer.data.contract import Column, Contract, ExcelFormat, RegressionTarget, SqlFormat, TableFormat
-from site_agent.trainer.data.follow_up import follow_up_parser, times_of
 from site_agent.trainer.data.image_folder import ImageFolder, Pixels, chosen_images, temporary_folder
 from site_agent.trainer.data.image_formats import difference
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
@@ -216,6 +220,8 @@ class _Reading:
         self.nameless, self.put_aside = tuple[int, ...](), tuple[Mistake, ...]()
         self.doubts, self.dropped = list[tuple[str, str | None]](), list[int]()
         self.marker_days: Counter[tuple[str, date]] = Counter()
+        dated = {name: "".join(patterns_of(one.pattern)) for name, one in contract.dates.items()}
+        self.latest = {name: 0 for name, pattern in dated.items() if re.search("%[dm][-./]%[dm][-./]%Y", pattern)}
         self.today = today or date.today()
         self.may_put_aside = contract.put_aside > 0 and not for_prediction
         self.mistakes = Mistakes(kept_rows, collects_rows=self.may_put_aside)
@@ -269,6 +275,9 @@ class _Reading:
             if count >= max(3, sum(map(len, self.rows)) / 2000)
         ]
         self.doubts += [(UNPROVED, name) for name in thousands(self.marks)]
+        told = "no day is above 12, so day and month could also be the other way round; which one comes first?"
+        rows = sum(map(len, self.rows))
+        self.doubts += [(told, name) for name, day in self.latest.items() if 0 < day <= 12 and rows > 30]
         if self.folder is not None and image is not None and (words := difference(self.folder.scales)):
             self.doubts.append((words, image.name))
 
@@ -369,6 +378,8 @@ class _Reading:
         for name, parsed in days.items():
             for day in _MARKER_DAYS:
                 self.marker_days[name, day] += int((parsed.values == day.toordinal()).sum())
+            if name in self.latest:
+                self.latest[name] = max(self.latest[name], latest_day(parsed.values))
         for name, parse in parsers.items():
             if is_unproved and name in self.marks:
                 self.marks[name] = self.marks[name] + decimal_marks(block.columns[positions[name]])

@@ -67,8 +67,7 @@ class _Sheet:
 
 def sheet_rows(path: Path, form: ExcelFormat, doubts: list[Doubt], start: int) -> Generator[Row, None, None]:
     """Yield the header and all rows that are not blank, each with its number. A damaged file raises DataError."""
-    refused = _why_not(path)
-    if refused is not None:
+    if (refused := _why_not(path)) is not None:
         refuse([refused])
     with path.open("rb") as file:
         try:
@@ -213,8 +212,7 @@ def _rows(
 ) -> Generator[Row, None, Any]:
     width, dates = known.width, _Dates()
     for row in itertools.count(1):
-        values = _next(rows)
-        if values is None:
+        if (values := _next(rows)) is None:
             doubts += dates.doubts
             return row
         if row < start:

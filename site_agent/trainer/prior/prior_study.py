@@ -18,15 +18,17 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from protos.errors import ConfigurationError
+from protos.errors import ConfigurationError, OperatorError
 from protos.numbers.newton_sums import NewtonSums, OutOfBound
 from protos.plan.canonical import pack
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.noisy_results import noisy_fit
+from protos.plan.plan import Plan
 from protos.plan.prior_plan import Number, OneOfClasses, PriorPlan
 from protos.plan.prior_sums import (
     FEWEST_ROWS,
@@ -40,9 +42,11 @@ from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.statistics.binned_values import beside_commonest
 from protos.wire.messages import MalformedMessage, Stage
-from site_agent.trainer.data.contract import Contract
+from site_agent.hospital import Hospital
+from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.dataset import Dataset, SplitRows
-from site_agent.trainer.data.tables import Table
+from site_agent.trainer.data.mistakes import refuse
+from site_agent.trainer.data.tables import Table, survey_new_rows
 from site_agent.trainer.disk import SavedStudy
 from site_agent.trainer.failures import MayNotSend, unfit
 from site_agent.trainer.prior.concept_columns import (
@@ -287,8 +291,7 @@ def outcomes_of(prior: PriorPlan, contract: Contract, target: Float64) -> Float6
     if isinstance(outcome, Number):
         return np.clip((target - outcome.low) / outcome.width, 0.0, 1.0)[:, None]
     if isinstance(outcome, OneOfClasses):
-        strangers = [name for name in own.classes if name not in outcome.classes]
-        if strangers:
+        if strangers := [name for name in own.classes if name not in outcome.classes]:
             raise _other_outcome(f"{own.name} has the class {strangers[0]}, which the plan does not have")
         places = np.array([outcome.classes.index(name) for name in own.classes])
         return np.asarray(np.eye(len(outcome.classes))[places[target.astype(np.int64)]])
@@ -311,4 +314,40 @@ def _other_outcome(what: str) -> ConfigurationError:
     return unfit(
         what=f"The outcome in this site's contract differs from the outcome that the plan requires: {what}.",
         remedy="Correct the target in the contract, or ask for a new version of the plan.",
+    )
+
+
+def read_without_outcomes(hospital: Hospital) -> Table:
+    """Read the table without its outcome. Raise OperatorError if a row does not fit, or there are too few."""
+    survey = survey_new_rows(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
+    if survey.mistakes:
+        refuse([mistake.line for mistake in survey.mistakes])
+    if survey.table.rows < FEWEST_ROWS:
+        refuse([f"the table has {survey.table.rows} rows, and at least {FEWEST_ROWS} are needed"])
+    return survey.table
+
+
+def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
+    """Return for each concept this site's column. Raise OperatorError if it cannot use the resulting model."""
+    assert isinstance(plan, PriorPlan)  # a plan with receivers has federated-prior
+    contract = read_without_outcomes(hospital).contract
+    outcomes_of(plan, contract, np.empty(0))
+    mapped = mapped_columns(plan.concepts, contract, None)
+    if all(one is None for one in mapped):
+        raise _unusable(
+            "No column of this site's contract records a concept of the plan.",
+            "Add the key `concept` to columns in the contract.",
+        )
+    if plan.privacy is not None and hospital.data.prevalence is None:
+        what = (
+            "This plan does not announce the fraction of patients with the outcome, because the plan has the key "
+            "`privacy`."
+        )
+        raise _unusable(what, "Set `prevalence` under data in hospital.yaml to this fraction.")
+    return mapped
+
+
+def _unusable(what: str, remedy: str) -> OperatorError:
+    return ConfigurationError(
+        what=what, consequence="Nothing was sent, and this site did not receive a model.", remedy=remedy
     )

@@ -34,7 +34,7 @@ from protos.plan.announcing_plan import AnnouncingPlan
 from protos.plan.canonical import pack
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
-from protos.statistics.intercepts import binomial_intercept, probabilities
+from protos.statistics.newton_walk import binomial_intercept, probabilities
 from protos.wire.messages import MalformedMessage
 from site_agent.trainer.requests import Vector
 

@@ -121,8 +121,7 @@ def test_a_method_shares_the_declared_parts_and_no_frozen_layer(
         federation.round(number)
     federation.finish()
 
-    listed_names = {tensor.name for tensor in manifest_of(plan).tensors}
-    assert listed_names == shared
+    assert {tensor.name for tensor in manifest_of(plan).tensors} == shared
     one, other = (federation.own(site) for site in federation.studies)
     for name in BODY | LAST:
         is_equal = np.array_equal(one[name], other[name])

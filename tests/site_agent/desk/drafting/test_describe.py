@@ -168,6 +168,7 @@ def test_dates_that_cannot_be_told_apart_are_reported(tmp_path: Path) -> None:
     contract, text = _of_dates(tmp_path, either)
     assert isinstance(contract.features[0], DateFeature)
     assert "could also be written as %m/%d/%Y" in text
+    assert [name for _, name in survey_table(tmp_path / "table.csv", contract).doubts] == ["seen"]
 
 
 @pytest.mark.parametrize(
@@ -181,6 +182,13 @@ def test_the_usual_names_of_an_identifier_are_recognised(tmp_path: Path, name: s
         contract, text = _drafted(_made(tmp_path, [f"{name},age,outcome", *some]))
         assert [one.name for one in contract.columns if one.role == "patient"] == [name]
         assert "P-" not in text
+
+
+def test_numbers_with_check_digits_are_those_of_persons() -> None:
+    """Whatever the name of the column is, and with blanks: 11 divides the sum of the digits times 10, 9 and so on."""
+    checks = {n: -sum(int(one) * (10 - i) for i, one in enumerate(str(n))) % 11 for n in range(943476000, 943476200)}
+    texts = [f"{n // 10**6} {n // 1000 % 1000} {n % 1000:03}{check}" for n, check in checks.items() if check < 10]
+    assert [ColumnDraft("x", ".", one).is_named_as_identifier for one in (texts, [f"{n}0" for n in checks])] == [1, 0]
 
 
 @pytest.mark.parametrize("place", ["first", "quoted", "last"])
@@ -307,15 +315,15 @@ def test_numbers_of_which_some_are_text_are_no_codes(tmp_path: Path) -> None:
     assert text.count("it is never read\n  # suspicious: most cells begin with a digit") == 7
     assert {*feature_line(ColumnDraft("x", ".", ["0000-00-00"] * 99 + ["2024-03-01"] * 2)).keys} >= {("type", "date")}
     kinds = (("a_concept_id", ["0", "85"] * 9), ("x", ["0,3", "1,2"] * 9), ("age", [f"1900-02-1{i}" for i in range(9)]))
-    coded = ("1-MAI-2024 2-MAI-2024", "2024-01 2024-02", "2024-02-03 x", "kg lb", "1-2 3-Mar", "5 9e+17")
+    coded = ("1-MAI-2024 2-MAI-2024", "2024-01 2024-02", "2024-02-03 x", "kg lb", "1-2 3-Mar", "5 9e+17", "1'234 980")
     pairs = (*kinds, ("at", [*kinds[2][1], "infinity"]), *(("x", one.split() * 9) for one in coded))
     lines = [feature_line(ColumnDraft(name, ".", cells)) for name, cells in pairs]
     assert all(any("suspicious" in word for word in line.words) for line in lines)
     cells = ([*(f"{one} {i}" for i in range(99)), "2024-03-01"] for one in ("nurse", "0"))  # one date among notes
     noted, dosed = (str(feature_line(ColumnDraft("x", ".", one)).words) for one in cells)
     assert ("suspicious" in noted, "units" in dosed) == (False, True)
-    ranked = (["1:40", "1:80", "<1:10"], ["agree", "disagree", "strongly agree"], ["1/1", "1/2", "2/2"])
-    assert ["ordinal" in str(feature_line(ColumnDraft("x", ".", one * 9)).words) for one in ranked] == [True, True, 0]
+    ranked = [one.split() * 9 for one in ("1:40 1:80 <1:10", "agree disagree strongly-agree", "- + ++", "1/1 1/2 2/2")]
+    assert ["ordinal" in str(feature_line(ColumnDraft("x", ".", one)).words) for one in ranked] == [1, 1, 1, 0]
     periods = (["1977-1989", "2000-2002"], ["2020/21", "2021/22"], ["Apr", "May"])  # and no days
     assert not any("suspicious" in str(feature_line(ColumnDraft("x", ".", one * 9)).words) for one in periods)
     assert feature_line(ColumnDraft("größe", ".", ["ä", "ö"] * 9)).text.count("ö") == 2

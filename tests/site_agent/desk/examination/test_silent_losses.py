@@ -88,7 +88,7 @@ def test_a_word_that_can_be_an_answer_is_a_marker_only_among_numbers(tmp_path: P
     (line,) = (one for one in draft.splitlines() if "name: severity" in one)
     assert "none" in line
     assert '{name: arm, role: feature, type: binary, codes: ["x", "y"]}' in draft
-    assert all(f"codes: [{codes}], " in draft for codes in ('"+", "-"', '"-", "1+", "pos"'))
+    assert all(f"codes: [{codes}], " in draft for codes in ('"-", "+"', '"-", "1+", "pos"'))
     assert "none" not in next(one for one in draft.splitlines() if one.startswith("missing_markers"))
 
 

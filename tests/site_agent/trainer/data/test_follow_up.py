@@ -15,8 +15,8 @@ from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.desk.drafting.describe import describe
 from site_agent.desk.examination.examine import examine
 from site_agent.hospital import Split
+from site_agent.trainer.data.cells import AFTER_END, NEGATIVE, REVERSED, ZERO
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.follow_up import AFTER_END, NEGATIVE, REVERSED, ZERO
 from site_agent.trainer.data.run_table import table_digest
 from site_agent.trainer.data.tables import Survey, survey_new_rows, survey_table
 from site_agent.trainer.statistics.concept_frame import concept_frame, used_values

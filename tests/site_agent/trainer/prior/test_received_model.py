@@ -20,7 +20,7 @@ from protos.wire.messages import MalformedMessage
 from site_agent.desk.results.receiving import receive
 from site_agent.desk.results.saved_model import load_model
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.trainer.prior.receivable import read_without_outcomes, require_receivable
+from site_agent.trainer.prior.prior_study import read_without_outcomes, require_receivable
 from tests.site_agent.trainer.prior.prior_federation import Member, federate, make_hospital, members_of, prior_plan
 from tests.site_agent.trainer.sites import Table
 
