@@ -169,8 +169,7 @@ class AuditLog:
         Raises:
             StoreError: a record was changed, removed or invented.
         """
-        head = self._head_after(start)
-        if head is None:
+        if (head := self._head_after(start)) is None:
             raise self.store.damaged(f"the audit log has no record {start - 1}")
         try:
             for record in checked(self.lines(start), head):

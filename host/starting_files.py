@@ -88,8 +88,7 @@ def _parsed(path: Path, content: bytes, tensors: Iterable[TensorSpec]) -> Starts
         name, kind, shape = min(found ^ wanted)
         one = f"{name[:80]!a} ({kind}, {shape})"
         _refuse(f"{path} has other tensors than the plan, for example {one} is only in one of them.", _OTHER)
-    unusable = [name for name, array in arrays.items() if not np.isfinite(array).all()]
-    if unusable:
+    if unusable := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
         _refuse(f"{path} has values in {unusable[0]} that are not finite.", _OTHER)
     return arrays
 

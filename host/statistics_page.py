@@ -27,8 +27,7 @@ _INDENT: Final = "\u2003"  # a space that HTML keeps
 def find_results(runs: Path, run: str | None) -> tuple[Path, dict[str, Any]]:
     """Return the folder and the content of a run's results, or of the newest. Raises ConfigurationError without any."""
     found = sorted(runs.glob(f"*/{RESULTS_JSON}"), key=lambda file: file.stat().st_mtime)
-    chosen = [file for file in found if run in (None, file.parent.name)]
-    if not chosen:
+    if not (chosen := [file for file in found if run in (None, file.parent.name)]):
         raise ConfigurationError(
             what="There are no results of a statistics plan here" + (f" for the run {run}." if run else "."),
             consequence="Nothing was changed.",

@@ -133,8 +133,7 @@ def handle_request(
             chain = register.activate(site.name, authority.issue_site(key, site.name, now), now)
             return Issued(chain, site.name, register.had_other_key(site.name, asked.tls_key_sha256))
         case SiteState.ACTIVE:
-            kept = register.chain_of(site.name, asked.tls_key_sha256)
-            if kept is None:
+            if (kept := register.chain_of(site.name, asked.tls_key_sha256)) is None:
                 raise _refused("the certificate for this key has since been replaced")
             return Issued(kept, site.name, register.had_other_key(site.name, asked.tls_key_sha256))
         case SiteState.INVITED | SiteState.REVOKED:
@@ -158,8 +157,7 @@ def handle_renewal(authority: Authority, register: Register, request: RenewalAsk
     key = requested_key(request.signing_request)
     parts = _renewal_parts(authority.federation, site, request.signing_request)
     verify(register.identity_key(site), request.signature, RENEWAL_LABEL, *parts)
-    kept = register.chain_of(site, public_key_sha256(key))
-    if kept is not None:
+    if (kept := register.chain_of(site, public_key_sha256(key))) is not None:
         return Issued(kept, site)
     return Issued(register.add_certificate(site, authority.issue_site(key, site, now), now), site)
 

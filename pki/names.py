@@ -80,8 +80,7 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Parse `host:port`. An IPv6 address needs square brackets."""
-        found = _ADDRESS.fullmatch(text.lower())
-        if found is None:
+        if (found := _ADDRESS.fullmatch(text.lower())) is None:
             raise ConfigurationError(
                 what=f"{_shown(text)} is not an address of the form HOST:PORT.",
                 consequence="Nothing was written and nothing was sent.",

@@ -176,8 +176,7 @@ class Register:
         """
         with self._changing():
             wanted = "SELECT site, expires_at, is_pre_approved, used_at FROM invitations WHERE token_sha256 = ?"
-            found = self._row(wanted, asked.token_sha256)
-            if found is None:
+            if (found := self._row(wanted, asked.token_sha256)) is None:
                 raise _refused("this token is unknown or has been replaced by a newer invitation")
             name, (expires_at, is_pre_approved, used_at) = SiteName(found[0]), found[1:]
             if used_at is not None:
@@ -235,8 +234,7 @@ class Register:
         with self._changing():
             if self.site(name).state is not SiteState.ACTIVE:
                 raise _refused(f"site {name} is not a member of the federation")
-            kept = self.chain_of(name, issued.tls_key_sha256)
-            if kept is not None:
+            if (kept := self.chain_of(name, issued.tls_key_sha256)) is not None:
                 return kept
             self._insert(name, issued, now)
             return issued.chain_pem
@@ -287,8 +285,7 @@ class Register:
 
     def site(self, name: SiteName) -> SiteRecord:
         """Return one site. Raises RefusedError if the site is not in the register of sites."""
-        row = self._row("SELECT state, identity_key FROM sites WHERE name = ?", name)
-        if row is None:
+        if (row := self._row("SELECT state, identity_key FROM sites WHERE name = ?", name)) is None:
             raise _refused(f"the register of sites has no site {name}")
         return SiteRecord(name, SiteState(row[0]), row[1])
 

@@ -86,8 +86,7 @@ def check(path: Path) -> None:
     from coordinator.commands.status_lines import line_of_a_round
 
     configuration = read_configuration(path)
-    plans = read_plans(configuration)
-    if not plans:
+    if not (plans := read_plans(configuration)):
         click.echo(f"The keys of {path.name} are right. It names no plan under `plans`, so no plan was checked.")
     for plan in plans:
         manifest = manifest_of(plan)

@@ -117,8 +117,7 @@ class Refusals:
     def note(self, event: str, **facts: object) -> bool:
         """Record a refused request; after MOST_REFUSALS in one minute only count it. Return if it was recorded."""
         self._refusals += 1
-        is_recorded = self._refusals <= MOST_REFUSALS
-        if is_recorded:
+        if is_recorded := self._refusals <= MOST_REFUSALS:
             self._record(event, **facts)
         return is_recorded
 

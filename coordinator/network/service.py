@@ -211,8 +211,7 @@ class FederationService:
                 return
             if not isinstance(greeting, Hello):
                 raise MalformedMessage("no greeting")
-            refusal = refuse_hello(greeting)
-            if refusal is not None:
+            if (refusal := refuse_hello(greeting)) is not None:
                 peer.end(CoordinatorReason.NOT_ACCEPTED, refusal)
                 return
             peer.reads_together, peer.reads_sums = greeting.together, greeting.sums

@@ -132,8 +132,7 @@ def _choose_layers(plan: Plan, course: Course, sums: Sums) -> Course:
 
 
 def _measure(plan: NetworkPlan, course: Course, round_number: int, sums: Sums) -> Course:
-    weight = sums.scalars.get("validation weight", 0) / largest_weight(plan)
-    if not weight:
+    if not (weight := sums.scalars.get("validation weight", 0) / largest_weight(plan)):
         return course
     loss = sums.scalars["validation loss"] / LOSS_SCALE / weight
     # A loss that is not finite was sent as LARGEST_LOSS, so the best loss must be below LARGEST_LOSS.

@@ -154,8 +154,7 @@ class Engine:
 
     def connected(self, site: str, peer: Peer) -> None:
         """Handle a new connection of an accepted site, after its first message (Hello)."""
-        earlier = self._peers.pop(site, None)
-        if earlier is not None:
+        if (earlier := self._peers.pop(site, None)) is not None:
             self._lost(site)
             earlier.end(CoordinatorReason.REPLACED, "a newer connection of this site has taken over")
         self._peers[site] = peer
@@ -186,8 +185,7 @@ class Engine:
         Raises:
             MalformedMessage: the message is not expected here; the caller ends the stream.
         """
-        run = self._run
-        if run is None:
+        if (run := self._run) is None:
             return
         if site in run.plan.receiving_sites and not isinstance(message, Join | Done | Refusal | Hello):
             raise MalformedMessage("a contribution of a site that only receives")
@@ -309,8 +307,7 @@ class Engine:
 
     def _announce(self, site: str, run: Run) -> None:
         identity = self._identity_of(site)
-        reason = refuse_identity(run.plan, site, identity)
-        if reason is None:
+        if (reason := refuse_identity(run.plan, site, identity)) is None:
             self._peers[site].send(Announcement(run.name, run.plan.canonical))
         elif any(refuse_identity(plan, site, identity) is None for plan in self._waiting):
             self._log.info("site_waits_for_a_later_study", site=site, run=run.name, because=reason)
@@ -321,8 +318,7 @@ class Engine:
     def _join(self, run: Run, site: str, join: Join) -> None:
         if join.run != run.name:
             return  # the message is about the previous run; the announcement of the current run is being sent
-        reason = refuse_join(run.plan, run.manifest, join)
-        if reason is not None:
+        if (reason := refuse_join(run.plan, run.manifest, join)) is not None:
             self._log.warning("site_not_admitted", site=site, reason=reason)
             self._peers[site].end(CoordinatorReason.NOT_ACCEPTED, reason)
             return
@@ -385,8 +381,7 @@ class Engine:
             return
         try:
             run.state, effects = advance(run.terms, run.state, event, self._clock())
-            over = self._perform_all(run, store, effects)
-            if over is not None:
+            if (over := self._perform_all(run, store, effects)) is not None:
                 self._end(run, store, over)
             elif isinstance(run.state, Interrupted) and run.state.returns:
                 self._happened(_go_back(run, store, self._joined))
@@ -570,8 +565,7 @@ def _interrupted_state(run: Run, store: RunStore, now: float) -> Finishing | Int
 
 def _go_back(run: Run, store: RunStore, joined: Collection[str]) -> WentBack | None:
     """As soon as all sites are connected, return to the newest round that coordinator and sites have on disk."""
-    number = store.find_return(joined)
-    if number is None:
+    if (number := store.find_return(joined)) is None:
         return None
     attempt = store.go_back(number)
     repeated = {later: last for later, last in store.history.past.items() if later > number}

@@ -98,8 +98,7 @@ class KeySessionSecret:
             MaskingRefused: a pair has no secret.
             ValueError: the keys were derived before, or deleted.
         """
-        private = self._private
-        if private is None:
+        if (private := self._private) is None:
             raise ValueError("the private key is gone")
         self._pair_keys = MappingProxyType(
             {

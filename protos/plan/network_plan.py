@@ -130,8 +130,7 @@ class NetworkPlan(PlanHead):
     def _of_privacy(self) -> Iterator[str]:
         if (promise := self.privacy) is None:
             return
-        reasons = [*why_not_private(self.ingredients, promise.noise)]
-        if not reasons:
+        if not (reasons := [*why_not_private(self.ingredients, promise.noise)]):
             columns = len(self.shared_columns) if self.reads_concepts else None
             unpaid = {
                 "weighting": self.weighting.name != "equal",

@@ -110,8 +110,7 @@ def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federat
             "Check where its forward divides or takes logarithms.",
         )
     parameters = dict(trial.named_parameters())
-    idle = [name for name in federated if parameters[name].grad is None]
-    if idle:
+    if idle := [name for name in federated if parameters[name].grad is None]:
         _refuse(
             f"The module in {path} does not use {_some(idle)} for its result, but the plan shares it.",
             "Let forward use every layer that the plan lists, without detaching its result.",

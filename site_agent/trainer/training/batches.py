@@ -38,8 +38,7 @@ class Rows:
 
 def check_batches(schedule: Schedule, rows: int) -> None:
     """Raise DataError with both numbers if this site has too few training rows to fill a plan's batches."""
-    asked = too_few_rows(schedule, rows)
-    if asked is None:
+    if (asked := too_few_rows(schedule, rows)) is None:
         return
     key = "batch_rows" if isinstance(schedule, StepSchedule) else "batches_per_epoch"
     raise DataError(
