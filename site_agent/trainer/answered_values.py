@@ -131,8 +131,7 @@ def numbers_of(
     name: str, values: Float64, low: float, high: float, mapped: Float64 | None = None, concept: str | None = None
 ) -> dict[str, Values]:
     """Return numbers as the table has them, as a plan maps them (converted, limited), and those within the range."""
-    concept = concept or name
-    converted = values if mapped is None else mapped
+    concept, converted = concept or name, values if mapped is None else mapped
     is_inside = (low <= converted) & (converted <= high)
     limited = Values(values=np.clip(converted, low, high), hides=is_inside)
     within = Values(values=np.where(is_inside, values, np.nan))  # other factors change all rows, but not these

@@ -152,10 +152,8 @@ def begin_statistics(hospital: Hospital, plan: StatisticsPlan, state: Path) -> S
     frame, remembered = statistics_rows(hospital, plan, table)
     secret = site_secret(state / "models")
     study = StatisticsStudy(plan, frame, site=hospital.site, secret=secret, digest=table_digest(table))
-    study.cut = (
-        *doubts_of(plan, remembered[0], frame, table.contract),
-        *unmapped_in_words(plan, table, hospital.site),
-    )
+    doubts = doubts_of(plan, remembered[0], frame, table.contract)
+    study.cut = (*doubts, *unmapped_in_words(plan, table, hospital.site))
     if plan.privacy is None:
         study.remember = partial(remember, state / "models", plan.run_name, *remembered)
     return study

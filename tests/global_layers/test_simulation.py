@@ -122,6 +122,10 @@ def test_a_notebook_is_warned_of_what_a_hospital_would_ask_or_refuse() -> None:
     plan = {"analyses": [cox], "smallest_cell": 10, "concepts": CONCEPTS}
     sites = {f"site-{number}": own.assign(id=own.index // 2) for number, own in patients(0).groupby("site")}
     statistics_simulation.simulate(plan, sites, patient="id")
+    line = {"family": "gaussian", "outcome": "pressure", "terms": ["sex"]}
+    statistics_simulation.simulate(plan | {"analyses": [{**count, "regression": line | {"robust": True}}]}, sites, "id")
+    with pytest.warns(UserWarning, match="90 rows of 45 patients .* in y, .*`robust: true`"):
+        statistics_simulation.simulate(plan | {"analyses": [{**count, "regression": line}]}, sites, patient="id")
     plan["concepts"] = [{**CONCEPTS[0], "high": 60}, {**CONCEPTS[4], "codes": ["yes", "no"]}, *CONCEPTS[5:]]
     first = {name: own.assign(days=own.days.where(own.index > own.index[0], 0)) for name, own in sites.items()}
     with pytest.warns(UserWarning, match="smallest_cell below 10") as told:

@@ -74,8 +74,7 @@ def frames_of(plan: StatisticsPlan, table: pd.DataFrame, patients: str | None = 
     """Each site's rows as concepts; sites are numbered."""
     found = {}
     for number, name in enumerate(plan.site_names):
-        own = table[table.site == number]
-        columns = {}
+        own, columns = table[table.site == number], {}
         for concept in plan.concepts:
             if concept.name not in own or (concept.recorded_by is not None and name not in concept.recorded_by):
                 continue

@@ -31,8 +31,7 @@ def table_one(*columns: str, by: str | None = None) -> dict[str, Any]:
 def test_groups_and_all_are_those_of_the_pooled_table(seed: int) -> None:
     """Rows, missing, means, deviations and codes; moments are sums rounded to 2**-36. A hospital has the same of its
     own rows, although few of them, or of one patient, are never sent."""
-    table = patients(seed)
-    plan = statistics_plan(table_one("age", "stage", by="sex"), smallest_cell=3)
+    table, plan = patients(seed), statistics_plan(table_one("age", "stage", by="sex"), smallest_cell=3)
 
     (pooled,) = results_of(plan, frames_of(plan, table))
     strict = statistics_plan(table_one("age", "stage", by="sex"), smallest_cell=200)
@@ -141,8 +140,7 @@ def test_all_are_void_where_a_group_is_of_too_few_hospitals() -> None:
 
 def test_a_notebook_has_the_same_numbers() -> None:
     """The same plan over frames with texts for codes."""
-    table = patients(3)
-    plan = statistics_plan(table_one("age", by="stage"), regression())
+    table, plan = patients(3), statistics_plan(table_one("age", by="stage"), regression())
 
     keys = plan.model_dump(mode="json", include={"concepts", "analyses", "smallest_cell", "rows_per_unknown"})
     found = simulate(keys, {name: table[table.site == k] for k, name in enumerate(plan.site_names)})

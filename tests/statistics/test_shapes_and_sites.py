@@ -52,8 +52,7 @@ def test_a_spline_is_that_of_another_basis_on_the_pooled_table(kind: str) -> Non
     """Estimates at the knots with intervals, and both joint tests."""
     table = patients(3).dropna(subset=["age"]).reset_index(drop=True)
     table["age"] = table.age.clip(KNOTS[0], KNOTS[-1])  # patsy's basis has no straight line beyond
-    table = table.join(_natural(table.age))
-    terms = {"terms": ["age", "sex"], "splines": {"age": KNOTS}}
+    table, terms = table.join(_natural(table.age)), {"terms": ["age", "sex"], "splines": {"age": KNOTS}}
     analysis = {"name": "m", "cox": {"time": "days", "event": "died", **terms}}
     plan = statistics_plan(analysis if kind == "cox" else regression(**FAMILIES[kind][0], **terms))
 

@@ -398,8 +398,7 @@ def _nifti_plane(
 
 def _nearest(vector: npt.NDArray[np.float64]) -> Direction | None:
     """Return the patient's axis along which a vector leads, or None if the vector is too oblique."""
-    length = float(np.sqrt(np.square(vector).sum()))
-    axis = int(np.argmax(np.abs(vector)))
+    length, axis = float(np.sqrt(np.square(vector).sum())), int(np.argmax(np.abs(vector)))
     if not np.isfinite(length) or not length or abs(vector[axis]) < _STRAIGHT * length:
         return None
     return axis, 1 if vector[axis] > 0 else -1

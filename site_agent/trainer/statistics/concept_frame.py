@@ -62,8 +62,7 @@ def concept_frame(plan: StatisticsPlan, table: Table, site: str, smallest_cell: 
             number = mapped_number(concept, one)
             steps[concept.name] = step_of(own) * number.factor, number.rounding
     owners = np.arange(table.rows) if table.patients is None else np.array(table.patients)
-    patients = np.unique(owners, return_inverse=True)[1].astype(np.int64)
-    left_out = len(table.dropped)
+    patients, left_out = np.unique(owners, return_inverse=True)[1].astype(np.int64), len(table.dropped)
     return Frame(columns=columns, patients=patients, smallest_cell=smallest_cell, left_out=left_out, steps=steps)
 
 
@@ -121,6 +120,7 @@ def doubts_of(
 ) -> Iterator[str]:
     """Yield what this site's own people must look at: values that a range replaces, and what models seem to mistake."""
     late = times_of(plan) | {str(getattr(contract and contract.follow_up, "concept", ""))}
+    sizes = np.unique(frame.patients[complete_rows(plan.analyses, frame)], return_counts=True)[1]
     for concept in plan.concepts:
         one = used.get(f"{concept.name}, mapped")
         if isinstance(concept, NumberConcept) and one is not None and one.hides is not None:
@@ -132,10 +132,14 @@ def doubts_of(
     for analysis in plan.analyses:
         names, *_ = concepts_used(analysis)
         if isinstance(analysis, RegressionAnalysis):
+            model, several = analysis.regression, sizes[sizes > 1]
+            if len(several) and not (model.robust or model.ridge or {*names} - {*frame.columns}):
+                words = f"{several.sum()} rows of {len(several)} patients count as independent in {analysis.name}"
+                yield f"{words}, so its errors are mostly too small. `robust: true` in the plan allows for this."
             rows = np.count_nonzero(frame.columns.get(names[0], np.zeros(0)) % 1.0 > 0.0)
-            if analysis.regression.family == "poisson" and rows:
+            if model.family == "poisson" and rows:
                 yield f"{rows} values of {names[0]} are no whole numbers, as counts are. Are they rates?"
-            for time in sorted(late.intersection(names[1:]) - {str(analysis.regression.exposure)}):
+            for time in sorted(late.intersection(names[1:]) - {str(model.exposure)}):
                 yield f"{time} is known only after the outcome and a term of {analysis.name}. Is this meant?"
         elif isinstance(analysis, CoxAnalysis | CurveAnalysis) and {*names[:2]} <= {*frame.columns}:
             is_last = frame.columns[names[0]] >= getattr(concept_named(plan.concepts, names[0]), "high", np.inf)
