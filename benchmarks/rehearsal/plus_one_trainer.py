@@ -1,15 +1,16 @@
 """Runs a trainer that returns its input plus one: `plus_one_trainer.py SOCKET PARAMETERS ROUNDS`.
 
-It speaks the trainer socket on a Unix socket like the trainer of a hospital, and loads no tensor library. The update
-from the input to the input plus one is 1 everywhere, so it is made once. Under a plan with short integers it is encoded
-in each round, as a hospital's trainer does. Before it takes in the last aggregate it
-prints a line and waits for an answer, so that the measuring program finds every process idle with its work done.
+It speaks the trainer socket on a Unix socket like the trainer of a hospital, and loads no tensor library for updates of
+32 bits. The update from the input to the input plus one is 1 everywhere, so it is made once. Under a plan with short
+integers it is encoded in each round, as a hospital's trainer does. Before it takes in the last aggregate it prints a
+line and waits for an answer, so that the measuring program finds every process idle with its work done.
 """
 
 from __future__ import annotations
 
 import socket
 import sys
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,8 +18,10 @@ from protos.plan.manifest import manifest_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import LARGEST_PLAN_BYTES, Plan, plan_from_wire
 from site_agent.trainer.requests import Asked
-from site_agent.trainer.study import ShortUpdates
 from site_agent.trainer_socket import Agreed, Check, Conclude, Message, Prepare, Prepared, Train, Trained, TrainerEnd
+
+if TYPE_CHECKING:
+    from site_agent.trainer.study import ShortUpdates
 
 
 def main() -> None:
@@ -65,6 +68,8 @@ class _PlusOne:
     def _prepare(self, plan: Plan) -> Prepared:
         manifest = manifest_of(plan)
         if plan.bits != 32:
+            from site_agent.trainer.study import ShortUpdates
+
             assert isinstance(plan, NetworkPlan)
             self._short = ShortUpdates(plan, manifest, manifest.tensors, b"benchmark")
         return Prepared(manifest.digest.hex())

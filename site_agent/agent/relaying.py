@@ -155,7 +155,7 @@ class _Stream:
             while True:
                 match await self._up.get():
                     case Up(payload=payload):
-                        await connection.send(bytes(payload))  # already bytes, so nothing is copied
+                        await connection.send(bytes(payload))  # gRPC takes only bytes
                         written += 1
                         if written == CREDITS_AT_ONCE:
                             self._report(Sent(self.number, written))
