@@ -63,7 +63,7 @@ def review(path: Path, plan_path: Path | None, page: Path | None) -> None:
         is_checked = False
     refused = decide_plan(hospital, plan, manifest, identity=own_key, audit=log)
     title_section, *exact = review_sections(plan, manifest)
-    contract = find_contract(Path(hospital.data.contract))  # None if this user cannot read it
+    contract = find_contract(Path(hospital.data.contract))  # None if this user may not read it
     meanings = concept_sections(plan, contract, hospital.site)
     here = _here(hospital, plan, refused, is_checked=is_checked and own_key is not None)
     sections = [title_section, *_in_short(hospital, plan), *exact, *meanings, *here]

@@ -64,14 +64,14 @@ def compared_with_others(plan: Plan, others: Iterable[Plan], allowed: Iterable[s
 def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
     """Yield this site's values, then a section on unknown codes, cut values, void analyses and earlier studies.
 
-    Nothing is yielded if this user cannot read the contract.
+    Nothing is yielded if this user may not read the contract. If it is wrong or not there, OperatorError is raised.
     """
     from site_agent.desk.mapped_concepts import doubtful_codes, own_values
     from site_agent.trainer.before_rounds import faults, statistics_rows
     from site_agent.trainer.data.tables import read_table
     from site_agent.trainer.statistics.concept_frame import doubts_of
 
-    contract = find_contract(Path(hospital.data.contract))
+    contract = find_contract(Path(hospital.data.contract), is_needed=isinstance(plan, StatisticsPlan))
     if not isinstance(plan, StatisticsPlan) or contract is None:
         return
     sentences, wrong = list[str](), list[OperatorError]()

@@ -18,6 +18,7 @@ import yaml
 
 from host.audit_log import AuditLog
 from host.record_store import StoreDamaged
+from protos.errors import UnavailableError
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from site_agent.approvals import find_approval, keep_plan, why_not
@@ -155,6 +156,22 @@ def test_a_review_over_a_table_with_errors_ends_as_one_that_does_not_fit(site: S
     assert site("review") == status
     assert [one.count("column age: text") for one in (site.out, site.err)] == [status > 0] * 2
     assert "This plan is not permitted here" in site.out
+
+
+@pytest.mark.parametrize(
+    ("contract", "status"), [("columns: []\nrnage: 1\n", 78), (None, UnavailableError.exit_status)]
+)
+def test_a_wrong_or_absent_contract_is_named_and_nothing_is_approved(
+    site: Site, contract: str | None, status: int
+) -> None:
+    """A person would approve a plan without seeing what this hospital contributes."""
+    plan = site.plan(**table_one_of({"name": "age", "low": 0.0, "high": 120.0}), smallest_cell=10)
+    if contract is not None:
+        (site.folder / "c.yaml").write_text(contract)
+
+    for words in (("review",), ("approve", "--by", "A. Jones", "--yes")):
+        assert (site(*words), "c.yaml" in site.err) == (status, True)
+    assert find_approval(site.folder / "state", plan) is None
 
 
 def test_a_table_that_was_not_checked_or_has_codes_that_a_plan_lacks_is_not_approved(

@@ -342,12 +342,14 @@ class Contract(Document):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
-def find_contract(path: Path) -> Contract | None:
-    """Return a contract. None if this user cannot read it, or if it is wrong."""
+def find_contract(path: Path, *, is_needed: bool = False) -> Contract | None:
+    """Return a contract: None if not permitted, or not there unless `is_needed`. Raises as `read_contract` otherwise."""
     try:
         return read_contract(path)
-    except (ConfigurationError, UnavailableError):
-        return None
+    except (ConfigurationError, UnavailableError) as error:
+        if isinstance(error.__cause__, PermissionError) or (isinstance(error, UnavailableError) and not is_needed):
+            return None
+        raise
 
 
 def read_contract(path: Path) -> Contract:
