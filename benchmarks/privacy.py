@@ -32,11 +32,7 @@ import numpy.typing as npt
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, split_of, uci_tables
-from benchmarks.private_audit import (
-    audited_training,
-    canary_plan,
-    with_a_share_of_the_noise,
-)
+from benchmarks.private_audit import audited_training, canary_plan, with_a_share_of_the_noise
 from benchmarks.private_networks import declared, network_plan_of, network_step_ratio, print_networks
 from benchmarks.private_prior_audit import audited_prior, wide_content
 from protos.plan.noisy_results import noisy_fit

@@ -56,13 +56,7 @@ def commands() -> None:
     help="Another name or IP address of the coordinator. Repeat the option for more names.",
 )
 @_directory
-def init(
-    federation: str,
-    address: str,
-    enrolment_address: str,
-    hosts: tuple[str, ...],
-    directory: Path,
-) -> None:
+def init(federation: str, address: str, enrolment_address: str, hosts: tuple[str, ...], directory: Path) -> None:
     """Create the certificate authority, the coordinator's certificate and an empty register of sites.
 
     The program creates a passphrase for the root key and prints it once.

@@ -24,13 +24,7 @@ from site_agent.state_folders import approvals_folder
 
 
 def approve(
-    state: Path,
-    plan: Plan,
-    *,
-    by: str,
-    at: datetime,
-    until: datetime | None = None,
-    beside: Iterable[str] = (),
+    state: Path, plan: Plan, *, by: str, at: datetime, until: datetime | None = None, beside: Iterable[str] = ()
 ) -> Approval:
     """Record that a person approves a plan. Earlier approvals remain valid.
 

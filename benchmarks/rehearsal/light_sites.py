@@ -81,8 +81,7 @@ def main(folder: Path, sites: tuple[str, ...]) -> None:
     """Take part as these sites until the coordinator reports that all runs are over."""
     # Logs go to stderr, as in the agent. The caller may read no other stream.
     structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(30),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(30), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
     )
 
     async def all_of_them() -> None:

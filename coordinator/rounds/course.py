@@ -25,12 +25,7 @@ from protos.numbers.round_sums import Sums
 from protos.plan.announcing_plan import AnnouncingPlan
 from protos.plan.exchange import pack_layers, stage_at
 from protos.plan.ingredients import SensitivePrefix
-from protos.plan.manifest import (
-    LARGEST_LOSS,
-    LOSS_SCALE,
-    SENSITIVITY_SCALE,
-    largest_weight,
-)
+from protos.plan.manifest import LARGEST_LOSS, LOSS_SCALE, SENSITIVITY_SCALE, largest_weight
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.noisy_results import noisy_fit
 from protos.plan.plan import Plan

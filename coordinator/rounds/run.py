@@ -16,16 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coordinator.rounds.aggregation import RunningSum
-from coordinator.rounds.course import (
-    Course,
-    analysed,
-    announce,
-    fitted,
-    follow,
-    layers_at,
-    layers_of_result,
-    rounds_of,
-)
+from coordinator.rounds.course import Course, analysed, announce, fitted, follow, layers_at, layers_of_result, rounds_of
 from coordinator.rounds.phases import (
     Acknowledged,
     Advertised,

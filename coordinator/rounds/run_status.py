@@ -7,17 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
-from coordinator.rounds.phases import (
-    Agreeing,
-    Collecting,
-    Finishing,
-    Gathering,
-    Interrupted,
-    Over,
-    Sites,
-    State,
-    Terms,
-)
+from coordinator.rounds.phases import Agreeing, Collecting, Finishing, Gathering, Interrupted, Over, Sites, State, Terms
 from coordinator.rounds.run import Run
 from coordinator.rounds.transfers import Transfers
 from coordinator.storage.history import History
@@ -136,8 +126,4 @@ def pace_facts(run: Run, now: datetime) -> dict[str, float | str | None] | None:
         ends = (now + timedelta(seconds=left)).isoformat(timespec="seconds") if moves else None
     except OverflowError:  # beyond the year 9999
         ends = None
-    return {
-        "seconds_a_round": round(seconds, 3),
-        "seconds_left": round(left, 1) if moves else None,
-        "ends": ends,
-    }
+    return {"seconds_a_round": round(seconds, 3), "seconds_left": round(left, 1) if moves else None, "ends": ends}

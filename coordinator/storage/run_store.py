@@ -47,15 +47,7 @@ CREATE TABLE IF NOT EXISTS snapshots (
 class RunStore:
     """Reads and writes the state of a run that remains after this process ends."""
 
-    def __init__(
-        self,
-        log: AuditLog,
-        folder: Path,
-        run: Run,
-        history: History,
-        *,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, log: AuditLog, folder: Path, run: Run, history: History, *, clock: Callable[[], float]) -> None:
         """Open or begin a run.
 
         Args:

@@ -54,13 +54,7 @@ class Masker:
     """Masks the vector of one site for one round. Only one thread may use it at a time."""
 
     def __init__(
-        self,
-        *,
-        own: str,
-        contributors: tuple[str, ...],
-        pair_keys: Mapping[str, bytes],
-        context: bytes,
-        layout: Layout,
+        self, *, own: str, contributors: tuple[str, ...], pair_keys: Mapping[str, bytes], context: bytes, layout: Layout
     ) -> None:
         """Derive the round's keys.
 

@@ -221,14 +221,7 @@ class Exchanges:
         layers = set(compress(self._manifest.layers, chosen))
         return tuple(tensor for tensor in self._manifest.tensors if tensor.layer in layers)
 
-    def _make(
-        self,
-        stage: Stage,
-        layers: bytes,
-        offered: tuple[TensorSpec, ...],
-        *,
-        measures: bool,
-    ) -> Exchange:
+    def _make(self, stage: Stage, layers: bytes, offered: tuple[TensorSpec, ...], *, measures: bool) -> Exchange:
         stages = (stage, Stage.VALIDATION) if measures else (stage,)
         is_training = stage is Stage.TRAINING
         sends_changes = is_training and self._plan.privacy is None  # private training sends sums of gradients instead

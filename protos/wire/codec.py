@@ -29,13 +29,7 @@ from protos.wire.messages import (
     MalformedMessage,
     SiteMessage,
 )
-from protos.wire.upkeep_messages import (
-    EnrolmentReply,
-    EnrolmentRequest,
-    RenewalAnswered,
-    RenewalAsked,
-    Upkeep,
-)
+from protos.wire.upkeep_messages import EnrolmentReply, EnrolmentRequest, RenewalAnswered, RenewalAsked, Upkeep
 
 # The numbers that chunks have in federation.proto.
 _CHUNK_OF_SITE: Final = generated.SiteMessage.CHUNK_FIELD_NUMBER

@@ -32,10 +32,7 @@ _LAST_SECONDS: Final = 10
 @click.command()
 @config_option
 @click.option(
-    "--listen",
-    default="127.0.0.1:8483",
-    show_default=True,
-    help="Address to listen on: HOST:PORT of this computer.",
+    "--listen", default="127.0.0.1:8483", show_default=True, help="Address to listen on: HOST:PORT of this computer."
 )
 def console(path: Path, listen: str) -> None:
     """Show web pages about this site: the plans, the reports, and the curves of a study that trains now.

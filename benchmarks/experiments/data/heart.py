@@ -82,8 +82,5 @@ def _with_plain_positions(dataset: Dataset, contract: Contract) -> Dataset:
         return replace(part, features=features)
 
     return replace(
-        dataset,
-        training=plain(dataset.training),
-        validation=plain(dataset.validation),
-        test=plain(dataset.test),
+        dataset, training=plain(dataset.training), validation=plain(dataset.validation), test=plain(dataset.test)
     )

@@ -104,18 +104,12 @@ def placebo(dataset: Dataset, copies: int, seed: int) -> Sites:
     sites = {"itself": dataset}
     for number in range(1, copies + 1):
         order = np.random.default_rng((seed, number)).permutation(len(dataset.training))
-        training = Examples(
-            features=dataset.training.features[order],
-            targets=dataset.training.targets[order],
-        )
+        training = Examples(features=dataset.training.features[order], targets=dataset.training.targets[order])
         sites[f"copy-{number}"] = replace(dataset, training=training)
     return sites
 
 
 def _each_part(dataset: Dataset, change: Callable[[Examples], Examples]) -> Dataset:
     return replace(
-        dataset,
-        training=change(dataset.training),
-        validation=change(dataset.validation),
-        test=change(dataset.test),
+        dataset, training=change(dataset.training), validation=change(dataset.validation), test=change(dataset.test)
     )

@@ -52,10 +52,7 @@ READINGS: Final = {
     "global-layers, authors": Reading(method="global-layers", recipe=Authors(), keys={"start": "own"}),
     "global-layers, authors, equal start": Reading(method="global-layers", recipe=Authors()),
     "fedavg, aligned": Reading(
-        method="fedavg",
-        recipe=Authors(),
-        view=aligned,
-        keys={"weighting": {"name": "rows", "largest_rows": 512}},
+        method="fedavg", recipe=Authors(), view=aligned, keys={"weighting": {"name": "rows", "largest_rows": 512}}
     ),
     "local, paper": Reading(method="local", recipe=Paper(), batches=15),
     "global-layers, paper": Reading(method="global-layers", recipe=Paper(), aggregate="every-batch", batches=15),
