@@ -343,7 +343,7 @@ class Contract(Document):
 
 
 def find_contract(path: Path, *, is_needed: bool = False) -> Contract | None:
-    """Return a contract: None if not permitted, or not there unless `is_needed`. Raises as `read_contract` otherwise."""
+    """Return a contract: None if not permitted, or not there unless `is_needed`. Else raises as `read_contract`."""
     try:
         return read_contract(path)
     except (ConfigurationError, UnavailableError) as error:
