@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Set
-from typing import Any
+from typing import Any, Final
 from unicodedata import normalize
 
 import numpy as np
@@ -16,6 +16,7 @@ from global_layers.one_process import plan_among, run_rounds
 from protos.plan.analyses import Float64, Frame
 from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.documents import did_you_mean
+from protos.plan.prior_sums import FEWEST_ROWS
 from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.desk.analyses_in_words import reversed_events
 from site_agent.desk.examination.examined_columns import IDENTIFIER
@@ -26,6 +27,8 @@ from site_agent.trainer.data.table_sources import shortest
 from site_agent.trainer.statistics.concept_frame import doubts_of, times_of
 from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
+_TRUTHS: Final = {False: ("false", "no", "0"), True: ("true", "yes", "1")}
+
 
 def simulate(
     plan: StatisticsPlan | Mapping[str, Any], sites: Mapping[str, pd.DataFrame], patient: str | None = None
@@ -35,7 +38,7 @@ def simulate(
     Args:
         plan: a plan, or its keys `concepts`, `analyses`, `smallest_cell` and others without study, version and sites.
         sites: by the names in the plan a frame whose columns have the names of concepts: numbers in the concept's unit,
-            and codes as texts or numbers. A frame lacks exactly the concepts that `recorded_by` does not give it.
+            and codes as texts, numbers or truth values. A frame lacks just the concepts that `recorded_by` denies it.
         patient: the column that identifies patients; None if each row is one.
 
     Raises:
@@ -111,8 +114,13 @@ def _values(concept: Concept, table: pd.DataFrame, times: Set[str]) -> Any:
             return f"the column {concept.name} has times below 0"
         return numbers
     codes = {normalize("NFC", code): float(place) for place, code in enumerate(concept.codes)}
-    text = "{:.15g}".format if pd.api.types.is_numeric_dtype(own) else str  # 1 is the code 1
-    places = own.map(lambda cell: codes.get(normalize("NFC", text(cell)), np.nan), na_action="ignore")
-    if (places.isna() & own.notna()).any():
-        return f"the column {concept.name} has values that are none of its codes {', '.join(concept.codes)}"
+    if pd.api.types.infer_dtype(own) == "boolean":
+        own = own.map({it: next((x for x in codes if x.lower() in words), str(it)) for it, words in _TRUTHS.items()})
+    texts = own.map("{:.15g}".format if pd.api.types.is_numeric_dtype(own) else str, na_action="ignore")  # 1 is "1"
+    places = texts.map(lambda text: codes.get(normalize("NFC", text), np.nan), na_action="ignore")
+    counts = texts[places.isna() & own.notna()].value_counts()
+    if len(counts):
+        such = ", ".join(map(repr, counts.index[counts >= FEWEST_ROWS][:3]))  # rarer ones may be a patient's
+        told = f"the column {concept.name} has values that are none of its codes {', '.join(concept.codes)}"
+        return f"{told}, such as {such}" if such else told
     return places.to_numpy(np.float64)

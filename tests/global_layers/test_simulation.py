@@ -13,6 +13,7 @@ import pytest
 from global_layers import statistics_simulation
 from global_layers.simulation import simulate
 from protos.errors import OperatorError
+from tests.for_each import for_each
 from tests.statistics.federations import CONCEPTS, patients
 
 PAGE = Path(__file__).parents[2] / "docs" / "researcher.md"
@@ -88,7 +89,11 @@ def test_a_mistake_in_a_notebook_has_its_place_and_no_traceback() -> None:
         ("smalest_cell: ", plan | {"smalest_cell": 3}, sites),
         ("concepts.died.codes.1: ", plan | {"concepts": [{**CONCEPTS[4], "codes": [0, 1]}]}, sites),
         ("keys", plan | {("age",): 1}, sites), ("plan", "plan.yaml", sites), ("owner", plan, sites),
-        ("column sex", plan, {name: own.assign(sex="unknown") for name, own in sites.items()}),
+        *(
+            (f"column sex has values that are none of its codes female, male, such as '{one}'", plan, coded)
+            for one in ("unknown", True)
+            for coded in [{name: own.assign(sex=one) for name, own in sites.items()}]
+        ),
         ("column days", plan, {name: own.assign(days=-1.0) for name, own in sites.items()}),
         *(("number in years", plan, sites | {"site-2": sites["site-2"].assign(age=age)}) for age in ages),
         ("site-1: ", plan, sites | {"site-1": sites["site-1"][["age", "age"]]}),
@@ -112,6 +117,15 @@ def test_accents_are_the_same_however_they_are_composed(male: str, code: str) ->
     sites = {f"site-{number}": own.replace({"sex": {"male": male}}) for number, own in patients(0).groupby("site")}
     (found,) = statistics_simulation.simulate({"concepts": [sex], "analyses": [table], "smallest_cell": 10}, sites)
     assert [*found["columns"]["sex"]["all"]["codes"]] == ["female", "m\u00e2le"]
+
+
+@for_each("rows", ({"False": 392, "True": 98}, {"true": 98, "false": 392}, {"no": 392, "yes": 98}, {"0": 392, "1": 98}))
+def test_truth_values_are_the_codes_that_mean_them(rows: dict[str, int]) -> None:
+    """In any order of the codes. Of other words nobody knows which of them is true."""
+    column, table = {**CONCEPTS[2], "codes": [*rows]}, {"name": "x", "table_one": {"columns": ["sex"]}}
+    sites = {f"site-{k}": own.assign(sex=own.index % 5 == 0) for k, own in patients(0).groupby("site")}
+    (found,) = statistics_simulation.simulate({"concepts": [column], "analyses": [table], "smallest_cell": 10}, sites)
+    assert {code: one["rows"] for code, one in found["columns"]["sex"]["all"]["codes"].items()} == rows
 
 
 @pytest.mark.filterwarnings("error")

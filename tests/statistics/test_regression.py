@@ -54,8 +54,7 @@ NAMES = {
 @for_each("seed", range(5))
 def test_a_logistic_model_with_an_intercept_for_each_site_is_that_of_the_pooled_table(seed: int) -> None:
     """Complete rows alone take part, products and codes included."""
-    table = patients(seed)
-    plan = statistics_plan(regression(terms=TERMS))
+    table, plan = patients(seed), statistics_plan(regression(terms=TERMS))
 
     (found,) = results_of(plan, frames_of(plan, table))
 

@@ -134,8 +134,7 @@ def resamples_of(rows: HeldOutRows, seed: int, number: int = RESAMPLES) -> Itera
     Equal seeds draw equal resamples. `seed` is from the plan's seed and the site's name; not negative.
     """
     generator, owners = np.random.default_rng(seed), np.unique(rows.owners, return_inverse=True)[1].reshape(-1)
-    patients = int(owners.max()) + 1
-    size = max(1, _BLOCK_NUMBERS // len(rows))
+    patients, size = int(owners.max()) + 1, max(1, _BLOCK_NUMBERS // len(rows))
     for start in range(0, number, size):
         drawn = np.empty((min(size, number - start), patients))
         for resample in drawn:

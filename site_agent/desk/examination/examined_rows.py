@@ -163,8 +163,7 @@ def image_findings(table: Table) -> Iterator[Finding]:
     """Yield findings for images that seem empty, and for images that two patients have in common."""
     if table.images is None or table.contract.image is None:
         return
-    name = table.contract.image.name
-    there = ~np.isnan(table.images[:, 0])
+    name, there = table.contract.image.name, ~np.isnan(table.images[:, 0])
     blank = there & (table.images.min(axis=1) == table.images.max(axis=1))
     words = f"column {name}: {counted(int(blank.sum()), 'image')} without any difference between pixels, maybe empty"
     yield from row_warning(table, "blank-images", words, blank)

@@ -182,8 +182,7 @@ def _forest(
     """Return the forest, and a prediction for each row by trees that used no row of the same patient."""
     rows = dataset.training
     trees = _trees(dataset, rows, seed, has_votes=True)
-    places = _places(dataset, trees)
-    forest = forest_of(trees.estimators_)
+    places, forest = _places(dataset, trees), forest_of(trees.estimators_)
     forest = replace(forest, values=forest.values @ places)
     if len(np.unique(patients)) == len(rows):
         votes = trees.oob_prediction_[:, None] if dataset.task == "regression" else trees.oob_decision_function_

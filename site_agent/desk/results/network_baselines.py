@@ -94,8 +94,7 @@ def _train_together(plan: NetworkPlan, manifest: Manifest, members: list[Study],
 
 def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: FixedPoint, largest: int) -> Sums:
     """Return the sum of the contributions of all copies, computed in integers as in a run."""
-    weight = rows / largest if rows else 1.0
-    total = np.zeros(exchange.updates, np.int32)
+    weight, total = rows / largest if rows else 1.0, np.zeros(exchange.updates, np.int32)
     encoded = np.empty_like(total)
     for answer in answers:
         fixed_point.encode(np.asarray(answer.updates, np.float32), weight, encoded)

@@ -70,8 +70,7 @@ def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: Float
     """Save and report the other sites' model. Raise MalformedMessage at impossible sums, else OperatorError."""
     mapped = require_receivable(hospital, plan)
     assert isinstance(plan, PriorPlan)  # a plan with receivers has federated-prior
-    found = _received(plan, rounds, vector)
-    table = read_without_outcomes(hospital)
+    found, table = _received(plan, rounds, vector), read_without_outcomes(hospital)
     facts = _facts(hospital, plan, run, table, found, mapped)
     if found.is_useful:
         save_model(hospital.state_path, run, _model(hospital, plan, table, found, mapped))
@@ -130,8 +129,7 @@ def _model(
 
 
 def _preprocessing(prior: PriorPlan, contract: Contract, table: Table, standard: Standard) -> Preprocessing:
-    fitted = fit(contract, table, np.arange(table.rows, dtype=np.int64))
-    outcome = prior.outcome
+    fitted, outcome = fit(contract, table, np.arange(table.rows, dtype=np.int64)), prior.outcome
     if outcome.task != "regression":
         return fitted
     mean = outcome.low + outcome.width * float(standard.outcome_means[0])

@@ -189,8 +189,7 @@ def _copy(folder: Path) -> Path:
 )
 def test_nothing_is_overwritten(tmp_path: Path, output: str) -> None:
     """No table, contract or empty file, by whatever name; and a folder or a device is no output."""
-    trained = _trained(tmp_path)
-    new = _copy(tmp_path)
+    trained, new = _trained(tmp_path), _copy(tmp_path)
     (tmp_path / "link.csv").symlink_to(new)
     (tmp_path / "hard.csv").hardlink_to(new)
     (tmp_path / "empty.csv").touch()
@@ -237,8 +236,7 @@ def test_the_command_counts_and_names_what_it_does_not_predict(
 ) -> None:
     """Column, flaw, number of rows and values on the screen; the same in the row of the output; and no risk."""
     trained = _trained(tmp_path)
-    rows = [list(row) for row in trained.rows]
-    first = trained.header[1]
+    rows, first = [list(row) for row in trained.rows], trained.header[1]
     for place, cell in ((0, "M"), (3, "M"), (4, "F")):
         rows[place][1] = cell
     new = trained.write(tmp_path / "new.csv", rows)

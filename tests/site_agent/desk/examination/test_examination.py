@@ -36,8 +36,7 @@ ROWS = 240
 @pytest.fixture
 def table() -> Table:
     """An ordinary table: three features that say a little, two wards, as many ill as well."""
-    generator = np.random.default_rng(7)
-    ill = (np.arange(ROWS) % 2).astype(np.float64)
+    generator, ill = np.random.default_rng(7), (np.arange(ROWS) % 2).astype(np.float64)
     features = {
         "age": np.round(generator.normal(60 + 3 * ill, 10), 1),
         "chol": np.round(generator.normal(220, 30, size=ROWS)),

@@ -74,8 +74,7 @@ def model(network: str = "global-layers", task: str = "binary", **plan: Any) -> 
     target = generator.normal(100, 9, 80) if task == "regression" else generator.integers(0, 2, 80) * 1.0
     table = Table(contract=declared, rows=80, features=features, target=target, patients=None)
     rows = np.arange(60)
-    preprocessing = fit(declared, table, rows)
-    method = METHODS.get(network, "global-layers")
+    preprocessing, method = fit(declared, table, rows), METHODS.get(network, "global-layers")
     agreed = {"columns": list(preprocessing.columns[:5])} if method in ("fenda-fl", "chfl") else {}
     outputs = {"outputs": 3 if task == "multi-class" else 1} if method == "chfl" else {}
     made = make_plan(method={"name": method}, architecture=NETWORKS[network], **agreed, **outputs, **plan)
@@ -228,8 +227,7 @@ def _drawn_model(generator: np.random.Generator) -> SavedModel:
     features = _drawn_rows(declared, generator, 80)
     target = generator.integers(0, 2, 80) * 1.0
     table, rows = Table(contract=declared, rows=80, features=features, target=target, patients=None), np.arange(60)
-    preprocessing = fit(declared, table, rows)
-    profile = profile_of(declared, table, rows)
+    preprocessing, profile = fit(declared, table, rows), profile_of(declared, table, rows)
     plan = make_plan(method={"name": "local"}, architecture=NETWORKS["logistic"])
     tensors = network_tensors(plan.architecture, columns=len(preprocessing.columns), outputs=1, common=None)
     values = {one.name: generator.normal(0, 0.5, one.shape).astype(np.float32) for one in tensors}

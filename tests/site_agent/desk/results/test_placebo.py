@@ -56,8 +56,7 @@ def test_the_report_says_what_others_brought_where_the_site_asks(tmp_path: Path)
     """The report has the placebo's metrics and the federated model's difference to it."""
     from site_agent.hospital import read_hospital
 
-    hospital = read_hospital(make_site(tmp_path, placebo_baseline=True, simple_models=False))
-    plan = make_plan()
+    hospital, plan = read_hospital(make_site(tmp_path, placebo_baseline=True, simple_models=False)), make_plan()
     study, preprocessing = begin_study(hospital, plan, tmp_path)
     from site_agent.trainer.requests import Asked
 

@@ -54,8 +54,7 @@ def test_every_network_has_metrics_intervals_calibration_and_the_evidence_of_its
     assert isinstance(federated, dict)
     assert isinstance(siloed, dict)
     assert isinstance(differences, dict)
-    outcome = study.conclude()
-    rows = held_out_rows(study.own, preprocessing)
+    outcome, rows = study.conclude(), held_out_rows(study.own, preprocessing)
     assert federated["metrics"] == rows.evaluate(scores_of(preprocessing, outcome.test_outputs))
     assert federated["checkpoint"] == outcome.choice
     for one in (federated, siloed):

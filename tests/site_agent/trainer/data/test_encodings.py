@@ -73,8 +73,7 @@ def test_a_saved_preprocessing_encodes_to_the_same_bits(seed: int) -> None:
     """Through text and back, of all rows at once, of some of them, and of one alone."""
     generator = np.random.default_rng(seed)
     table = _table(generator, 60)
-    fitted = fit(CONTRACT, table, np.arange(40))
-    rows = generator.permutation(60)[:17]
+    fitted, rows = fit(CONTRACT, table, np.arange(40)), generator.permutation(60)[:17]
     again = Preprocessing.model_validate_json(fitted.model_dump_json(indent=2))
     whole = fitted.encode(table)
     assert whole.shape == (60, len(CONTRACT.encoded_columns))

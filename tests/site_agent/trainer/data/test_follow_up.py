@@ -41,8 +41,7 @@ def _plan(concepts: tuple[NumberConcept | CodedConcept, ...]) -> StatisticsPlan:
 
 
 def _read(tmp_path: Path, contract: Contract, cells: list[str], codes: tuple[str, ...] = ("1", "2")) -> Survey:
-    table = tmp_path / "table.csv"
-    names = [column.name for column in contract.columns]
+    table, names = tmp_path / "table.csv", [column.name for column in contract.columns]
     rows = [f"{40 + row},{cell},{codes[row % len(codes)]}" for row, cell in enumerate(cells)]
     table.write_text("\n".join([",".join(names), *rows]))
     return survey_table(table, contract, today=date(2026, 1, 1))

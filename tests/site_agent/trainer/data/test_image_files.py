@@ -353,8 +353,7 @@ def test_a_contract_that_cannot_be_met_is_refused(changes: dict[str, Any], words
 
 def test_a_contract_reads_images_or_columns() -> None:
     """Beside images there are no features, and there is one column of images at most."""
-    plain = json.loads(contract().model_dump_json())
-    feature = {"name": "age", "role": "feature", "type": "numeric"}
+    plain, feature = json.loads(contract().model_dump_json()), {"name": "age", "role": "feature", "type": "numeric"}
 
     for more, words in ((feature, "role group or ignore"), (plain["columns"][1] | {"name": "b"}, "role image")):
         with pytest.raises(ValueError, match=words):

@@ -87,8 +87,7 @@ def test_a_draft_of_each_kind_reads_what_was_written(tmp_path: Path, kind: str) 
     """The kind is found by the content, and the draft fits the table."""
     path = _written(kind, tmp_path).rename(tmp_path / "table")
     contract = _drafted(path)
-    table = read_table(path, contract)
-    frame = _frame()
+    table, frame = read_table(path, contract), _frame()
     assert table.patients == tuple(frame["PATIENT"])
     np.testing.assert_array_equal(table.features["AGE"], frame["AGE"].to_numpy(float))
     days = [(day - date(2000, 1, 1)).days for day in frame["BORN"]]
