@@ -72,9 +72,7 @@ class AppliedModel:
         model, own = self.model, self.model.preprocessing.columns
         if model.read_places is not None:
             return np.ascontiguousarray(features[:, list(model.read_places)])
-        if model.columns == own:
-            return features
-        return place_columns(features, own, model.columns)
+        return features if model.columns == own else place_columns(features, own, model.columns)
 
     def rounding(self, features: npt.NDArray[np.float32], seed: int) -> float:
         """Return how far half a unit in the last place of float32 moves the scores, the largest of some random draws.

@@ -56,8 +56,7 @@ class LeftOut:
         most = sorted(zip(-counts, kinds, strict=True))[:_SHOWN_VALUES]
         told = [f"{value} in {-count}" for count, value in most]
         told += [f"{len(kinds) - len(most)} other values"] if len(kinds) > len(most) else []
-        values = f" ({', '.join(told)})" if any(self.values) else ""
-        count = len(self.places)
+        values, count = f" ({', '.join(told)})" if any(self.values) else "", len(self.places)
         return f"column {self.column}: {self.flaw.words}, in {count} row{'' if count == 1 else 's'}{values}"
 
 

@@ -182,9 +182,7 @@ def auroc(targets: npt.NDArray[np.int64], scores: Scores) -> float | None:
 
 
 def _ranked(targets: npt.NDArray[np.int64], scores: Scores) -> list[tuple[npt.NDArray[np.bool_], Scores]]:
-    if scores.ndim == 1:
-        return [(targets == 1, scores)]
-    return [(targets == c, scores[:, c]) for c in np.unique(targets)]
+    return [(targets == 1, scores)] if scores.ndim == 1 else [(targets == c, scores[:, c]) for c in np.unique(targets)]
 
 
 def _measure_numbers(targets: Scores, scores: Scores) -> Metrics:

@@ -298,7 +298,11 @@ def _of_many_texts(column: ColumnDraft, words: list[str]) -> Line:
 
 def identifier_line(column: ColumnDraft) -> Line:
     """Return the contract's line for the column that identifies the patient of a row."""
-    return _line(column, "patient", (), ["rows of one patient stay in the same part of the split"])
+    words, again = ["rows of one patient stay in the same part of the split"], Counter(column.texts.values())
+    if 0 < (several := len(column.texts) - again[1]) <= _FEW * len(column.texts):
+        told = "one_row_per_patient: true if none may have several, else same_for_patient: true at sex and others"
+        words.append(f"suspicious: {several} of {len(column.texts)} patients have several rows. Add {told}")
+    return _line(column, "patient", (), words)
 
 
 def follow_up_line(column: ColumnDraft, outcome: ColumnDraft) -> Line:

@@ -111,8 +111,7 @@ def _note(
         ignored = "the dictionary marks it as an identifier"
     elif field["field_type"] in ("notes", "file", "signature", "sql"):
         ignored = f"a field of the type {field['field_type']}"
-    limits = _limits(field)
-    note = field["field_note"]
+    limits, note = _limits(field), field["field_note"]
     return FileNote(
         label=" ".join((_TAG.sub("", field["field_label"]) + choice).split()),
         labels=labels,

@@ -106,7 +106,6 @@ def finding_lines(examination: Examination) -> Iterator[str]:
     for finding in [*examination.errors, *examination.warnings]:
         yield f"{finding.level.upper()}: {as_sentences(finding.words, where(finding.rows, finding.count))}"
     notes = [finding for finding in examination.findings if finding.level == "note"]
-    for finding in notes[:_MOST_NOTES]:
-        yield f"note: {as_sentences(finding.words)}"
+    yield from (f"note: {as_sentences(finding.words)}" for finding in notes[:_MOST_NOTES])
     if len(notes) > _MOST_NOTES:
         yield f"note: {len(notes) - _MOST_NOTES} further notes are on the HTML page."

@@ -117,14 +117,11 @@ def _shares(values: Numbers, outcome: Numbers, *, is_number: bool) -> Numbers:
     from scipy.stats import rankdata
 
     columns, rows = values.shape
-    ranks = rankdata(values, axis=1)
-    bins = min(_MOST_BINS, max(2, rows // _ROWS_OF_A_BIN))
-    order = np.random.default_rng(0).permutation(rows)
-    folds = np.empty(rows, dtype=np.int64)
+    ranks, bins = rankdata(values, axis=1), min(_MOST_BINS, max(2, rows // _ROWS_OF_A_BIN))
+    order, folds = np.random.default_rng(0).permutation(rows), np.empty(rows, dtype=np.int64)
     folds[order[np.argsort(outcome[order], kind="stable")]] = np.arange(rows) % _FOLDS  # each with its share of events
     places = np.minimum(((ranks - 0.5) * bins / rows).astype(np.int64), bins - 1) + np.arange(columns)[:, None] * bins
-    inside = places + folds * bins * columns
-    size = _FOLDS * columns * bins
+    inside, size = places + folds * bins * columns, _FOLDS * columns * bins
     counts = np.bincount(inside.ravel(), minlength=size).reshape(_FOLDS, -1)
     sums = np.bincount(inside.ravel(), np.tile(outcome, columns), size).reshape(_FOLDS, -1)
     others = counts.sum(axis=0) - counts, sums.sum(axis=0) - sums

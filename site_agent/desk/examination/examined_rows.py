@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow as arrow
 import pyarrow.compute as compute
 
+from protos.statistics.design import in_words
 from site_agent.desk.examination.finding import Finding, counted, row_warning
 from site_agent.trainer.data.cell_rules import PLAIN_DATE, canonical_code, written_day
 from site_agent.trainer.data.run_table import is_missing
@@ -125,6 +126,20 @@ def identifier_findings(table: Table) -> Iterator[Finding]:
         is_one = np.array([who in summaries for who in table.patients or ()])
         words = f"column {column.name}: a word for a summary; is it a patient?"
         yield from row_warning(table, "identifiers-summary", words, is_one)
+    yield from _second_rows(table, column.name, counts)
+
+
+def _second_rows(table: Table, column: str, counts: Counter[str]) -> Iterator[Finding]:
+    """Yield a warning if few patients have several rows, with the features in which these differ."""
+    several = [who for who, number in counts.items() if number > 1]
+    is_rare = 0 < len(several) <= _RARE_KIND * len(counts)
+    if is_rare and not any(one.same_for_patient for one in table.contract.features):
+        owners, features = np.array(table.patients), pd.DataFrame({**table.features}, range(table.rows))
+        again, few = np.isin(owners, several), f"{len(several)} of {len(counts)} patients have several rows"
+        differ = features[again].groupby(owners[again]).nunique().max() > 1
+        words = f"column {column}: {few}, which differ in {in_words(differ.index[differ]) or 'no feature'}; is each"
+        told = "one patient? `same_for_patient: true` at sex and others refuses rows that differ there"
+        yield from row_warning(table, "identifiers-again", f"{words} {told}, `one_row_per_patient: true` all", again)
 
 
 def _twins(table: Table, compared: pd.DataFrame, equal: _Numbers, patients: _Numbers) -> Iterator[Finding]:

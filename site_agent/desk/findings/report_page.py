@@ -277,8 +277,7 @@ def report_lines(facts: Facts) -> Iterator[str]:
     metric = headline_metric(facts["task"])
     yield f"{facts['site']}: run {facts['run']}, method {facts['method']}, {facts['rows']['test']} test rows"
     yield facts["gain"]["sentence"]
-    for warning in facts["warnings"]:
-        yield f"Warning: {warning}"
+    yield from (f"Warning: {warning}" for warning in facts["warnings"])
     yield f"{metric} on the test rows, with 95% intervals:"
     for name, one in models_of(facts).items():
         yield f"  {title_of(name):<34}{_figure(one['metrics'][metric], one['intervals'][metric])}"

@@ -15,8 +15,7 @@ AUROC_OF_UNIT_SHIFT = 0.7602  # P(a < b + 1) for standard normal a and b: Phi(1 
 
 def shifted(seed: int, rows: int = 120) -> tuple[HeldOutRows, Scores]:
     """Two classes whose scores lie one standard deviation apart."""
-    generator = np.random.default_rng(seed)
-    labels = np.arange(rows) % 2
+    generator, labels = np.random.default_rng(seed), np.arange(rows) % 2
     return HeldOutRows(task="binary", targets=labels, classes=TWO), generator.normal(size=rows) + labels
 
 

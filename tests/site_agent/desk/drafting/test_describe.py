@@ -175,13 +175,15 @@ def test_dates_that_cannot_be_told_apart_are_reported(tmp_path: Path) -> None:
     "name", ["Patientennr", "Patientennummer", "PatNr", "Pat-ID", "NHS_number", "record_id", "pseudonym", "identifier"]
 )
 def test_the_usual_names_of_an_identifier_are_recognised(tmp_path: Path, name: str) -> None:
-    """German and English names get the role patient."""
+    """German and English names get the role patient. If few of them come again, as by mistake, this is said."""
     numbers = (100_000 + np.random.default_rng(0).permutation(900_000)[:300]).tolist()  # 60 come again
     lines = [f"{one},{i % 50 + 30},{i % 2}" for i, one in enumerate([*numbers, *numbers[:60]])]
-    for some in (lines, [f"P-{i // 8:02}{line[6:]}" for i, line in enumerate(lines[:240])]):  # few patients, many rows
+    few = [f"P-{i // 8:02}{line[6:]}" for i, line in enumerate(lines[:240])]  # patients, with many rows
+    for some in (lines, few, lines[:310]):
         contract, text = _drafted(_made(tmp_path, [f"{name},age,outcome", *some]))
         assert [one.name for one in contract.columns if one.role == "patient"] == [name]
         assert "P-" not in text
+        assert ("10 of 300 patients have several rows" in text) is (some not in (lines, few))
 
 
 def test_numbers_with_check_digits_are_those_of_persons() -> None:

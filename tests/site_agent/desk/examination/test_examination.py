@@ -143,6 +143,10 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
     "a number of the patient": (lambda t: _changed(t, chol=1e6 + np.arange(ROWS) * 7919), "warning", "identifier:chol"),
     "a name of the patient": (lambda t: _named(t, "pid"), "warning", "identifier:pid"),
     "a row twice": (_twice, "warning", "duplicates"),
+    "a second row of few": (
+        lambda t: replace(_twice(t), contract=_contract(CONTRACT.replace(", same_for_patient: true", ""))),
+        *("warning", "identifiers-again"),
+    ),
     "two people": (_one_identifier_for_two, "error", "error:sex"),
     "few of a class": (lambda t: replace(t, target=1.0 * (np.arange(ROWS) % 24 == 0)), "warning", "few-of-class:ill"),
     "one class": (lambda t: replace(t, target=np.zeros(ROWS)), "error", "error:ill"),

@@ -91,8 +91,7 @@ def test_a_line_that_is_one_is_best_told_by_the_linear_model(tmp_path: Path) -> 
     dataset, _ = site(tmp_path, "breast-cancer")
     for seed in range(2):
         generator = np.random.default_rng(seed)
-        features = generator.normal(size=(400, 4)).astype(np.float32)
-        noise = generator.logistic(size=400)
+        features, noise = generator.normal(size=(400, 4)).astype(np.float32), generator.logistic(size=400)
         sums = (features.sum(axis=1) + noise > 0).astype(dataset.training.targets.dtype)
         products = (6 * features[:, 0] * features[:, 1] + noise > 0).astype(dataset.training.targets.dtype)
 
@@ -119,12 +118,10 @@ def test_large_images_and_many_columns_get_the_models_that_end_in_time(
     task: Task, fitted: list[str], image: ImageSize | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trees that would look at each column are left out. Above a number of pixels no simple model is fitted."""
-    columns = tuple(f"column {number}" for number in range(64 * 64))
-    generator = np.random.default_rng(0)
+    columns, generator = tuple(f"column {number}" for number in range(64 * 64)), np.random.default_rng(0)
 
     def examples(rows: int) -> Examples:
-        targets = np.arange(rows) % 3
-        features = generator.normal(size=(rows, len(columns))).astype(np.float32)
+        targets, features = np.arange(rows) % 3, generator.normal(size=(rows, len(columns))).astype(np.float32)
         return Examples(features=features, targets=targets.astype(np.float64 if task == "regression" else np.int64))
 
     dataset = Dataset(

@@ -47,8 +47,7 @@ def _random_table(generator: np.random.Generator, contract: Contract, rows: int)
 def test_numbers_are_scaled_as_scikit_learn_does(breast_cancer: tuple[Path, Contract]) -> None:
     """Thirty columns of real data: StandardScaler, to float32's last digit."""
     table = read_table(*breast_cancer)
-    rows = split_rows(table, Split(seed=1)).training
-    values = np.stack(list(table.features.values()), axis=1)
+    rows, values = split_rows(table, Split(seed=1)).training, np.stack(list(table.features.values()), axis=1)
 
     encoded = fit(breast_cancer[1], table, rows).encode(table)
 
@@ -79,8 +78,7 @@ def test_every_kind_of_column_is_encoded_as_declared(write: Write, small_contrac
 def test_a_constant_column_is_only_centred(value: float) -> None:
     """Its scale is 1, so it becomes zero and no rounding noise is amplified."""
     contract = contract_from(EVERY_KIND)
-    table = _random_table(np.random.default_rng(0), contract, 20)
-    plain = np.full(20, value)
+    table, plain = _random_table(np.random.default_rng(0), contract, 20), np.full(20, value)
     plain[19] = value + 2
     table = replace(table, features=MappingProxyType({**table.features, "plain": plain}))
 
