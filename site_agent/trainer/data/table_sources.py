@@ -280,6 +280,8 @@ def _column(values: Sequence[object]) -> tuple[Cells, list[tuple[int, Unreadable
         return found, []
     if found is not None and arrow.types.is_string(found.type):
         return compute.fill_null(found, ""), []
+    if found is not None and arrow.types.is_decimal(found.type) and found.type.precision <= 15 and found.type.scale > 0:
+        return arrow.array(found.to_numpy(zero_copy_only=False).astype(np.float64), from_pandas=True), []  # exact
     read = [cell_of(value) for value in values]
     flaws = [(place, cell) for place, cell in enumerate(read) if isinstance(cell, Unreadable)]
     return arrow.array([cell if isinstance(cell, str) else "" for cell in read], arrow.string()), flaws

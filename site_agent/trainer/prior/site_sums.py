@@ -139,9 +139,7 @@ def require_spread(weights: Float64, largest: float) -> None:
 
 def profiled_intercept(line: Float64, targets: Float64, *, is_number: bool) -> float:
     """Return the intercept with the largest likelihood for the linear part `line` and targets, both float64 (rows,)."""
-    if is_number:
-        return float((targets - line).mean())
-    return binomial_intercept(line, targets)
+    return float((targets - line).mean()) if is_number else binomial_intercept(line, targets)
 
 
 def _fitted(line: Float64, targets: Float64, *, is_number: bool) -> tuple[Float64, Float64]:

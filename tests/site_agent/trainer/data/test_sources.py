@@ -87,11 +87,11 @@ def test_a_workbook_is_the_same_table(tmp_path: Path, plain: Table) -> None:
 
 
 def test_numbers_of_a_parquet_file_are_read_as_text_would_be(tmp_path: Path, small_contract: Contract) -> None:
-    """Integers, floats of both widths, decimals, truth, dictionaries and nulls: as the same cells in a text file."""
+    """Integers, floats of both widths, decimals (and no thousands), truth, dictionaries and nulls: as those cells in text."""
     rows = 12
     columns: dict[str, arrow.Array] = {
         "Age": arrow.array([63.1] * (rows - 2) + [None, float("inf")], arrow.float32()),
-        "chol": arrow.array([Decimal("233.50")] * (rows - 1) + [None]),
+        "chol": arrow.array([Decimal("233.500")] * (rows - 1) + [None]),
         "cp": arrow.array([1.0, 2.0, 3.0] * 4),
         "smoker": arrow.array(["yes", None] * 6).dictionary_encode(),
         "note": arrow.array([[1]] * rows),  # nobody reads it
