@@ -87,7 +87,7 @@ def test_a_workbook_is_the_same_table(tmp_path: Path, plain: Table) -> None:
 
 
 def test_numbers_of_a_parquet_file_are_read_as_text_would_be(tmp_path: Path, small_contract: Contract) -> None:
-    """Integers, floats of both widths, decimals (and no thousands), truth, dictionaries and nulls: as those cells in text."""
+    """Integers, floats of both widths, decimals (no thousands), truth, dictionaries, nulls: as such cells of texts."""
     rows = 12
     columns: dict[str, arrow.Array] = {
         "Age": arrow.array([63.1] * (rows - 2) + [None, float("inf")], arrow.float32()),
