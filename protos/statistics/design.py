@@ -110,6 +110,7 @@ class Design:
         if strangers := sorted({*model.references, *model.splines} - {*self.concepts}):
             raise ValueError(f"{', '.join(strangers)} has a reference or knots, and is in no term")
         self._codes = {one.name: one.codes for one in concepts if isinstance(one, CodedConcept)}
+        self.references = {f"{name}={model.references.get(name, own[0])}" for name, own in self._codes.items()}
         single = [term.split(":") for term in model.terms]
         known = [sorted(names) for names in single]
         for names in single:

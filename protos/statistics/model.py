@@ -403,10 +403,15 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
                 f"The hospitals have {patients:.0f} patients with complete rows, and {self._columns} columns need "
                 f"{self._needed:.0f}: remove terms, or columns with many missing values."
             )
+        names = [one.name.removeprefix("sites that have ") for one in self._design.cells]
+        sites = sums.first[len(sums.first) - len(names) :]
+        absent = {name for name, number in zip(names, sites, strict=True) if number == 0.0} & self._design.references
+        if absent:
+            told = "with which others are compared: name another code in `references`, or correct the codes."
+            raise Unanswerable(f"No hospital has {in_words(sorted(absent))}, {told}")
         self._standard(sums)
-        rare = are_few(sums.first[len(sums.first) - len(self._design.cells) :], self._size)
-        if rare.any():
-            cells = in_words(one.name.removeprefix("sites that have ") for one in compress(self._design.cells, rare))
+        if (rare := are_few(sites, self._size)).any():
+            cells = in_words(compress(names, rare))
             raise Unanswerable(f"One or two hospitals have {cells}: join codes, or remove the term.")
         if sums.newton:
             first = LikelihoodSums.unpacked(sums.newton[0][: self._fit], self._unknowns).information

@@ -103,8 +103,7 @@ class LikelihoodSums:
 
 def symmetric(upper: Float64, columns: int) -> Float64:
     """Return the symmetric matrix, float64 (columns, columns), with this upper triangle by rows."""
-    places = np.triu_indices(columns)
-    found = np.zeros((columns, columns))
+    places, found = np.triu_indices(columns), np.zeros((columns, columns))
     found[places] = found.T[places] = upper
     return found
 

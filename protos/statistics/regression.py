@@ -247,8 +247,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         return (rows.outcomes - mean) * (self._outcome.high - self._outcome.low) / self._outcome_unit(sums)
 
     def _sums_at(self, rows: _Rows, design: Float64, at: Float64, fewest: int, sums: AnnouncedPart) -> LikelihoodSums:
-        outcomes = self._outcomes(rows, sums)
-        fitted = self._fitted(rows, design, at, fewest, sums)
+        outcomes, fitted = self._outcomes(rows, sums), self._fitted(rows, design, at, fewest, sums)
         match self._model.family:
             case "binomial":
                 likelihood = float((outcomes * fitted.line - np.logaddexp(0.0, fitted.line)).sum())

@@ -89,8 +89,7 @@ class TableOneArithmetic(Arithmetic):
         return (*found, Number("rows that take no part", rows))
 
     def first_values(self, frame: Frame) -> Float64:
-        group_of = np.zeros(frame.rows) if self._by is None else frame.columns.get(self._by)
-        by_column = []
+        group_of, by_column = np.zeros(frame.rows) if self._by is None else frame.columns.get(self._by), []
         for concept in self._columns:
             own = frame.columns.get(concept.name)
             if own is None or group_of is None:
@@ -109,8 +108,7 @@ class TableOneArithmetic(Arithmetic):
 
         def is_small(places: Sequence[int]) -> bool:
             values, patients = (np.concatenate([each[place] for place in places]) for each in (parts, owners))
-            most = int(np.bincount(patients, minlength=1).max())
-            present = ~np.isnan(values)
+            most, present = int(np.bincount(patients, minlength=1).max()), ~np.isnan(values)
             own, of = values[present], patients[present]
             if isinstance(concept, NumberConcept):
                 beside, people, each = beside_commonest(own, of), len(np.unique(of)), np.bincount(of, minlength=1)

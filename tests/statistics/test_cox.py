@@ -48,8 +48,7 @@ def _on(rows: pd.DataFrame, terms: tuple[str, ...], **of_size: object) -> dict[s
         number("time", 0, 1000), codes("event", "0", "1"), number("age", 0, 120), number("dose", -10, 10),
         number("double", -20, 20), codes("drug", "0", "1"),
     )  # fmt: skip
-    coded = {"event": (0.0, 1.0), "drug": (0.0, 1.0)}
-    of = {"fewest_sites": 3} | of_size
+    coded, of = {"event": (0.0, 1.0), "drug": (0.0, 1.0)}, {"fewest_sites": 3} | of_size
     model = CoxArithmetic(Cox(time="time", event="event", terms=terms), concepts, size(3, **of))  # type: ignore[arg-type]
     return run(model, frames_of(rows, "site", coded))[0]
 

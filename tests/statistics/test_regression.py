@@ -85,14 +85,12 @@ def test_a_model_is_that_of_the_pooled_table(
     seed: int, intercept: str, keys: dict[str, Any], right: str, family: Any, names: dict[str, str]
 ) -> None:
     """With own or common intercepts and a chosen reference; t tests of a linear model count the sites' intercepts."""
-    table = patients(seed)
-    plan = statistics_plan(regression(terms=["age", "stage"], intercept=intercept, **keys))
+    table, plan = patients(seed), statistics_plan(regression(terms=["age", "stage"], intercept=intercept, **keys))
 
     (found,) = results_of(plan, frames_of(plan, table))
 
     left, sites = keys.get("outcome", "event"), "C(site) + " if intercept == "site" else ""
-    offset = {"offset": np.log(table.days)} if "exposure" in keys else {}
-    formula = f"{left} ~ {sites}{right}"
+    offset, formula = {"offset": np.log(table.days)} if "exposure" in keys else {}, f"{left} ~ {sites}{right}"
     pooled = smf.ols(formula, table).fit() if family is None else fitted(table, formula, family, **offset)
     compare(found, pooled, names | ({} if sites else {"intercept": "Intercept"}))
     if family is None:
@@ -191,6 +189,13 @@ def test_a_rare_code_at_one_site_is_named() -> None:
         assert "decide stage" in refusal(table, terms=["age", "stage"], references=references)
 
 
+def test_a_reference_that_no_hospital_has_is_named() -> None:
+    """The other codes then follow from each other, but the remedy is another reference."""
+    found = refusal(patients(5).replace({"stage": {"I": "II"}}), terms=["age", "stage"])
+    assert found.startswith("No hospital has stage=I,")
+    assert "`references`" in found
+
+
 def test_a_site_without_an_event_is_left_out_and_the_rest_is_exact() -> None:
     """A site indicator would take all of its rows, so the pooled fit has the same coefficients."""
     table = patients(6, rows=(90, 140, 60, 200, 120))
@@ -207,8 +212,7 @@ def test_a_site_without_an_event_is_left_out_and_the_rest_is_exact() -> None:
 
 def test_a_rare_outcome_is_fitted() -> None:
     """Three percent of the rows at each of four sites, as ordinary data have it."""
-    table = patients(8, rows=(300, 400, 350, 500))
-    generator = np.random.default_rng(8)
+    table, generator = patients(8, rows=(300, 400, 350, 500)), np.random.default_rng(8)
     risk = 0.03 * np.exp(0.03 * (table.age.fillna(60) - 60))
     table["died"] = np.where(generator.random(len(table)) < risk, "yes", "no")
     plan = statistics_plan(regression())

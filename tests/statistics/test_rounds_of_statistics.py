@@ -31,10 +31,8 @@ def test_announced_sums_are_final_also_after_a_restart() -> None:
     plan = statistics_plan(regression())
     frames = frames_of(plan, patients(0))
     studies = studies_of(plan, frames)
-    vector = _after_first(plan, studies)
-    study = next(iter(studies.values()))
-    first = study.train(NEWTON, vector)
-    changed = vector.copy()
+    vector, study = _after_first(plan, studies), next(iter(studies.values()))
+    first, changed = study.train(NEWTON, vector), vector.copy()
     changed[4] += 1
 
     size = 4 * plan.place(0, 1).stop
@@ -51,8 +49,7 @@ def test_announced_sums_are_final_also_after_a_restart() -> None:
 
 def test_a_site_whose_rows_may_not_answer_is_a_masked_count() -> None:
     """It sends as many numbers as always: 1 for itself, and secret random ones. Everybody reads a sentence."""
-    plan = statistics_plan(regression(), rows_per_unknown=20.0)
-    table = patients(1, rows=(60, 70, 80, 900))
+    plan, table = statistics_plan(regression(), rows_per_unknown=20.0), patients(1, rows=(60, 70, 80, 900))
     studies = studies_of(plan, frames_of(plan, table))
     vector = _after_first(plan, studies)
 
