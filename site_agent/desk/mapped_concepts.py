@@ -67,12 +67,13 @@ def own_values(plan: StatisticsPlan, table: Rows, frame: Frame, site: str) -> It
             event, cells = concept.codes[-1], map(" or ".join, _cells(one, table.contract))
             pairs = [*zip(cells, meanings_of(concept, one), strict=True)]
             names = (cell if cell == code else f"{cell} -> {code}" for cell, code in pairs)
-            told = ", ".join(f"{name}: {(own == k).sum()}" for k, name in enumerate(names) if pairs[k][1])
+            sizes = {name: (own == k).sum() for k, name in enumerate(names) if pairs[k][1]}
+            told = ", ".join(f"{name}: {n} ({n / max(1, is_known.sum()):.1%})" for name, n in sizes.items())
             if concept.name in outcomes_of(plan):
                 rows = values == len(concept.codes) - 1, is_known
                 count, of = (len(np.unique(frame.patients[chosen])) for chosen in rows)
-                whose = " or ".join(cell for cell, code in pairs if code == event)
-                told = f"{count} of {of} patients have the event {concept.name} = {event} (own code {whose})"
+                whose = f"{event} (own code {' or '.join(cell for cell, code in pairs if code == event)})"
+                told = f"{count} of {of} patients ({count / max(1, of):.1%}) have the event {concept.name} = {whose}"
         yield concept.name, told if is_known.all() else f"{told}, missing: {(~is_known).sum()}"
 
 

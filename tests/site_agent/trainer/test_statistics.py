@@ -189,8 +189,8 @@ def test_a_hospital_reads_its_values_in_the_units_and_codes_of_a_plan(tmp_path: 
     assert own.table is not None
     assert own.table.rows == (
         ("age", "median 4.2, from 1.7 to 16.7 years, missing: 1"),
-        ("sex", "F -> M: 9, M -> F: 3"),
-        ("ill", "6 of 12 patients have the event ill = yes (own code 0)"),
+        ("sex", "F -> M: 9 (75.0%), M -> F: 3 (25.0%)"),
+        ("ill", "6 of 12 patients (50.0%) have the event ill = yes (own code 0)"),
     )
     asked = [words for words in rows.sentences if "Is this right?" in words]
     assert [words.split(" of ")[0] for words in asked] == ["sex: F is mapped to M", "sex: M is mapped to F"]
