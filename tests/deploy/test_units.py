@@ -17,18 +17,10 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 TIMERS = sorted((DEPLOY / "systemd").glob("*.timer"))
 # The unit without any hardening scores 9.6. Tenths, as systemd-analyze counts them.
 LARGEST_EXPOSURE = {
-    "coordinator": 12,
-    "coordinator@": 12,
-    "coordinator-doctor": 5,
-    "site-agent": 12,
-    "site-agent@": 12,
-    "site-gate": 5,
-    "site-gate@": 5,
-    "site-trainer": 7,
-    "site-trainer@": 7,
-    "site-doctor": 12,
+    "coordinator": 12, "coordinator@": 12, "coordinator-doctor": 5, "site-agent": 12, "site-agent@": 12,
+    "site-gate": 5, "site-gate@": 5, "site-trainer": 7, "site-trainer@": 7, "site-doctor": 12,
     "site-directories@": 15,  # once, as root, for a moment, without network
-}
+}  # fmt: skip
 GPU = DEPLOY / "examples/site-trainer-gpu.conf"
 TEMPLATES = [unit for unit in UNITS if unit.stem in ("coordinator@", "site-agent@", "site-gate@", "site-trainer@")]
 SERVICES = [unit for unit in UNITS if "directories" not in unit.stem]

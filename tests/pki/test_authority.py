@@ -21,15 +21,9 @@ def test_an_authority_has_its_files_and_private_keys_are_private(authority: Auth
     modes = {path.name: path.stat().st_mode & 0o777 for path in authority.directory.iterdir()}
 
     assert modes == {
-        "root.crt": 0o644,
-        "root.key.sealed": 0o600,
-        "issuing.crt": 0o644,
-        "issuing.key": 0o600,
-        "coordinator.crt": 0o644,
-        "coordinator.key": 0o600,
-        "register.sqlite": 0o600,
-        "federation.json": 0o644,
-    }
+        "root.crt": 0o644, "root.key.sealed": 0o600, "issuing.crt": 0o644, "issuing.key": 0o600,
+        "coordinator.crt": 0o644, "coordinator.key": 0o600, "register.sqlite": 0o600, "federation.json": 0o644,
+    }  # fmt: skip
     assert b"BEGIN ENCRYPTED PRIVATE KEY" in authority.sealed_root_key_path.read_bytes()
     assert Authority.load(authority.directory) == authority
 

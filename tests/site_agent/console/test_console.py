@@ -23,7 +23,7 @@ from site_agent.state_folders import gate_folder, gate_store_path, live_curves_p
 from tests.logged import lines_of
 from tests.pki.whole_site import SiteKeys
 from tests.site_agent.console.running_console import Running, announce, make_hospital, running_console
-from tests.site_agent.trainer.after_a_run import RUN, site_after_run
+from tests.site_agent.trainer.sites import RUN, site_after_run
 
 AHEAD = ({"Sec_Purpose": "prefetch"}, {"Purpose": "prefetch"}, {"X_Purpose": "preview"}, {"X_Moz": "prefetch"})
 PROTECTED = {

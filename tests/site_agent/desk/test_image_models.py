@@ -26,9 +26,8 @@ from site_agent.trainer.data import image_formats
 from site_agent.trainer.data.image_formats import pixels_of
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.run_table import table_for_run
-from tests.site_agent.trainer.after_a_run import RUN
 from tests.site_agent.trainer.data.test_medical_images import SECRET, dicom
-from tests.site_agent.trainer.sites import at_the_end, make_plan, make_site, prepare, run_rounds
+from tests.site_agent.trainer.sites import RUN, at_the_end, make_plan, make_site, prepare, run_rounds
 
 SIZE = {"height": 6, "width": 8, "channels": 1}
 SECRETS = (SECRET, "Baker-Street-221b", "1.2.826.0.1.3680043.8.498.77")

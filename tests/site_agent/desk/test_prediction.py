@@ -28,8 +28,16 @@ from site_agent.trainer.disk import load, save
 from site_agent.trainer.study import Outcome, Study
 from tests.chaos.disks import small_disk
 from tests.site_agent.desk.terminal import typed
-from tests.site_agent.trainer.after_a_run import site_after_run
-from tests.site_agent.trainer.sites import Table, conclude, make_plan, make_site, make_study, prepare, run_rounds
+from tests.site_agent.trainer.sites import (
+    Table,
+    conclude,
+    make_plan,
+    make_site,
+    make_study,
+    prepare,
+    run_rounds,
+    site_after_run,
+)
 
 Kind: TypeAlias = Literal["own-columns", "agreed-columns", "common-and-own", "own-module"]
 OWN_MODULE = """

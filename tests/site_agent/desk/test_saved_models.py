@@ -20,8 +20,7 @@ from site_agent.trainer.data.dataset import split_rows
 from site_agent.trainer.data.tables import read_table
 from tests.site_agent.desk.export.test_parity import check
 from tests.site_agent.desk.terminal import typed
-from tests.site_agent.trainer.after_a_run import RUN, site_after_run
-from tests.site_agent.trainer.sites import Table
+from tests.site_agent.trainer.sites import RUN, Table, site_after_run
 
 LATER = "law-2"
 Command = Callable[..., tuple[int, str]]

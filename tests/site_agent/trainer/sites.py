@@ -20,6 +20,7 @@ from protos.plan.methods import METHOD_NAMES
 from protos.plan.plan import Plan, plan_from_json
 from site_agent.approving import approve
 from site_agent.desk.comparison.evaluation import measure, scores_of, targets_of
+from site_agent.desk.results.run_report import make_report
 from site_agent.hospital import Hospital, Split, read_hospital
 from site_agent.trainer.before_rounds import begin_study
 from site_agent.trainer.data.contract import Contract
@@ -36,14 +37,10 @@ LOOSE_POLICY: Final = WITHOUT_MASKS | {
 }  # fmt: skip
 
 SMALL: Final = {
-    "name": "global-layers-network",
-    "latent": 8,
-    "gate": False,
-    "input_normalisation": False,
-    "entity_width": 4,
-    "heads": 2,
-    "transformer_blocks": 1,
-}
+    "name": "global-layers-network", "latent": 8, "gate": False, "input_normalisation": False, "entity_width": 4,
+    "heads": 2, "transformer_blocks": 1,
+}  # fmt: skip
+RUN: Final = "law-1"
 NAMES: Final = ("ahus", "berlin", "cluj")
 Table = Literal["breast-cancer", "wine", "diabetes"]
 
@@ -206,3 +203,14 @@ def fingerprint(outcome: Outcome) -> str:
         digest.update(name.encode() + array.tobytes())
     digest.update(outcome.validation_outputs.tobytes() + outcome.test_outputs.tobytes())
     return digest.hexdigest()
+
+
+def site_after_run(
+    folder: Path, *, table: Table = "breast-cancer", columns: slice = slice(0, 6), plan: Any = None, **training: object
+) -> Hospital:
+    """A hospital with model, report and scores of a federation with itself alone."""
+    made = plan or make_plan()
+    hospital, study, preprocessing = prepare(make_site(folder, table=table, columns=columns, **training), made)
+    study.close(at_the_end(made), run_rounds(made, [study]))
+    make_report(hospital, study, preprocessing, RUN)
+    return hospital

@@ -238,14 +238,6 @@ def test_numbers_are_names_only_where_no_patient_has_them(tmp_path: Path, first:
         describe(tmp_path / "table.csv", query='SELECT * FROM "table"')
 
 
-def test_a_row_of_units_below_the_names_is_told(tmp_path: Path) -> None:
-    """Its texts make no codes and no notes of a short sheet's numbers. A patient's row has some words, or none."""
-    rows = [f"P-{k},{'' if k % 3 else 40 + k},{k % 7 + 2.5},{k % 2}" for k in range(1, 13)]
-    for row in ("number,years,g/dl,0/1", ",,g/dl,", ",1-120,g/l,%", "P-0,?,4.1,1", "P-0,40,refused,1", "P-0,,,"):
-        text = describe(_made(tmp_path, ["patient,age,hb,died", row, *rows])).text
-        assert ("row 2 has texts above numbers" in text) is ("P-0" not in row)
-
-
 @pytest.mark.parametrize(
     ("first", "below", "query"),
     [

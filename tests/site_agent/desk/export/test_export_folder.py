@@ -22,9 +22,8 @@ from site_agent.desk.results.saved_model import SavedModel
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.prior.concept_columns import ConceptEncoding
 from tests.site_agent.desk.export.test_parity import check
-from tests.site_agent.trainer.after_a_run import site_after_run
 from tests.site_agent.trainer.prior.prior_federation import federate, heart_members, members_of, prior_plan
-from tests.site_agent.trainer.sites import SMALL, make_plan, make_site
+from tests.site_agent.trainer.sites import SMALL, make_plan, make_site, site_after_run
 
 
 def answered(folder: Path, table: Path, predicted: Path) -> tuple[Any, list[dict[str, str]]]:

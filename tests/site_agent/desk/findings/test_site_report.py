@@ -14,8 +14,8 @@ from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_lines, report_page
 from site_agent.desk.results.prior_report import make_prior_report
 from site_agent.hospital import Hospital
-from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 from tests.site_agent.trainer.prior.prior_federation import federate, members_of, prior_plan
+from tests.site_agent.trainer.sites import RUN, site_after_run
 
 # Everything that makes a browser send a request; anchors inside the page and the policy itself do not.
 REQUEST = re.compile(

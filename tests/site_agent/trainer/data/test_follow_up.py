@@ -210,7 +210,8 @@ def test_a_draft_asks_which_code_is_the_event(tmp_path: Path, header: str, codes
     """A time beside a status is no feature. Codes 1 and 2, or three codes, are asked and not guessed."""
     rows = [f"{40 + row % 37},{5 + 3 * row},{codes[row % len(codes)]}" for row in range(80)]
     (tmp_path / "table.csv").write_text("\n".join([header, *rows]))
-    text, time = describe(tmp_path / "table.csv").text, header.split(",")[1]
+    text = describe(tmp_path / "table.csv").text
+    time = header.split(",")[1]
     assert f"{{name: {time}, role: follow-up, unit: {'months' if 'mo' in time else 'days'}}}" in text
     assert text.count("role: follow-up") == 1
     assert ("positive: []" in text) is is_asked

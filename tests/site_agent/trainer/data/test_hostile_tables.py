@@ -130,7 +130,8 @@ def test_numbers_of_every_part_are_those_of_the_whole_file(
     write: Callable[..., Path], seed: int, small_contract: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part that the library reads as numbers has the values, and the mistakes, of cells that the rules read."""
-    generator, odd = np.random.default_rng(seed), [*NO_NUMBERS, " 5", "+5", "1e5", "1.50", "?", " ?", "", "<5", "1.234"]
+    generator = np.random.default_rng(seed)
+    odd = [*NO_NUMBERS, " 5", "+5", "1e5", "1.50", "?", " ?", "", "<5", "1.234"]
     cells = [*map(str, range(20, 90)), "0", "0.0", "63.0", *generator.choice(odd, 2).tolist()]
     rows = [[*generator.choice(cells, 2).tolist(), "1", "no", "", str(row % 2)] for row in range(40)]
     path = write([["37.5", *SMALL_ROWS[0][1:]], *rows])
@@ -147,7 +148,8 @@ def test_ten_thousand_columns_are_read(tmp_path: Path) -> None:
     names = [f"c{number}" for number in range(10_000)]
     target = BinaryTarget(name="y", role="target", task="binary", positive=("1",), negative=("0",))
     features = tuple(NumericFeature(name=name, role="feature", type="numeric") for name in names)
-    contract, path = Contract(format=TableFormat(header=True), columns=(*features, target)), tmp_path / "wide.csv"
+    contract = Contract(format=TableFormat(header=True), columns=(*features, target))
+    path = tmp_path / "wide.csv"
     rows = [f"{'1.5,' * 10_000}{row % 2}" for row in range(12)]
     path.write_text("\n".join([",".join([*names, "y"]), *rows]))
 

@@ -119,21 +119,14 @@ def test_colours_are_red_green_and_blue_however_they_are_stored(name: str) -> No
 
 
 WORDS: dict[str, Flaw] = {
-    "MR_small_RLE.dcm": image_formats.PACKED,
-    "JPEG-lossy.dcm": image_formats.PACKED,
-    "image_dfl.dcm": image_formats.PACKED,
-    "MR_truncated.dcm": image_formats.DAMAGED,
-    "rtdose.dcm": image_formats.SEVERAL,
-    "badVR.dcm": image_formats.DAMAGED,
-    "no_meta.dcm": image_formats.NOT_DICOM,
-    "zipMR.gz": image_formats.NOT_DICOM,
-    "reportsi.dcm": image_formats.NO_PIXELS,
-    "waveform_ecg.dcm": image_formats.NO_PIXELS,
-    "liver_1frame.dcm": image_formats.UNSCALED,
-    "rtdose_1frame.dcm": image_formats.NOT_GREY_OR_RGB,
-    "examples_palette.dcm": image_formats.NOT_GREY_OR_RGB,
+    "MR_small_RLE.dcm": image_formats.PACKED, "JPEG-lossy.dcm": image_formats.PACKED,
+    "image_dfl.dcm": image_formats.PACKED, "MR_truncated.dcm": image_formats.DAMAGED,
+    "rtdose.dcm": image_formats.SEVERAL, "badVR.dcm": image_formats.DAMAGED, "no_meta.dcm": image_formats.NOT_DICOM,
+    "zipMR.gz": image_formats.NOT_DICOM, "reportsi.dcm": image_formats.NO_PIXELS,
+    "waveform_ecg.dcm": image_formats.NO_PIXELS, "liver_1frame.dcm": image_formats.UNSCALED,
+    "rtdose_1frame.dcm": image_formats.NOT_GREY_OR_RGB, "examples_palette.dcm": image_formats.NOT_GREY_OR_RGB,
     "examples_rgb_color.dcm": image_formats.OTHER_CHANNELS,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DICOM_FILES.iterdir() if path.is_file()))

@@ -145,7 +145,8 @@ def test_a_damaged_sheet_is_refused_without_a_cell(tmp_path: Path, damage: str) 
     pattern, replacement = DAMAGED_SHEETS[damage]
     with zipfile.ZipFile(tmp_path / "whole.xlsx") as whole, zipfile.ZipFile(tmp_path / "table.xlsx", "w") as damaged:
         for name in whole.namelist():
-            content, is_sheet = whole.read(name), name == "xl/worksheets/sheet1.xml"
+            content = whole.read(name)
+            is_sheet = name == "xl/worksheets/sheet1.xml"
             damaged.writestr(name, re.sub(pattern, replacement, content) if is_sheet else content)
 
     with pytest.raises(DataError, match="sheet is damaged") as error:
@@ -318,7 +319,8 @@ def test_encrypted_columns_of_a_parquet_file_are_named(tmp_path: Path) -> None:
 
 def test_a_parquet_file_with_another_sum_is_damaged(tmp_path: Path) -> None:
     """A value that changed on the disk is a value all the same, but the file has sums of its pages."""
-    path, columns = tmp_path / "table.parquet", dict(zip(SMALL_HEADER, zip(*SMALL_ROWS, strict=True), strict=True))
+    path = tmp_path / "table.parquet"
+    columns = dict(zip(SMALL_HEADER, zip(*SMALL_ROWS, strict=True), strict=True))
     parquet.write_table(arrow.table(columns), path, write_page_checksum=True, compression="none", use_dictionary=False)
     assert read_table(path, _with_format("{kind: parquet}")).rows
     path.write_bytes(path.read_bytes().replace(SMALL_ROWS[0][1].encode(), b"332"))
@@ -391,7 +393,8 @@ def test_a_time_with_a_zone_needs_the_place_whose_day_it_is(
 ) -> None:
     """Without it no row is read, and none moves by a day in silence."""
     path, form = _zoned_sources(tmp_path, request.getfixturevalue("postgres") if kind == "sql" else None)[kind]
-    refused, berlin = survey_table(path, _zoned(form, None)), read_table(path, _zoned(form, "Europe/Berlin"))
+    refused = survey_table(path, _zoned(form, None))
+    berlin = read_table(path, _zoned(form, "Europe/Berlin"))
     utc = read_table(path, _zoned(form, "UTC"))
     assert [(mistake.column, mistake.flaw, mistake.count) for mistake in refused.mistakes] == [
         ("born", ZONED_TIME.words, 10)
