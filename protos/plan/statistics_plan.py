@@ -45,7 +45,7 @@ class StatisticsPlan(AnnouncingPlan):
 
     Attributes:
         smallest_cell: rows below which a site sends no count.
-        newton_rounds: the largest number of Newton rounds. They stop when no analysis needs another one.
+        newton_rounds: the largest number of Newton rounds. The first one counts sites with weight (model.py).
     """
 
     kind: Literal["statistics"]

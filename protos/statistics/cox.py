@@ -41,7 +41,7 @@ from protos.plan.analyses import (
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from protos.statistics.design import event_of
 from protos.statistics.distributions import Test, chi_squared_test
-from protos.statistics.model import Estimates, ModelArithmetic, ModelRows
+from protos.statistics.model import LEAST_WEIGHT, Estimates, ModelArithmetic, ModelRows
 from protos.statistics.newton_walk import LikelihoodSums, Position, symmetric
 
 LARGEST_RANGE: Final = 100.0  # of linear predictors; beyond it some rows have no weight beside others
@@ -163,9 +163,9 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
 
     @cached_property
     def counted(self) -> tuple[Number, ...]:
-        rows, sites = ("rows", "events", "rows that take no part"), ("sites", "sites without events")
-        counts = (Number(name, self._size.largest_rows) for name in rows)
-        return (*counts, *(Number(name, 1) for name in sites))
+        counts = dict.fromkeys(("rows", "events", "rows that take no part"), self._size.largest_rows)
+        counts |= dict.fromkeys(("sites", "sites without events", "sites with several times of events"), 1)
+        return tuple(Number(name, bound) for name, bound in counts.items())
 
     @cached_property
     def at_the_end(self) -> tuple[Number, ...]:
@@ -188,7 +188,16 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
     def _counts(self, frame: Frame, rows: _Rows) -> list[float]:
         number = len(rows.values)
         missing = frame.rows + frame.left_out - number
-        return [number, len(rows.sets.dying), missing, float(rows.adds), float(not rows.adds)]
+        logs = self._logs(rows.sets.times)
+        several = rows.adds and logs.max() - logs.min() > LEAST_WEIGHT
+        return [number, len(rows.sets.dying), missing, float(rows.adds), float(not rows.adds), float(several)]
+
+    @staticmethod
+    def _logs(times: Float64) -> Float64:
+        return np.asarray(np.clip(np.log(np.where(times > 0.0, times, 0.5)) / _LOG_UNIT, -2.0, 2.0))
+
+    def _events(self, rows: _Rows) -> float:
+        return float(len(rows.sets.dying))
 
     def _sums_at(self, rows: _Rows, design: Float64, at: Float64, fewest: int, _: AnnouncedPart) -> LikelihoodSums:
         return WeightedRiskSets(rows.sets, design, at, fewest).likelihood_sums()
@@ -198,8 +207,7 @@ class CoxArithmetic(ModelArithmetic[_Rows]):
             return np.zeros(len(self.at_the_end))
         design, at = self._standard_rows(rows, sums), self._walk(sums).following
         weighted = WeightedRiskSets(rows.sets, design, at, self._fewest_rows(frame))
-        times = np.where(rows.sets.times > 0.0, rows.sets.times, 0.5)
-        logs = np.clip(np.log(times) / _LOG_UNIT, -2.0, 2.0)
+        logs = self._logs(rows.sets.times)
         score, cross = weighted.sums_over_events(logs)
         return np.concatenate([score, cross[self._upper], weighted.sums_over_events(logs**2)[1][self._upper]])
 

@@ -5,6 +5,8 @@ rules:
 
 * the other sites have at least `rows_per_unknown` patients for each number that a reader could solve for;
 * columns that follow from others or separate the outcomes are named, and nothing is printed (newton_walk.py);
+* the first Newton round only counts the sites in which an outcome and each column has weight: where others hardly have
+  any, sums would be those of one site;
 * with a penalty, nothing is printed but the estimates;
 * a site's own estimates enter sums, which are printed only if too many sites have some for a reader to solve for them.
 
@@ -50,6 +52,7 @@ FEWEST_ESTIMATES: Final = 5
 FIRST_SUMS: Final = ("count", "weight", "squared", "weighted", "square")
 _LEAST_SPREAD: Final = 0.25  # deviations of all sites' values that one site's must have beside a common intercept
 _FARTHEST: Final = 2.0  # own deviations by which its mean may be off, or powers of the column would show its outcomes
+LEAST_WEIGHT: Final = 1.0 / 64.0  # of a column at a site, as a part of what as many events would give elsewhere
 _LARGEST_Z: Final = 40.0  # of an own estimate; a larger one is no estimate of a few patients
 
 
@@ -174,6 +177,10 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         """Return the values of `counted`."""
 
     @abstractmethod
+    def _events(self, rows: Rows) -> float:
+        """Return about the information that a column with the deviation of all sites would have at this site."""
+
+    @abstractmethod
     def _sums_at(self, rows: Rows, design: Float64, at: Float64, fewest: int, sums: AnnouncedPart) -> LikelihoodSums:
         """Return the sums at coefficients. Raises Unanswerable: fewer than about `fewest` rows have all the weight."""
 
@@ -228,6 +235,10 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
                 f"{sites:.0f} hospitals have enough rows and events for this model (at least {part} with an event), "
                 f"and {fewest} are needed: choose another outcome, or a longer time."
             )
+        for name in (one.name for one in self.counted if one.name.startswith("sites with several")):
+            if are_few(np.array(self._count(sums, name)), self._size):
+                alone = name.removeprefix("sites with ")
+                raise Unanswerable(f"One or two hospitals alone have {alone}: choose another outcome, or no exposure.")
 
     # The three occasions.
 
@@ -238,7 +249,10 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
 
     @cached_property
     def newton(self) -> tuple[Number, ...]:
-        """The log likelihood, the score and the information; in the first Newton round also own estimates."""
+        """The log likelihood, the score and the information; in the second Newton round also own estimates.
+
+        In the first round the log likelihood and the score are counts of sites, see `_weighs`.
+        """
         own = (f"own {kind} {name}" for name in self._names[: self._columns] for kind in FIRST_SUMS if self._compares)
         fit = tuple(self._sum(name) for name in ("log likelihood", *self._names, *self._pairs))
         # A squared weight is at most the square of a number of rows or events, and its sum stays below 2**62.
@@ -275,11 +289,22 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         rows, found = self._rows(frame), np.zeros(self._fit)
         if rows.adds:
             at = self._walk(sums).following
-            found = self._sums_at(rows, self._standard_rows(rows, sums), at, self._fewest_rows(frame), sums).packed
+            here = self._sums_at(rows, self._standard_rows(rows, sums), at, self._fewest_rows(frame), sums)
+            found = here.packed if sums.newton else self._weighs(rows, here)
         own = np.zeros(len(self.newton) - self._fit)
-        if len(own) and not sums.newton:
+        if len(own) and len(sums.newton) == 1:
             own[:] = [number for one in self._own_estimates(rows, sums) for number in self._as_sums(one)]
         return np.concatenate([found, own])
+
+    def _weighs(self, rows: Rows, here: LikelihoodSums) -> Float64:
+        """Return 1 for the outcome and for each column that has weight here, (fit,), from the sums at the start."""
+        found, least = np.zeros(self._fit), LEAST_WEIGHT * max(self._size.smallest_part, self._events(rows))
+        found[0] = self._outcome_weighs(rows, here)
+        found[1 : 1 + self._columns] = np.diagonal(here.information)[: self._columns] >= least
+        return found
+
+    def _outcome_weighs(self, rows: Rows, here: LikelihoodSums) -> bool:  # noqa: ARG002
+        return True
 
     def _as_sums(self, one: OwnEstimate | None) -> tuple[float, ...]:
         # A weight beyond the bounds of its sums is that of a perfect fit, and no estimate; nor is one too far from 0.
@@ -305,14 +330,14 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
             self._require(sums)
         except Unanswerable:
             return True
-        if not sums.newton:
+        if len(sums.newton) < 2:
             return False
         here = self._walk(sums)
         return here.has_converged or here.separated is not None
 
     def result(self, sums: AnnouncedPart) -> dict[str, Any]:
         self._require(sums)
-        if not sums.newton:
+        if len(sums.newton) < 2:
             raise Unanswerable(_NOT_ANSWERED)
         here = self._walk(sums)
         require_estimate(here, self._names[: self._columns], self._against_separation)
@@ -324,7 +349,7 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
             "rows that take no part": round(self._count(sums, "rows that take no part")),
             "sites": round(self._count(sums, "sites")),
             "sites that record it": self._size.sites,
-            "rounds": len(sums.newton),
+            "rounds": len(sums.newton) - 1,
             "ridge": self._ridge,
             "ratio": self.ratio,
         }
@@ -413,8 +438,14 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         if (rare := are_few(sites, self._size)).any():
             cells = in_words(compress(names, rare))
             raise Unanswerable(f"One or two hospitals have {cells}: join codes, or remove the term.")
-        if sums.newton:
-            first = LikelihoodSums.unpacked(sums.newton[0][: self._fit], self._unknowns).information
+        if sums.newton and (light := sums.newton[0][: 1 + self._columns] < self._size.fewest_sites - 0.5).any():
+            words = in_words(compress(("the outcome", *self._names), light))
+            few = f"Fewer than {self._size.fewest_sites} hospitals have more than a trace of the weight of {words}"
+            raise Unanswerable(
+                f"{few}, so sums would be theirs: remove such a term, or look whether its unit is right."
+            )
+        if len(sums.newton) > 1:
+            first = LikelihoodSums.unpacked(sums.newton[1][: self._fit], self._unknowns).information
             if (columns := self._design.collinear(first + np.diag(self._walk_of(sums).ridges))) is not None:
                 raise Unanswerable(f"Of {columns}, one follows from the others or the hospital: remove it.")
 
@@ -458,7 +489,7 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         return Walk(start=self._start(sums), ridges=ridges, extents=extents, lags=self._lags)
 
     def _walk(self, sums: AnnouncedPart) -> Position:
-        return self._walk_of(sums).position([one[: self._fit] for one in sums.newton])
+        return self._walk_of(sums).position([one[: self._fit] for one in sums.newton[1:]])
 
     # Differences between sites.
 
@@ -484,7 +515,7 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
     def _differences(self, sums: AnnouncedPart) -> tuple[tuple[dict[str, float], float] | None, ...]:
         if not self._compares:
             return (None,) * self._columns
-        own = sums.newton[0][self._fit :].reshape(self._columns, len(FIRST_SUMS))
+        own = sums.newton[1][self._fit :].reshape(self._columns, len(FIRST_SUMS))
         # A site without an estimate makes the sums of its column void.
         return tuple(
             between_sites(*map(float, one)) if round(float(one[0])) == self._size.sites else None for one in own

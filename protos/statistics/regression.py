@@ -36,9 +36,9 @@ from protos.plan.analyses import (
     concept_named,
 )
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
-from protos.statistics.binned_values import are_few, is_of_one_patient
+from protos.statistics.binned_values import is_of_one_patient
 from protos.statistics.design import event_of, rough_moments
-from protos.statistics.model import Estimates, ModelArithmetic, ModelRows
+from protos.statistics.model import LEAST_WEIGHT, Estimates, ModelArithmetic, ModelRows
 from protos.statistics.newton_walk import (
     LikelihoodSums,
     Position,
@@ -118,7 +118,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         """Rows, sites whose outcome varies, sites with rows, and moments."""
         rows, moments = self._size.largest_rows, ("sum of outcomes", "squares of outcomes", "sum of exposures")
         counts = {"rows": rows, "patients": rows, "sites": 1, "sites that have rows": 1, "rows that take no part": rows}
-        counts["sites that have several outcomes"] = 1
+        counts |= {f"sites with several {name}": 1 for name in ("outcomes", "exposures")}
         sums = (Number(name, rows * SUM_SCALE, SUM_SCALE) for name in moments)
         return (*(Number(name, bound) for name, bound in counts.items()), *sums)
 
@@ -185,6 +185,14 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
             raise Unanswerable(f"Too few complete rows of this hospital, or too few with {self._model.outcome}.")
         return rows > 0 and (bool(self.unknowns_beside) or self._model.firth or all(counts))
 
+    def _events(self, rows: _Rows) -> float:
+        events, number = int(np.count_nonzero(rows.outcomes)), len(rows.outcomes)
+        return {"gaussian": number, "poisson": events, "binomial": min(events, number - events)}[self._model.family]
+
+    def _outcome_weighs(self, rows: _Rows, here: LikelihoodSums) -> bool:
+        """Return whether a gaussian's outcome varies here."""
+        return self._model.family != "gaussian" or -2.0 * here.log_likelihood >= LEAST_WEIGHT * len(rows.outcomes)
+
     def _counts(self, frame: Frame, rows: _Rows) -> list[float]:
         outcomes, number = rows.outcomes, len(rows.values)
         differ = rows.adds and len(np.unique(outcomes)) > 1
@@ -192,7 +200,9 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         is_scale = self._model.family == "gaussian"  # and no number of events
         total, squares = rough_moments(outcomes) if is_scale else (float(outcomes.sum()), float(outcomes @ outcomes))
         patients, lacking = len(np.unique(rows.patients)), frame.rows + frame.left_out - number
-        return [number, patients, varies, number > 0, lacking, differ, total, squares, float(rows.exposures.sum())]
+        exposed = rows.adds and rows.offsets.std() > LEAST_WEIGHT
+        counts = [number, patients, varies, number > 0, lacking, differ, exposed]
+        return [*counts, total, squares, float(rows.exposures.sum())]
 
     def means(self, sums: AnnouncedPart) -> dict[str, float]:
         """Return also the mean of the exposure, and of a gaussian's outcome."""
@@ -206,8 +216,6 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
 
     def _require_counts(self, sums: AnnouncedPart) -> None:
         super()._require_counts(sums)
-        if are_few(np.array(self._count(sums, "sites that have several outcomes")), self._size):
-            raise Unanswerable(f"One or two hospitals alone have {self._model.outcome}: choose another outcome.")
         events, rows = self._count(sums, "sum of outcomes"), self._count(sums, "rows")
         if self._model.family != "gaussian" and not 0 < events < (rows if self._model.family == "binomial" else np.inf):
             raise Unanswerable(f"All patients have the same {self._model.outcome}: choose another outcome.")
@@ -304,7 +312,7 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
 
     def _spread(self, sums: AnnouncedPart) -> Float64 | None:
         """Return the inverse of the information that was announced last, for Firth's correction; None without it."""
-        if not (self._model.firth and sums.newton):
+        if not (self._model.firth and len(sums.newton) > 1):
             return None
         found = LikelihoodSums.unpacked(sums.newton[-1][: self._fit], self._unknowns)
         if self._design.collinear(found.information) is not None:

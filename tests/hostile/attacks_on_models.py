@@ -16,7 +16,7 @@ import pandas as pd
 
 from protos.plan.analyses import AnnouncedPart, Arithmetic, Frame, Unanswerable
 from protos.plan.statistics_plan import StatisticsPlan
-from protos.statistics import arithmetics, design, group_curves, regression, table_one
+from protos.statistics import arithmetics, cox, design, group_curves, regression, table_one
 from protos.statistics import model as model_sums
 from protos.statistics.cox import WeightedRiskSets
 from protos.statistics.design import Design
@@ -36,6 +36,7 @@ OLDEST, FEW = 97.3, 3
 MODEL = {"family": "binomial", "outcome": "died", "terms": ["age"], "intercept": "common"}
 CURVE = {"time": "days", "event": "died", "by": "sex", "grid": 100.0, "to": 900.0}
 AGES = {"name": "model", "regression": MODEL}
+_WEIGH = np.full(99, 9.0)  # in the round that counts them, all sites have weight
 
 
 def _patients() -> pd.DataFrame:
@@ -73,7 +74,7 @@ def _moved(arithmetic: Arithmetic, frames: Sequence[Frame], *scores: float, step
     """Honest first sums, then sums that move the coefficients in one direction as far as steps may."""
     first = np.asarray(sum(arithmetic.first_values(frame) for frame in frames))
     information = np.eye(len(scores))[np.triu_indices(len(scores))]
-    return AnnouncedPart(first=first, newton=(np.array([0.0, *scores, *information]),) * steps)
+    return AnnouncedPart(first=first, newton=(_WEIGH, *(np.array([0.0, *scores, *information]),) * steps))
 
 
 def _answer(weakened: bool, lenient: Weakened, model: Arithmetic, frame: Frame, sums: AnnouncedPart) -> Any:
@@ -138,7 +139,7 @@ def firth_at_one_patient(weakened: bool) -> bool:
         return patched(RegressionArithmetic, _fitted=lenient)
 
     with _with_few():
-        sums = replace(_moved(model, frames, steps=0), newton=(forged,))
+        sums = replace(_moved(model, frames, steps=0), newton=(_WEIGH, forged))
         return _answer(weakened, without_a_rule_of_leverages, model, frames[0], sums) is not None
 
 
@@ -266,7 +267,8 @@ def product_and_number(weakened: bool) -> bool:
 
 
 def _newton(model: Arithmetic, frames: Sequence[Frame], first: Any) -> Any:
-    return np.asarray(sum(model.newton_values(frame, AnnouncedPart(first=first)) for frame in frames)).tolist()
+    sums = AnnouncedPart(first=first, newton=(_WEIGH,))
+    return np.asarray(sum(model.newton_values(frame, sums) for frame in frames)).tolist()
 
 
 def _moments(model: Arithmetic, first: Any) -> list[list[float]]:
@@ -296,7 +298,7 @@ def outcome_by_a_formula(weakened: bool) -> bool:
     keys = {"family": "gaussian", "outcome": "pressure", "terms": ["age", "sex"], "intercept": "site", "robust": True}
     (model,), frames = _begun(table, {"name": "model", "regression": MODEL | keys})
     first = np.array(list(_first(model, frames).values()))
-    sums = AnnouncedPart(first=first, newton=(np.array(_newton(model, frames, first)),))
+    sums = AnnouncedPart(first=first, newton=(_WEIGH, np.array(_newton(model, frames, first))))
     with in_copy(weakened, lambda: patched(regression, is_of_one_patient=lambda *_: False)), suppress(Unanswerable):
         *_, one, both, other = sum(model.last_values(frame, sums) for frame in frames)
         return bool(both**2 > 0.9 * one * other)
@@ -436,7 +438,7 @@ def number_that_names_hospitals(weakened: bool) -> bool:
     table = _patients()
     table["lactate"] = 4.0 + 6.0 * table["site"] + np.arange(len(table)) % 7 / 10
     plan = statistics_plan({"name": "m", "regression": MODEL | {"terms": ["lactate", "lactate:lactate"]}})
-    with in_copy(weakened, lambda: patched(model_sums, _LEAST_SPREAD=0.0, _FARTHEST=np.inf)):
+    with in_copy(weakened, lambda: patched(model_sums, _LEAST_SPREAD=0.0, _FARTHEST=np.inf, LEAST_WEIGHT=0.0)):
         return "terms" in results_of(plan, frames_of(plan, table))[0]
 
 
@@ -455,6 +457,34 @@ def days_of_one_hospital(weakened: bool) -> bool:
     """Draw a curve by half days, which one hospital has: every other interval is of this hospital."""
     with in_copy(weakened, lambda: patched(group_curves, step_of=lambda _: 0.0)):
         return any(days[day] > 0 for days in _leaving([{"grid": 0.5}], half=True) for day in days if day % 1)
+
+
+def weight_of_one_hospital(weakened: bool) -> bool:
+    """Ask for numbers, exposures or times that hardly vary but at one hospital: sums and their differences are its own.
+
+    Or for patients who leave before all events elsewhere."""
+    table, line = _patients(), MODEL | {"intercept": "site"}
+    away, died = table["site"] != 3, table["died"] == "yes"
+    once = table.assign(days=table["days"].where(~(away & died), 30.0))
+    once["admissions"] = once["admissions"].where(died | ~away)
+    table["lactate"] = table["lactate"].where(~away, 2.0 + table.index % 7 / 1e3)
+    table.loc[away & (table["sex"] == "male"), ["days", "died"]] = 1.0, "no"
+    rates = {"family": "poisson", "outcome": "admissions", "exposure": "days"}
+    tried: tuple[tuple[pd.DataFrame, dict[str, Any]], ...] = (
+        (table, {"regression": line | {"terms": ["lactate"]}}),
+        (table, {"regression": line | {"family": "gaussian", "outcome": "lactate"}}),
+        (table, {"cox": {"time": "days", "event": "died", "terms": ["sex"]}}),
+        (once, {"cox": {"time": "days", "event": "died", "terms": ["age"]}}),
+        (once, {"regression": line | rates}),
+    )
+    with ExitStack() as stack:
+        for module in (model_sums, regression, cox):
+            stack.enter_context(in_copy(weakened, partial(patched, module, LEAST_WEIGHT=-1.0)))
+        no_few = partial(patched, model_sums, are_few=lambda sites, _: np.zeros(sites.shape, np.bool_))
+        stack.enter_context(in_copy(weakened, no_few))
+        plans = [(rows, statistics_plan({"name": "m"} | one)) for rows, one in tried]
+        found = [results_of(plan, frames_of(plan, rows))[0] for rows, plan in plans]
+    return (all if weakened else any)("terms" in one for one in found)
 
 
 def commonest_code_of_one_patient(weakened: bool) -> bool:
@@ -555,6 +585,7 @@ ATTACKS = (
     _attack("regression-number-of-hospitals", number_that_names_hospitals, "the spread within a hospital"),
     _attack("statistics-events-after-an-end", events_after_an_end, "the sites with later events"),
     _attack("regression-codes-within-a-code", codes_that_differ_within_a_code, "the patients in whom columns differ"),
+    _attack("statistics-weight-of-one-hospital", weight_of_one_hospital, "the hospitals with weight in a column"),
     _attack("statistics-days-of-one-hospital", days_of_one_hospital, "the step of the times"),
     _attack(
         "regression-commonest-code-of-one-patient", commonest_code_of_one_patient, "patients behind the usual value"

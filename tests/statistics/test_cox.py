@@ -68,7 +68,7 @@ def test_a_federated_cox_model_is_that_of_the_pooled_table(table: SurvivalTable)
     np.testing.assert_allclose(terms["p"], expected.pvalues, rtol=0, atol=_EXACT)
     assert found["log_likelihood"] == pytest.approx(expected.llf, abs=_EXACT)
     assert (found["rows"], found["events"]) == (len(whole), int(whole["event"].sum()))
-    assert len(sums.newton) <= 7
+    assert len(sums.newton) <= 1 + 7  # the first one only counts hospitals
 
 
 @for_each("seed", range(10))

@@ -119,7 +119,8 @@ def test_a_plan_whose_sums_differ_by_one_hospital_or_one_group_is_refused() -> N
     knots = [regression(name, terms=["age"], splines={"age": [40.0, at, 60.0]}) for name, at in (("a", 50), ("b", 51))]
     with pytest.raises(ValueError, match="age has two sets"):
         statistics_plan(*knots)
-    plan, table = statistics_plan(table_one("age"), concepts=concepts, fewest_sites=3), patients(2)
+    plan = statistics_plan(table_one("age"), concepts=concepts, fewest_sites=3)
+    table = patients(2)
     (found,) = results_of(plan, frames_of(plan, table))
 
     assert found["columns"]["age"]["all"]["sites"] == 3

@@ -63,7 +63,8 @@ def test_a_spline_is_that_of_another_basis_on_the_pooled_table(kind: str) -> Non
         names = list(range(3))
         values, covariance = pooled.params[:3], pooled.cov_params()[:3, :3]
     else:
-        pooled, names = _fit(table, kind, "C(site) + s1 + s2 + s3 + C(sex)"), ["s1", "s2", "s3"]
+        pooled = _fit(table, kind, "C(site) + s1 + s2 + s3 + C(sex)")
+        names = ["s1", "s2", "s3"]
         values, covariance = pooled.params[names].to_numpy(), pooled.cov_params().loc[names, names].to_numpy()
     basis = _natural(np.array(KNOTS)).to_numpy()
     (curve,) = found["splines"]

@@ -150,12 +150,11 @@ def _may_be_header(rows: list[list[str]], widest: int) -> bool:
 
 
 def _is_second(cells: list[str], below: list[list[str]]) -> bool:
-    """Return whether the row below the header has more names, or units: above numbers more texts than numbers."""
-    columns = [[row[k].strip() for row in below if "".join(row[k : k + 1]).strip()] for k in range(len(cells))]
+    """Return whether the row below the header has more names, or units: texts above numbers, and no number."""
+    columns = [[row[place].strip() for row in below if place < len(row)] for place in range(len(cells))]
     numbers = [sum(map(bool, map(_NUMBER.fullmatch, column))) > len(column) / 2 for column in columns]
-    above = [text for cell, is_number in zip(cells, numbers, strict=True) if is_number and (text := cell.strip())]
-    texts = [one for one in above if one not in _MISSING and not _NUMBER.fullmatch(one)]
-    return len(below) > 1 and 2 * len(texts) > len(above)
+    above = [cell.strip() for cell, is_number in zip(cells, numbers, strict=True) if is_number]
+    return len(below) > 1 and any(above) and not any(_NUMBER.fullmatch(one) or one in _MISSING for one in above)
 
 
 def _with_header(path: Path, form: Format, doubts: list[Doubt]) -> tuple[Format, int]:

@@ -252,7 +252,8 @@ def _patient_folds(
         raise _too_few(f"It has training rows of {len(counts)} patients")
     means = np.bincount(owners, weights=targets.astype(np.float64)) / counts
     order = np.random.default_rng(seed).permutation(len(counts))
-    order, folds = order[np.argsort(means[order], kind="stable")], np.empty(len(counts), dtype=np.int64)
+    order = order[np.argsort(means[order], kind="stable")]
+    folds = np.empty(len(counts), dtype=np.int64)
     folds[order] = np.arange(len(counts)) % FOLDS
     of_rows = folds[owners]
     if has_classes and any(len(np.unique(targets[of_rows != fold])) < 2 for fold in range(FOLDS)):

@@ -193,14 +193,16 @@ def cells_of(
 
 
 def nearly_equal(plan: StatisticsPlan, frame: Frame) -> frozenset[str]:
-    """Return the concepts of models, curves and groups that differ from another in under `smallest_part` patients."""
+    """Return numbers, and codes of models, curves and groups, that nearly equal another: few patients differ."""
     columns, found, part, events = [], set[str](), plan.smallest_part, outcomes_of(plan)
     first = np.unique(frame.patients, return_index=True)[1]  # patients who differ in one of these rows do differ
-    used = (concepts_used(one)[0][isinstance(one, TableOneAnalysis) :] for one in plan.analyses)
-    for name in dict.fromkeys(name for names in used for name in names if name in frame.columns):
+    used = [concepts_used(one)[0][isinstance(one, TableOneAnalysis) :] for one in plan.analyses]
+    described = [name for one in plan.analyses for name, *_ in concepts_used(one)]
+    numbers = [name for name in described if isinstance(concept_named(plan.concepts, name), NumberConcept)]
+    for name in dict.fromkeys(name for names in (*used, numbers) for name in names if name in frame.columns):
         concept, own = concept_named(plan.concepts, name), frame.columns[name]
         codes = 0 if isinstance(concept, NumberConcept) else len(concept.codes)
-        columns.append((name, own.astype(np.int64) if codes else own, codes))
+        columns.append((name, own.astype(np.int64) if codes else np.nan_to_num(own, nan=-np.inf), codes))
     coded = {name: (own, codes) for name, own, codes in columns if codes}
     models = (one for one in plan.analyses if isinstance(one, RegressionAnalysis))
     common = [coded.keys() & concepts_used(one)[0] for one in models if one.regression.intercept == "common"]

@@ -112,9 +112,10 @@ class StatisticsStudy(PlannedStudy):
         found = dict[str, tuple[float, float]]()
         for place, one in enumerate(announced.results() if self.plan.private_tables is None else ()):
             void = [name for name, groups in one.get("columns", {}).items() if "void" in groups["all"]]
-            is_there = "refused" not in one and self._records(self.plan.analyses[place])
+            part, _ = announced.part(place)
+            is_there = "refused" not in one or part.newton  # then the rules of the first round were kept
             with suppress(Unanswerable, ZeroDivisionError), np.errstate(all="ignore"):  # no complete row here
-                both = self._means(place, announced.part(place)[0]) if is_there else {}
+                both = self._means(place, part) if is_there and self._records(self.plan.analyses[place]) else {}
                 found = {name: pair for name, pair in both.items() if name not in void} | found
         for name, pair in found.items():
             concept = concept_named(self.plan.concepts, name)
@@ -135,13 +136,14 @@ class StatisticsStudy(PlannedStudy):
 
     def _means(self, place: int, sums: AnnouncedPart) -> dict[str, tuple[float, float]]:
         """Return means of numbers at this site, and at the other sites, which have the sums less this site's."""
-        arithmetic, frame, before = self.plan.arithmetics[place], self._frame, replace(sums, newton=sums.newton[:-1])
-        parts = arithmetic.first_values(frame), arithmetic.newton_values(frame, before)
-        own = AnnouncedPart(first=parts[0], newton=parts[1:], last=arithmetic.last_values(frame, sums))
+        arithmetic, frame = self.plan.arithmetics[place], self._frame
+        own = AnnouncedPart(first=arithmetic.first_values(frame))
         rest = AnnouncedPart(first=sums.first - own.first)
-        if sums.last is not None and own.last is not None:
-            newton = tuple(one - here for one, here in zip(sums.newton[-1:], own.newton, strict=False))
-            rest = replace(rest, newton=newton, last=sums.last - own.last)
+        if sums.last is not None:
+            newton = arithmetic.newton_values(frame, replace(sums, newton=sums.newton[:-1]))
+            last = arithmetic.last_values(frame, sums)
+            own = replace(own, newton=(newton,), last=last)
+            rest = replace(rest, newton=tuple(one - newton for one in sums.newton[-1:]), last=sums.last - last)
         others = arithmetic.means(rest)
         return {name: (mean, others[name]) for name, mean in arithmetic.means(own).items() if name in others}
 
@@ -165,8 +167,11 @@ class StatisticsStudy(PlannedStudy):
             is_table = isinstance(analysis, TableOneAnalysis)
             own = {*used[0][is_table:]}  # of a Table 1 the groups
             pairs = getattr(getattr(analysis, "regression", None), "intercept", "") == "common"
+            own |= {name for name, *_ in used if isinstance(concept_named(self.plan.concepts, name), NumberConcept)}
             alike = {one for one in self._alike if {*one.split(":")} <= own and (pairs or ":" not in one)}
-            if alike and not (is_table and len(self._alike & self._groups) == 1):
+            if is_table and len(self._alike & self._groups) == 1:
+                alike -= self._groups
+            if alike:
                 names = " and ".join(sorted(self._alike))
                 raise Unanswerable(f"Few patients of this hospital differ in {names}: plan them apart.")
             if sums is None:
