@@ -144,8 +144,7 @@ def parse_document(
     except _Mistakes as mistakes:
         found = mistakes.found
     except ValidationError as error:
-        schema = _schema(model)
-        details = error.errors(include_url=False)
+        schema, details = _schema(model), error.errors(include_url=False)
         found = [mistake for detail in details for mistake in _describe(dict(detail), root, schema)]
     found = sorted(set(found))
     shown = [
@@ -284,8 +283,12 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
 
 def _instead(kind: str, location: Sequence[str | int]) -> str:
     """Return what to write in place of what a user of other programs has written, or nothing."""
-    if {"cox", "regression"} & {*location} and location[-1] in ("weights", "entry", "strata", "ties", "offset"):
-        return "no such key: strata are hospitals, ties Efron's, offsets an `exposure`; weights, entry are not offered"
+    others, is_unknown = "weights weight entry start strata cluster id ties offset per scale", kind == "extra_forbidden"
+    if is_unknown and {"cox", "regression"} & {*location} and location[-1] in others.split():
+        told = "no such key: strata are hospitals, ties Efron's, an offset an `exposure`, clusters `robust: true`"
+        return f"{told}; ratios are for one unit of a number; weights and entry times are not offered"
+    if is_unknown and location[-1] == "competing":
+        return "a contract has it at the column with `role: follow-up`"
     if "grid" in location and {"splines", "references"}.isdisjoint(location):
         return "write monthly, or the length of an interval in the unit of the time, such as 7"
     if "splines" in location and kind in ("tuple_type", "too_short", "too_long"):

@@ -232,8 +232,8 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         sites, fewest, part = self._count(sums, "sites"), self._size.fewest_sites, max(1, self._size.smallest_part)
         if sites < fewest:
             raise Unanswerable(
-                f"{sites:.0f} hospitals have enough rows and events for this model (at least {part} with an event), "
-                f"and {fewest} are needed: choose another outcome, or a longer time."
+                f"{sites:.0f} hospitals have enough rows for this model, with events of at least {part} patients, and "
+                f"{fewest} hospitals are needed: choose another outcome, or a longer time."
             )
         for name in (one.name for one in self.counted if one.name.startswith("sites with several")):
             if are_few(np.array(self._count(sums, name)), self._size):

@@ -232,16 +232,19 @@ def test_a_text_that_people_read_shows_what_it_contains(kind: object) -> None:
         assert text.validate_python(good) == good
 
 
+TIES = "ties", "entry", "per", "weight", "start", "cluster"
+
+
 @pytest.mark.parametrize(
     ("analysis", "told"),
     [
         ("cox: {time: t, event: e, terms: [x], splins: {}}", "cox.splins: unknown key; did you mean splines?"),
         ("regresion: {}", "the file: an analysis has "),
-        *((f"cox: {{time: t, event: e, terms: [x], {one}: a}}", f"cox.{one}: no such") for one in ("ties", "entry")),
+        *((f"cox: {{time: t, event: e, terms: [x], {one}: a}}", f"cox.{one}: no such") for one in TIES),
         *((f"cox: {{time: t, event: e, terms: {one}}}", "cox.terms: list ") for one in ("age + sex", "3", "{a: b}")),
         *((f'cox: {{time: t, event: e, terms: ["{one}"]}}', "cox.terms.0: list ") for one in ("Age", "a*b", "rcs(a)")),
         *(
-            (f"cox: {{time: t, event: e, terms: [a], splines: {{a: {knots}}}}}", "cox.splines.a: list ")
+            (f"cox: {{time: t, event: e, terms: [weight], splines: {{weight: {knots}}}}}", "cox.splines.weight: list ")
             for knots in ("4", "[1, 5]", "[1, 2, 3, 4, 5, 6, 7, 8]", '"1 5 9"')
         ),
         *((f"curve: {{time: t, event: e, to: 9, grid: {one}}}", "curve.grid: write ") for one in ("week", "0", "[1]")),

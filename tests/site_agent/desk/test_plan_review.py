@@ -146,8 +146,7 @@ class Reader(HTMLParser):
 
 def test_the_printed_page_is_complete_and_fetches_nothing() -> None:
     """Every word of the terminal is on it, there is a line for each signature, and nothing points elsewhere."""
-    plan = widest({"name": "fedavg"})
-    reader = Reader()
+    plan, reader = widest({"name": "fedavg"}), Reader()
     reader.feed(review_page("heart", sections(plan), signatures=2))
 
     for section in sections(plan):

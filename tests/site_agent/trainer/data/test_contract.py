@@ -25,6 +25,7 @@ NUMBER = "{name: a, role: feature, type: numeric}"
     [
         ((NUMBER.replace("}", ", rnage: [0, 1]}"), TARGET), "c.yaml:3:45: columns.a.rnage: unknown key"),
         (("{name: a, role: feature, type: numeric, codes: [1]}", TARGET), "columns.a.codes: unknown key"),
+        ((NUMBER, TARGET.replace("}", ", competing: [2]}")), "columns.y.competing: a contract has it at"),
         (("{name: a, role: feature}", TARGET), "columns.a"),
         (("{name: a, role: featur, type: numeric}", TARGET), "did you mean feature?"),
         (("{name: a, role: feature, type: numeric, range: [2, 1]}", TARGET), "lowest first"),

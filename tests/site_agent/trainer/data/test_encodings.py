@@ -74,8 +74,7 @@ def test_a_saved_preprocessing_encodes_to_the_same_bits(seed: int) -> None:
     generator = np.random.default_rng(seed)
     table = _table(generator, 60)
     fitted, rows = fit(CONTRACT, table, np.arange(40)), generator.permutation(60)[:17]
-    again = Preprocessing.model_validate_json(fitted.model_dump_json(indent=2))
-    whole = fitted.encode(table)
+    again, whole = Preprocessing.model_validate_json(fitted.model_dump_json(indent=2)), fitted.encode(table)
     assert whole.shape == (60, len(CONTRACT.encoded_columns))
     assert again.encode(table).tobytes() == whole.tobytes()
     assert again.encode(table, rows).tobytes() == whole[rows].tobytes()

@@ -120,8 +120,7 @@ def test_the_exif_entry_turns_the_image(orientation: int, form: str) -> None:
     """All eight orientations end upright."""
     upright = Image.fromarray(np.repeat(np.repeat(drawn(3, 2, 3), 8, axis=0), 8, axis=1))
     undo = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # the transposition that the entry will take back
-    stored = upright if orientation == 1 else upright.transpose(Image.Transpose(undo[orientation]))
-    exif = Image.Exif()
+    stored, exif = upright if orientation == 1 else upright.transpose(Image.Transpose(undo[orientation])), Image.Exif()
     exif[0x0112] = orientation
     options = {"quality": 100} if form == "JPEG" else {}
     content = encoded(stored, form, exif=exif, **options)
@@ -219,8 +218,7 @@ def test_a_damaged_exif_entry_does_not_turn_an_image_by_chance(form: str) -> Non
 @for_each("seed", range(300))
 def test_damaged_bytes_never_raise(seed: int) -> None:
     """For all bytes of a file, the answer is an image of the declared size or a reason."""
-    generator = np.random.default_rng(seed)
-    form = ("PNG", "JPEG")[seed % 2]
+    generator, form = np.random.default_rng(seed), ("PNG", "JPEG")[seed % 2]
     exif = Image.Exif()
     exif[0x0112] = 6
     content = bytearray(encoded(Image.fromarray(drawn(seed)), form, exif=exif))
