@@ -182,8 +182,7 @@ def _rounds(plan: Plan) -> Iterator[str]:
 
 
 def _updates(plan: Plan, manifest: Manifest) -> Section:
-    method = plan.ingredients
-    heading = "Updates of parameters"
+    method, heading = plan.ingredients, "Updates of parameters"
     if not manifest.tensors:
         return Section(heading, ("The plan shares no parameter of a model, so no update of a parameter is sent.",))
     if plan.private_training is not None:

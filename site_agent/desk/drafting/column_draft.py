@@ -41,11 +41,14 @@ _WITH_COMMA: Final = re.compile(r"[+-]?\d+,(\d\d?|\d{4,})", re.ASCII)  # and no 
 _THOUSANDS: Final = re.compile(r"[+-]?\d{1,3}([\s'\u2019]\d{3})+([.,]\d+)?")  # blanks of any kind
 _PADDED: Final = re.compile(r"0\d+", re.ASCII)  # a code, such as a postcode
 _is_number: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?").fullmatch
-_DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{6}(\d{4}(\d\d)?)?", re.ASCII)
+_DATES: Final = re.compile(
+    r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{6}(\d{4}(\d\d)?)?|\d\d?[- ]?[A-Za-z]{3}[- ]?\d{4}", re.ASCII
+)
 _MONTH: Final = r"([-./]\d\d?[-./]|[-./ ]*[^\W\d]{3,9}\.?[-. ]*)"  # also in words, or alone: 1er mars 2024, 2024-05
 _DAY: Final = re.compile(rf"\d{{4}}-((0\d|1[0-2])|\d\d?-\d\d?([ T].*)?)|\d\d?(er)?{_MONTH}(19|20)\d\d([ T:].*)?")
 _HL7: Final = ("%Y%m%d", "%Y%m%d%H%M", "%Y%m%d%H%M%S")
-_PATTERNS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", *_HL7)
+_IN_LETTERS: Final = ("%d%b%Y", "%d-%b-%Y", "%d %b %Y")  # 01JAN2024
+_PATTERNS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", *_HL7, *_IN_LETTERS)
 _EITHER: Final = ("%d/%m/%Y", "%m/%d/%Y")  # no contract declares both
 # A number of a patient with letters, such as P-10000: one word with a digit.
 _NUMBERED: Final = re.compile(r"(?=[^\d]*\d)[\w./-]{2,40}")
@@ -507,8 +510,7 @@ def noted_line(column: ColumnDraft, line: Line, note: FileNote | None) -> Line:
 def _labelled(keys: dict[str, str], labels: Mapping[str, str]) -> dict[str, str]:
     marks = {canonical_code(str(one)) for one in json.loads(keys.get("missing_markers", "[]"))}
     labels = {code: label for code, label in labels.items() if code not in marks}
-    codes = json.dumps(list(labels), ensure_ascii=False)
-    told = json.dumps(list(labels.values()), ensure_ascii=False)
+    codes, told = json.dumps(list(labels), ensure_ascii=False), json.dumps(list(labels.values()), ensure_ascii=False)
     if keys["role"] == "target":
         if keys["task"] != "binary":
             return {**keys, "task": "multi-class", "codes": codes, "labels": told}

@@ -192,7 +192,7 @@ def written_day(text: str, pattern: str) -> date | None:
     text = text if "%H" in pattern else _TIME.sub("", text)
     if (is_plain := pattern == PLAIN_DATE) and len(text) != 10:
         return None
-    if re.fullmatch("(%[A-Za-z])+", pattern) and len(text) != 2 * pattern.count("%") + 2 * ("%Y" in pattern):
+    if re.fullmatch("(%[YmdHMS])+", pattern) and len(text) != 2 * pattern.count("%") + 2 * ("%Y" in pattern):
         return None  # 202011 is a month, and would be read as a day
     try:
         return date.fromisoformat(text) if is_plain else datetime.strptime(text, pattern).date()

@@ -193,7 +193,7 @@ class ImageColumn(TableColumn):
         )
 
 
-_PATTERN: Final = re.compile(r"(%[YmdHMS]|[-./ :T])+")
+_PATTERN: Final = re.compile(r"(%[YmbdHMS]|[-./ :T])+")
 _DATE: Final = date(2001, 12, 31)
 # The first 28 days of each month, in two years whose digits could be a day and a month: 1012 as 10.12.
 _DAYS: Final = tuple(date(year, month, day) for year in (1012, 2011) for month in range(1, 13) for day in range(1, 29))
@@ -209,8 +209,9 @@ def _readable(pattern: str | tuple[str, ...]) -> str | tuple[str, ...]:
         raise ValueError("pattern needs at least one date format")
     for one in patterns:
         written = datetime(_DATE.year, _DATE.month, _DATE.day).strftime(one) if _PATTERN.fullmatch(one) else ""
-        if any(one.count(part) != 1 for part in ("%Y", "%m", "%d")) or not written:
-            raise ValueError("a pattern has %Y, %m and %d once, and between them no more than -./ :T and %H, %M, %S")
+        if any(one.replace("%b", "%m").count(part) != 1 for part in ("%Y", "%m", "%d")) or not written:
+            told = "a pattern has %Y, %m (or %b, as Jan) and %d once, and between them no more than"
+            raise ValueError(f"{told} -./ :T and %H, %M, %S")
     check_distinct(patterns, "these patterns are named more than once")
     for one, other in permutations(patterns, 2):
         for day in _DAYS:

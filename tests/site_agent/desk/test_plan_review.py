@@ -164,8 +164,7 @@ def test_the_printed_page_is_complete_and_fetches_nothing() -> None:
 @pytest.mark.parametrize("text", ["<script>alert(1)</script>", '"><img src=x onerror=y>', "&lt;b&gt;", "</style><b>"])
 def test_whatever_a_plan_says_is_text_on_the_page(text: str) -> None:
     """A word that looks like markup is shown as it stands."""
-    section = Section(text, (text,), Table((text,), ((text,),)))
-    reader = Reader()
+    section, reader = Section(text, (text,), Table((text,), ((text,),))), Reader()
     reader.feed(review_page(text, [section], signatures=1))
 
     assert reader.text.count(text) == 6
@@ -210,8 +209,7 @@ def test_receivers_are_named_and_not_counted() -> None:
     content["sites"].append({"name": "westbrook", "identity": "-".join(["aaaw"] * 8), "tier": "receiving"})
     plan = plan_from_json(json.dumps(changed(content, {"masking": {"required": True}})))
 
-    told = page(plan)
-    words = " ".join(in_words(plan, manifest_of(plan)).sentences)
+    told, words = page(plan), " ".join(in_words(plan, manifest_of(plan)).sentences)
 
     assert "1 of the listed sites only receive results. Such a receiving site sends no number" in told
     assert "westbrook" in told

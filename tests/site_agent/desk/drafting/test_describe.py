@@ -165,6 +165,11 @@ def test_dates_that_cannot_be_told_apart_are_reported(tmp_path: Path) -> None:
     assert ("dates in several ways" in text, "month first" in text, "identifier" in text) == (True, True, False)
     _, text = _of_dates(tmp_path, [*(f"{10 + i}.03.2020" for i in range(20)), *["2020-03-07", "2020-03-08"] * 9, "?a"])
     assert ('pattern: ["%Y-%m-%d", "%d.%m.%Y"]' in text, "identifier" in text) == (True, False)
+    for sign in ("", "-", " "):  # as SAS, Oracle and people write
+        written = [f"{1 + k % 28:02}{sign}{('Jan', 'FEB', 'dec')[k % 3]}{sign}2020" for k in range(60)]
+        contract, text = _of_dates(tmp_path, written)
+        assert f'pattern: "%d{sign}%b{sign}%Y"' in text
+        assert not survey_table(tmp_path / "table.csv", contract).mistakes
     contract, text = _of_dates(tmp_path, either)
     assert isinstance(contract.features[0], DateFeature)
     assert "could also be written as %m/%d/%Y" in text
@@ -308,10 +313,10 @@ def test_moments_as_numbers_are_asked_about(number: int) -> None:
 
 
 def test_numbers_of_which_some_are_text_are_no_codes(tmp_path: Path) -> None:
-    """As if every seventh has a decimal comma, or a dash; and numbers with units, and dates with names of months."""
+    """As if every seventh has a decimal comma, or a dash; and numbers with units, and dates with French months."""
     mark = {i: "," if i % 7 == 0 else "." for i in range(210)}
     rows = [f"1{m}{i % 9};{i}{m}5;{'x' if m == ',' else ''}{i}.5;{i % 3}a;{i % 2}" for i, m in mark.items()]
-    units = [f"{10 + i % 5} g/dl;{i % 9}%;{100 + i % 80}/{60 + i % 50};{i % 28 + 1}MAY20{i % 50:02};" for i in mark]
+    units = [f"{10 + i % 5} g/dl;{i % 9}%;{100 + i % 80}/{60 + i % 50};{i % 28 + 1}MAI20{i % 50:02};" for i in mark]
     rows = list(map("".join, zip(units, rows, strict=True)))
     _, text = _drafted(_made(tmp_path, ["hb;ef;pressure;day;few;many;dash;code;outcome", *rows]))
     assert text.count("it is never read\n  # suspicious: most cells begin with a digit") == 7

@@ -72,8 +72,7 @@ def model(network: str = "global-layers", task: str = "binary", **plan: Any) -> 
     for name in ("chol", "bmi"):
         features[name][:7] = np.nan
     target = generator.normal(100, 9, 80) if task == "regression" else generator.integers(0, 2, 80) * 1.0
-    table = Table(contract=declared, rows=80, features=features, target=target, patients=None)
-    rows = np.arange(60)
+    table, rows = Table(contract=declared, rows=80, features=features, target=target, patients=None), np.arange(60)
     preprocessing, method = fit(declared, table, rows), METHODS.get(network, "global-layers")
     agreed = {"columns": list(preprocessing.columns[:5])} if method in ("fenda-fl", "chfl") else {}
     outputs = {"outputs": 3 if task == "multi-class" else 1} if method == "chfl" else {}
@@ -147,8 +146,7 @@ def _image_model(network: str, channels: int, window: list[int] | None) -> Saved
     scan = {"name": "scan", "role": "image", "folder": "scans", "image": size, "window": window}
     columns = [scan, {"name": "outcome", "role": "target"} | TARGETS["multi-class"]]
     declared = Contract.model_validate_json(json.dumps({"format": {"header": True}, "columns": columns}))
-    images = generator.random((40, 35 * channels), dtype=np.float32)
-    target = generator.integers(0, 3, 40) * 1.0
+    images, target = generator.random((40, 35 * channels), dtype=np.float32), generator.integers(0, 3, 40) * 1.0
     table = Table(contract=declared, rows=40, features={}, target=target, patients=None, images=images)
     architecture = IMAGES[network] | ({} if network == "pixels as columns" else {"image": size})
     made, rows = make_plan(method={"name": "local"}, architecture=architecture), np.arange(30)
@@ -224,8 +222,7 @@ def _drawn_rows(declared: Contract, generator: np.random.Generator, rows: int) -
 
 def _drawn_model(generator: np.random.Generator) -> SavedModel:
     declared = _drawn_contract(generator)
-    features = _drawn_rows(declared, generator, 80)
-    target = generator.integers(0, 2, 80) * 1.0
+    features, target = _drawn_rows(declared, generator, 80), generator.integers(0, 2, 80) * 1.0
     table, rows = Table(contract=declared, rows=80, features=features, target=target, patients=None), np.arange(60)
     preprocessing, profile = fit(declared, table, rows), profile_of(declared, table, rows)
     plan = make_plan(method={"name": "local"}, architecture=NETWORKS["logistic"])
