@@ -178,7 +178,7 @@ def _plain_numbers(cells: Cells, rule: NumberRule | CodeRule, decimal: str) -> N
         values: Numbers = cells.cast(arrow.float64()).to_numpy(zero_copy_only=False)
     except arrow.ArrowInvalid:
         return None
-    is_allowed = (np.abs(values) <= LARGEST_MAGNITUDE) & (rule.low <= values) & (values <= rule.high)
+    is_allowed = (values >= max(rule.low, -LARGEST_MAGNITUDE)) & (values <= min(rule.high, LARGEST_MAGNITUDE))
     for number in rule.numbers:
         is_allowed &= values != number
     missing = 0 if rule.refuses_missing else cells.null_count
@@ -238,11 +238,7 @@ class _BlockParser(dict[str, float | Flaw]):
     def __call__(self, cells: Cells) -> Parsed:
         if (whole := self._at_once(cells)) is not None:
             return Parsed(values=whole, flaws={})
-        encoded = (
-            cells.fill_null("").dictionary_encode()
-            if arrow.types.is_string(cells.type)
-            else cells.dictionary_encode("encode")
-        )
+        encoded = (cells.fill_null("") if arrow.types.is_string(cells.type) else cells).dictionary_encode("encode")
         found = [self[cell] for cell in texts_of(encoded.dictionary)]
         kinds = encoded.indices.to_numpy(zero_copy_only=False)
         flaws: dict[str, list[int]] = {}
@@ -250,11 +246,8 @@ class _BlockParser(dict[str, float | Flaw]):
             if isinstance(value, Flaw):
                 flaws.setdefault(value.words, []).append(kind)
                 found[kind] = math.nan
-        values = np.array(found, np.float64)[kinds]
-        return Parsed(
-            values=values,
-            flaws={words: np.flatnonzero(np.isin(kinds, wrong)).tolist() for words, wrong in flaws.items()},
-        )
+        places = {words: np.flatnonzero(np.isin(kinds, wrong)).tolist() for words, wrong in flaws.items()}
+        return Parsed(values=np.array(found, np.float64)[kinds], flaws=places)
 
 
 def interval_rule(feature: DateFeature) -> IntervalRule:

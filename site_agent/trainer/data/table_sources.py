@@ -16,6 +16,7 @@ import itertools
 import math
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
@@ -345,19 +346,28 @@ def _text_rows(
     text, read = decoded(file), _Text(form, wanted)
     if by_row := is_wide or wanted.one_by_one:
         yield from read.rows(text)
-    # The first part is the first line, whose cells every other part must have.
-    while not by_row and (part := file.read(_PART if read.width else 0) + file.readline(LONGEST_LINE + 1)):
+
+    def following() -> tuple[bytes, Block | None]:
+        # The first part is the first line, whose cells every other part must have.
+        part = file.read(_PART if read.width else 0) + file.readline(LONGEST_LINE + 1)
         # A quotation mark is open at the end: a cell goes on behind this part, or a mark is missing.
         for _ in range(1000 if b'"' in part else 0):
             if part.count(b'"') % 2 == 0 or not (line := file.readline(LONGEST_LINE + 1)):
                 break
             part += line
-        if (block := read.block(part)) is not None:
-            yield block
-        else:
-            # After a mark that is alone in its line, the end of a part can be inside a cell.
-            is_open = b'"' in part and any(line.count(b'"') % 2 for line in part.split(b"\n"))
-            yield from read.rows(decoded(io.BytesIO(part)), *([text] if is_open else []))
+        return part, read.block(part) if part else None
+
+    with ThreadPoolExecutor(1) as worker:  # it reads the next part while the caller checks this one
+        part, block = (b"", None) if by_row else following()
+        while part:
+            if block is None:
+                # After a mark that is alone in its line, the end of a part can be inside a cell.
+                is_open = b'"' in part and any(line.count(b'"') % 2 for line in part.split(b"\n"))
+                yield from read.rows(decoded(io.BytesIO(part)), *([text] if is_open else []))
+            coming = worker.submit(following)
+            if block is not None:
+                yield block
+            part, block = coming.result()
     if read.swallowed:
         words = f"{read.swallowed} cells in quotation marks have a line that looks like a row of the table"
         doubts.append(Doubt(f"{words}; is a quotation mark missing, so that rows are read as text?"))
@@ -406,17 +416,13 @@ class _Text:
         """Return the cells of lines, as numbers where that loses nothing. Return None if a line has another width."""
         kinds = {str(place): arrow.float64() if place in numbers else arrow.string() for place in range(self.width)}
         try:
+            mark, words, decimal = '"' if is_quoted else False, ["", *self._wanted.words], self._form.decimal
             table = csv_reader.read_csv(
                 arrow.BufferReader(part),
                 csv_reader.ReadOptions(column_names=list(kinds), block_size=len(part) + 1),
-                csv_reader.ParseOptions(
-                    delimiter=self._delimiter, quote_char='"' if is_quoted else False, ignore_empty_lines=False
-                ),
+                csv_reader.ParseOptions(delimiter=self._delimiter, quote_char=mark, ignore_empty_lines=False),
                 csv_reader.ConvertOptions(
-                    column_types=kinds,
-                    null_values=["", *self._wanted.words],
-                    strings_can_be_null=False,
-                    decimal_point=self._form.decimal,
+                    column_types=kinds, null_values=words, strings_can_be_null=False, decimal_point=decimal
                 ),
             )
         except arrow.ArrowException as error:
