@@ -137,7 +137,7 @@ def _second_rows(table: Table, column: str, counts: Counter[str]) -> Iterator[Fi
         owners, features = np.array(table.patients), pd.DataFrame({**table.features}, range(table.rows))
         again, few = np.isin(owners, several), f"{len(several)} of {len(counts)} patients have several rows"
         differ = features[again].groupby(owners[again]).nunique().max() > 1
-        words = f"column {column}: {few}, which differ in {in_words(differ.index[differ]) or 'no feature'}; is each"
+        words = f"column {column}: {few}; they differ in {in_words(differ.index[differ]) or 'no feature'}; is each"
         told = "one patient? `same_for_patient: true` at sex and others refuses rows that differ there"
         yield from row_warning(table, "identifiers-again", f"{words} {told}, `one_row_per_patient: true` all", again)
 
