@@ -74,13 +74,16 @@ make_environment() {
         : >"$directory/$MARK"
         log=$directory/install.log
         {
-            "$python" -m venv -- "$directory" &&
+            # pip keeps whole libraries there, and a /tmp in memory can be too small for PyTorch.
+            export TMPDIR=$directory/unpacking
+            "$python" -m venv -- "$directory" && mkdir -- "$TMPDIR" &&
                 "$directory/bin/python" -m pip install --no-input --disable-pip-version-check \
                     --no-deps --require-hashes -r "$checkout/deploy/build.lock" &&
                 "$directory/bin/python" -m pip install --no-input --disable-pip-version-check \
                     --no-deps --require-hashes --no-build-isolation --use-pep517 "${locks[@]}" &&
                 "$directory/bin/python" -m pip install --no-input --disable-pip-version-check --no-build-isolation \
-                    --constraint "$checkout/constraints.txt" --editable "$checkout[$extras]"
+                    --constraint "$checkout/constraints.txt" --editable "$checkout[$extras]" &&
+                rm -r -- "$TMPDIR"
         } >"$log" 2>&1 </dev/null 9<&- &
         show_installation $! "$log"
         if ! wait $!; then
