@@ -79,7 +79,8 @@ def _values(spec: TensorSpec, key: bytes) -> NDArray[np.float32]:
 
 def _uniform(key: bytes, count: int, bound: float) -> NDArray[np.float32]:
     # The zero counter is safe, because the key is used only for this tensor.
-    keystream, scale = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor(), float(np.float32(bound))
+    keystream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+    scale = float(np.float32(bound))
     values = np.empty(count, dtype=np.float32)
     for start in range(0, count, _WORDS_AT_ONCE):
         block = values[start : start + _WORDS_AT_ONCE]

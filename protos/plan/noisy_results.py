@@ -38,7 +38,8 @@ def noisy_fit(
     hessian, gradient = np.zeros((size, size)), values[len(first) :]
     hessian[first, second] = values[: len(first)]
     hessian[second, first] = values[: len(first)]
-    of_gradient, of_hessian = private.promise.clip / sqrt(2.0) * noise, private.promise.clip**2 / 4 * sqrt(2.0) * noise
+    of_gradient = private.promise.clip / sqrt(2.0) * noise
+    of_hessian = private.promise.clip**2 / 4 * sqrt(2.0) * noise
     eigenvalues, vectors = np.linalg.eigh(hessian)
     sure = np.maximum(eigenvalues, _FLOOR * of_hessian * sqrt(size))
     inverse = 1.0 / (sure + ridge * (1.0 + of_gradient**2 / sure))

@@ -75,7 +75,8 @@ def why_not_scales(plan: Plan, manifest: Manifest, scales: bytes, before: bytes 
     if before is None:
         return None if unpack_exponents(scales) == first else "first scales that are not the plan's"
     known = unpack_exponents(before)
-    pairs, is_fit = zip(unpack_exponents(scales), known, first, strict=False), len(known) == len(first)
+    pairs = zip(unpack_exponents(scales), known, first, strict=False)
+    is_fit = len(known) == len(first)
     is_fit &= all(lowest <= scale <= most_after(earlier, lowest) for scale, earlier, lowest in pairs)
     return None if is_fit else "scales that grow faster than they may"
 

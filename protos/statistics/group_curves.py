@@ -87,7 +87,8 @@ class SurvivalCurve:
         """Return the limits of the log-log 95% intervals, float64 (intervals, 2). NaN from where survival is 0."""
         left, survival = (self.at_risk - self.events) * self.at_risk, self.survival
         terms = np.divide(self.events, left, out=np.where(self.events > 0, inf, 0.0), where=left > 0)
-        found, inner = np.where(survival > 0.0, 1.0, np.nan)[:, None] * np.ones(2), (survival > 0.0) & (survival < 1.0)
+        found = np.where(survival > 0.0, 1.0, np.nan)[:, None] * np.ones(2)
+        inner = (survival > 0.0) & (survival < 1.0)
         logs = np.log(survival[inner])
         reach = TWO_SIDED * np.sqrt(np.cumsum(terms)[inner]) / -logs
         found[inner] = np.exp(logs[:, None] * np.exp(np.stack([reach, -reach], axis=1)))
@@ -105,7 +106,8 @@ class SurvivalCurve:
 
     def _reaches_half(self, curve: Float64) -> float | None:
         """Return the time from which a falling curve is below 1/2, or the middle of the time during which it is 1/2."""
-        below, under = np.flatnonzero(curve <= 0.5 + _HALF), np.flatnonzero(curve < 0.5 - _HALF)
+        below = np.flatnonzero(curve <= 0.5 + _HALF)
+        under = np.flatnonzero(curve < 0.5 - _HALF)
         if not len(below):
             return None
         return float(self.grid[below[0]] + self.grid[(under if len(under) else below)[0]]) / 2

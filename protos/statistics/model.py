@@ -249,10 +249,7 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
 
     @cached_property
     def newton(self) -> tuple[Number, ...]:
-        """The log likelihood, the score and the information; in the second Newton round also own estimates.
-
-        In the first round the log likelihood and the score are counts of sites, see `_weighs`.
-        """
+        """Log likelihood, score, information, with own estimates in the second round; in the first counts of sites."""
         own = (f"own {kind} {name}" for name in self._names[: self._columns] for kind in FIRST_SUMS if self._compares)
         fit = tuple(self._sum(name) for name in ("log likelihood", *self._names, *self._pairs))
         # A squared weight is at most the square of a number of rows or events, and its sum stays below 2**62.
@@ -299,12 +296,9 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
     def _weighs(self, rows: Rows, here: LikelihoodSums) -> Float64:
         """Return 1 for the outcome and for each column that has weight here, (fit,), from the sums at the start."""
         found, least = np.zeros(self._fit), LEAST_WEIGHT * max(self._size.smallest_part, self._events(rows))
-        found[0] = self._outcome_weighs(rows, here)
+        found[0] = 1.0
         found[1 : 1 + self._columns] = np.diagonal(here.information)[: self._columns] >= least
         return found
-
-    def _outcome_weighs(self, rows: Rows, here: LikelihoodSums) -> bool:  # noqa: ARG002
-        return True
 
     def _as_sums(self, one: OwnEstimate | None) -> tuple[float, ...]:
         # A weight beyond the bounds of its sums is that of a perfect fit, and no estimate; nor is one too far from 0.
@@ -430,8 +424,7 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
             )
         names = [one.name.removeprefix("sites that have ") for one in self._design.cells]
         sites = sums.first[len(sums.first) - len(names) :]
-        absent = {name for name, number in zip(names, sites, strict=True) if number == 0.0} & self._design.references
-        if absent:
+        if absent := {*compress(names, sites == 0.0)} & self._design.references:
             told = "with which others are compared: name another code in `references`, or correct the codes."
             raise Unanswerable(f"No hospital has {in_words(sorted(absent))}, {told}")
         self._standard(sums)
@@ -441,9 +434,7 @@ class ModelArithmetic(Arithmetic, Generic[Rows]):
         if sums.newton and (light := sums.newton[0][: 1 + self._columns] < self._size.fewest_sites - 0.5).any():
             words = in_words(compress(("the outcome", *self._names), light))
             few = f"Fewer than {self._size.fewest_sites} hospitals have more than a trace of the weight of {words}"
-            raise Unanswerable(
-                f"{few}, so sums would be theirs: remove such a term, or look whether its unit is right."
-            )
+            raise Unanswerable(f"{few}, so sums would be theirs: remove such a term, or correct its unit.")
         if len(sums.newton) > 1:
             first = LikelihoodSums.unpacked(sums.newton[1][: self._fit], self._unknowns).information
             if (columns := self._design.collinear(first + np.diag(self._walk_of(sums).ridges))) is not None:

@@ -189,9 +189,11 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         events, number = int(np.count_nonzero(rows.outcomes)), len(rows.outcomes)
         return {"gaussian": number, "poisson": events, "binomial": min(events, number - events)}[self._model.family]
 
-    def _outcome_weighs(self, rows: _Rows, here: LikelihoodSums) -> bool:
-        """Return whether a gaussian's outcome varies here."""
-        return self._model.family != "gaussian" or -2.0 * here.log_likelihood >= LEAST_WEIGHT * len(rows.outcomes)
+    def _weighs(self, rows: _Rows, here: LikelihoodSums) -> Float64:
+        found = super()._weighs(rows, here)
+        if self._model.family == "gaussian":  # whether its outcome varies here
+            found[0] = -2.0 * here.log_likelihood >= LEAST_WEIGHT * len(rows.outcomes)
+        return found
 
     def _counts(self, frame: Frame, rows: _Rows) -> list[float]:
         outcomes, number = rows.outcomes, len(rows.values)
@@ -201,8 +203,8 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         total, squares = rough_moments(outcomes) if is_scale else (float(outcomes.sum()), float(outcomes @ outcomes))
         patients, lacking = len(np.unique(rows.patients)), frame.rows + frame.left_out - number
         exposed = rows.adds and rows.offsets.std() > LEAST_WEIGHT
-        counts = [number, patients, varies, number > 0, lacking, differ, exposed]
-        return [*counts, total, squares, float(rows.exposures.sum())]
+        exposures = float(rows.exposures.sum())
+        return [number, patients, varies, number > 0, lacking, differ, exposed, total, squares, exposures]
 
     def means(self, sums: AnnouncedPart) -> dict[str, float]:
         """Return also the mean of the exposure, and of a gaussian's outcome."""
@@ -255,7 +257,8 @@ class RegressionArithmetic(ModelArithmetic[_Rows]):
         return (rows.outcomes - mean) * (self._outcome.high - self._outcome.low) / self._outcome_unit(sums)
 
     def _sums_at(self, rows: _Rows, design: Float64, at: Float64, fewest: int, sums: AnnouncedPart) -> LikelihoodSums:
-        outcomes, fitted = self._outcomes(rows, sums), self._fitted(rows, design, at, fewest, sums)
+        outcomes = self._outcomes(rows, sums)
+        fitted = self._fitted(rows, design, at, fewest, sums)
         match self._model.family:
             case "binomial":
                 likelihood = float((outcomes * fitted.line - np.logaddexp(0.0, fitted.line)).sum())

@@ -89,7 +89,8 @@ class TableOneArithmetic(Arithmetic):
         return (*found, Number("rows that take no part", rows))
 
     def first_values(self, frame: Frame) -> Float64:
-        group_of, by_column = np.zeros(frame.rows) if self._by is None else frame.columns.get(self._by), []
+        group_of = np.zeros(frame.rows) if self._by is None else frame.columns.get(self._by)
+        by_column = []
         for concept in self._columns:
             own = frame.columns.get(concept.name)
             if own is None or group_of is None:

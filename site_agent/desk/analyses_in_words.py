@@ -61,7 +61,8 @@ def void_analyses(plan: StatisticsPlan, frame: Frame, site: str) -> Iterator[str
     """Yield which analyses a site's own rows will make void, by what its trainer would send first. Nothing is sent."""
     from site_agent.trainer.statistics.statistics_study import StatisticsStudy
 
-    study, nothing = StatisticsStudy(plan, frame, site=site, secret=b""), np.zeros(plan.tensor.number_count, np.float32)
+    study = StatisticsStudy(plan, frame, site=site, secret=b"")
+    nothing = np.zeros(plan.tensor.number_count, np.float32)
     numbers = iter(study.train(Asked(round=0, stage=Stage.STATISTICS), nothing).scalars)
     for one, arithmetic in zip(plan.analyses, plan.arithmetics, strict=True):
         _, *own = islice(numbers, 1 + len(arithmetic.first))

@@ -111,7 +111,8 @@ def scores_of_new_rows(hospital: Hospital, model: SavedModel, run: str, new: New
 
 
 def _head(contract: Contract, new: NewRows) -> list[str | float | None]:
-    columns, named = _columns(contract), contract.patient if new.table.patients is not None else None
+    columns = _columns(contract)
+    named = contract.patient if new.table.patients is not None else None
     first = "row" if named is None else named.name
     # If the patient column has the name of an output column, it is renamed.
     return ["patient" if first in (*columns, _ABSTAINED) else harmless(first), *columns, _ABSTAINED]

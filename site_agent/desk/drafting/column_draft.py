@@ -510,7 +510,8 @@ def noted_line(column: ColumnDraft, line: Line, note: FileNote | None) -> Line:
 def _labelled(keys: dict[str, str], labels: Mapping[str, str]) -> dict[str, str]:
     marks = {canonical_code(str(one)) for one in json.loads(keys.get("missing_markers", "[]"))}
     labels = {code: label for code, label in labels.items() if code not in marks}
-    codes, told = json.dumps(list(labels), ensure_ascii=False), json.dumps(list(labels.values()), ensure_ascii=False)
+    codes = json.dumps(list(labels), ensure_ascii=False)
+    told = json.dumps(list(labels.values()), ensure_ascii=False)
     if keys["role"] == "target":
         if keys["task"] != "binary":
             return {**keys, "task": "multi-class", "codes": codes, "labels": told}

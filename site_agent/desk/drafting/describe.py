@@ -87,7 +87,8 @@ def describe(
     doubts = list[Doubt]()
     form, start = _with_header(path, guess_format(path, sheet=sheet, query=query), doubts)
     notes = labelled_notes(path, form) if isinstance(form, LabelledFormat) else {}
-    notes, before = notes if dictionary is None else dictionary_notes(dictionary, form.decimal), tuple(doubts)
+    notes = notes if dictionary is None else dictionary_notes(dictionary, form.decimal)
+    before = tuple(doubts)
     columns, nameless, rows, has_more = _columns(path, form, notes, doubts, start)
     if isinstance(form, ExcelFormat) and (typed := [one.name for one in columns if one.has_typed_commas]):
         told = f"column {', '.join(typed)}: numbers are typed as text with a comma, so decimal: ',' is declared"

@@ -91,7 +91,8 @@ def examine(survey: Survey, split: Split, *, trains: bool = True) -> Examination
         found += [*image_findings(table), *follow_up_findings(table)]
     features = table.contract.features if table.rows else ()
     if rows is not None:
-        parts, measured = parts_of(table, rows), alone(table, np.sort(np.concatenate([rows.training, rows.validation])))
+        parts = parts_of(table, rows)
+        measured = alone(table, np.sort(np.concatenate([rows.training, rows.validation])))
         found += [*part_findings(parts), *alone_findings(table, measured)]
     return Examination(
         table=table,

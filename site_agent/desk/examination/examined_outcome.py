@@ -97,7 +97,8 @@ def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
     happened = [(outcome == place) for place in range(1 if len(declared.classes) == 2 else 0, len(declared.classes))]
     happened = [one for one in happened if min(one.sum(), (~one).sum()) >= FEWEST_OF_CLASS]
     wanted = [outcome] if is_number else [one.astype(np.float64) for one in happened]
-    at_once, features = max(1, _CELLS_AT_ONCE // len(rows)), table.contract.features if wanted else ()
+    at_once = max(1, _CELLS_AT_ONCE // len(rows))
+    features = table.contract.features if wanted else ()
     for first in range(0, len(features), at_once):
         some = features[first : first + at_once]
         values = np.stack([table.features[one.name][rows] for one in some])

@@ -144,7 +144,8 @@ def _second_rows(table: Table, column: str, counts: Counter[str]) -> Iterator[Fi
 
 def _twins(table: Table, compared: pd.DataFrame, equal: _Numbers, patients: _Numbers) -> Iterator[Finding]:
     """Yield a warning if many more rows of different patients are equal than chance makes of so few values."""
-    people, sizes = pd.Series(patients).groupby(equal).transform("nunique").to_numpy(), np.bincount(equal)
+    people = pd.Series(patients).groupby(equal).transform("nunique").to_numpy()
+    sizes = np.bincount(equal)
     # Two rows are equal by chance if they are in every column, each taken for itself.
     alike = np.prod([(column.value_counts(normalize=True, dropna=False) ** 2).sum() for _, column in compared.items()])
     by_chance, found = alike * table.rows**2 / 2, (sizes * (sizes - 1.0) / 2)[sizes > 1].sum()

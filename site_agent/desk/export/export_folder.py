@@ -207,7 +207,8 @@ def description_of(model: SavedModel, run: str) -> dict[str, Json]:
 
 def _inputs(model: SavedModel) -> Iterator[dict[str, Json]]:
     """Yield each input of the model. `limits` are those of the training rows, beyond which nobody tested the model."""
-    contract, limits = model.preprocessing.contract, {one.name: [one.low, one.high] for one in model.profile.columns}
+    contract = model.preprocessing.contract
+    limits = {one.name: [one.low, one.high] for one in model.profile.columns}
     for feature in contract.features:
         yield {"name": feature.name, **_kind(feature), "limits": limits.get(feature.name)}
     for day in other_days(contract):

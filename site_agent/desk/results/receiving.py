@@ -87,7 +87,8 @@ def _received(prior: PriorPlan, rounds: int, vector: Float32) -> _Received:
         made = rounds - 2  # one round is for the statistics, and one round is for the guard
         if not 0 < made <= prior.training_rounds:
             raise MalformedMessage("a result after another number of rounds")
-        slopes, errors = sums.coefficients(made)[-1], sums.newton(made).standard_errors(prior.ridge)
+        slopes = sums.coefficients(made)[-1]
+        errors = sums.newton(made).standard_errors(prior.ridge)
         return _Received(standard=sums.standard, slopes=slopes, errors=errors, guard=sums.guard, rounds=made)
     except OutOfBound as refused:
         raise MalformedMessage(str(refused)) from refused
@@ -98,7 +99,8 @@ def _model(
 ) -> SavedModel:
     """Return the other sites' score as a joined model in which all other weights are 0."""
     contract, rows = table.contract, np.arange(table.rows, dtype=np.int64)
-    preprocessing, slopes = _preprocessing(prior, contract, table, found.standard), found.slopes
+    preprocessing = _preprocessing(prior, contract, table, found.standard)
+    slopes = found.slopes
     if isinstance(prior.outcome, OneOfClasses):
         slopes = slopes[[prior.outcome.classes.index(name) for name in contract.target.classes]]
     concepts = ConceptEncoding.of(tuple(column.name for column in prior.columns), mapped, found.standard)
@@ -127,7 +129,8 @@ def _model(
 
 
 def _preprocessing(prior: PriorPlan, contract: Contract, table: Table, standard: Standard) -> Preprocessing:
-    fitted, outcome = fit(contract, table, np.arange(table.rows, dtype=np.int64)), prior.outcome
+    fitted = fit(contract, table, np.arange(table.rows, dtype=np.int64))
+    outcome = prior.outcome
     if outcome.task != "regression":
         return fitted
     mean = outcome.low + outcome.width * float(standard.outcome_means[0])

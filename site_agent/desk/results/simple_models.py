@@ -123,14 +123,16 @@ def _targets(dataset: Dataset) -> npt.NDArray[np.float64] | npt.NDArray[np.int64
 
 def _log_loss(classifier: _Model, features: _Matrix, labels: npt.NDArray[np.int64]) -> float:
     """Return the sum of the log loss over rows. Classes without training rows have a probability of almost 0."""
-    known, places = classifier.predict_proba(features), np.searchsorted(classifier.classes_, labels)
+    known = classifier.predict_proba(features)
+    places = np.searchsorted(classifier.classes_, labels)
     has_seen = np.isin(labels, classifier.classes_)
     found = known[np.arange(len(labels)), np.where(has_seen, places, 0)]
     return float(-np.log(np.maximum(np.where(has_seen, found, 0.0), _SMALLEST_PROBABILITY)).sum())
 
 
 def _scores_of_classes(classifier: _Model, tested: _Matrix, dataset: Dataset) -> Scores:
-    known, scores = classifier.predict_proba(tested).astype(np.float64), np.zeros((len(tested), len(dataset.classes)))
+    known = classifier.predict_proba(tested).astype(np.float64)
+    scores = np.zeros((len(tested), len(dataset.classes)))
     scores[:, classifier.classes_] = known  # if no training row has a class, the probability of this class stays 0
     return scores[:, 1] if dataset.task == "binary" else scores
 

@@ -128,7 +128,8 @@ def target_parser(target: Target, contract: Contract) -> BlockParser:
 
 def date_rule(column: DateFeature | DayColumn, contract: Contract) -> DateRule:
     """Return the rule by which a cell with a date is read and checked."""
-    markers, refuses_future = {"", *contract.missing_markers, *column.missing_markers}, column.future == "refuse"
+    markers = {"", *contract.missing_markers, *column.missing_markers}
+    refuses_future = column.future == "refuse"
     return DateRule(markers, patterns_of(column.pattern), refuses_future=refuses_future, zone=contract.format.zone)
 
 

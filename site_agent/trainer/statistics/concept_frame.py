@@ -62,7 +62,8 @@ def concept_frame(plan: StatisticsPlan, table: Table, site: str, smallest_cell: 
             number = mapped_number(concept, one)
             steps[concept.name] = step_of(own) * number.factor, number.rounding
     owners = np.arange(table.rows) if table.patients is None else np.array(table.patients)
-    patients, left_out = np.unique(owners, return_inverse=True)[1].astype(np.int64), len(table.dropped)
+    patients = np.unique(owners, return_inverse=True)[1].astype(np.int64)
+    left_out = len(table.dropped)
     return Frame(columns=columns, patients=patients, smallest_cell=smallest_cell, left_out=left_out, steps=steps)
 
 
