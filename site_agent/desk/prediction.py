@@ -178,13 +178,10 @@ def _meaning(contract: Contract) -> str:
 def _cells(contract: Contract, scores: npt.NDArray[np.float64]) -> Iterator[list[float | str]]:
     if contract.target.task != "multi-class":
         return ([float(score)] for score in scores)
-    names = [code if is_plain_number(code) else harmless(code) for code in contract.target.classes]
+    # A spreadsheet does not treat a plain number, such as -1, as a formula.
+    plain = {code for code in contract.target.classes if code.removeprefix("-").replace(".", "", 1).isdecimal()}
+    names = [code if code in plain else harmless(code) for code in contract.target.classes]
     return ([*map(float, row), names[int(row.argmax())]] for row in scores)
-
-
-def is_plain_number(code: str) -> bool:
-    """Return whether a code is a plain number, such as -1. A spreadsheet does not treat such a code as a formula."""
-    return code.removeprefix("-").replace(".", "", 1).isdecimal()
 
 
 def harmless(text: str) -> str:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from host.record_store import Store
-from protos.errors import DataError, OperatorError, explained
+from protos.errors import ConfigurationError, DataError, OperatorError, RefusedError, explained
 from protos.masking.answered_sets import answer_of, why_unlike
 from protos.plan.manifest import manifest_of
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.desk.analyses_in_words import void_analyses
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _ARE_NAMES: Final = ("study", "version", "question", "timing", "sites", "what is sent")
 _ARE_LISTED: Final = ("concepts", "columns", "analyses")
+_ARE_WRONG: Final = (DataError, ConfigurationError, RefusedError)  # not what is only away for now
 _MOST_NAMED: Final = 12  # changes in one sentence
 
 
@@ -62,20 +64,22 @@ def compared_with_others(plan: Plan, others: Iterable[Plan], allowed: Iterable[s
 
 
 def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
-    """Yield this site's values, then a section on unknown codes, cut values, void analyses and earlier studies.
+    """Yield this site's values, then unknown codes, cut values, void analyses, why it cannot train, and other studies.
 
     Nothing is yielded if this user may not read the contract. If it is wrong or not there, OperatorError is raised.
     """
     from site_agent.desk.mapped_concepts import doubtful_codes, own_values
-    from site_agent.trainer.before_rounds import faults, statistics_rows
+    from site_agent.trainer.before_rounds import faults, require_fit, statistics_rows
     from site_agent.trainer.data.tables import read_table
     from site_agent.trainer.statistics.concept_frame import doubts_of
 
     contract = find_contract(Path(hospital.data.contract), is_needed=isinstance(plan, StatisticsPlan))
-    if not isinstance(plan, StatisticsPlan) or contract is None:
-        return
     sentences, wrong = list[str](), list[OperatorError]()
     try:
+        if contract is not None and isinstance(plan, NetworkPlan):
+            require_fit(hospital, plan)
+        if contract is None or not isinstance(plan, StatisticsPlan):
+            return
         table = read_table(Path(hospital.data.table), contract, scratch=hospital.scratch_path)
         wrong += faults(hospital, plan, table)
         sentences += [f"{one.what} {one.remedy}" for one in wrong]
@@ -87,8 +91,9 @@ def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
             sentences += void_analyses(plan, frame, hospital.site)
             sentences += _differing(hospital.state_path / "models", plan.run_name, used, patients, cell)
     except (OperatorError, OSError) as error:
-        sentences.append(f"The rows of this plan could not be read and compared. {explained(error).what}")
-        wrong += [error] if isinstance(error, DataError) and not isinstance(error.__cause__, OSError) else []
+        sentences.append(f"The rows of this plan cannot be used now. {explained(error).what}")
+        if isinstance(error, _ARE_WRONG) and not isinstance(error.__cause__, OSError):
+            wrong.append(error)
     if sentences:
         yield Section("This hospital's rows", tuple(sentences), error=next(iter(wrong), None))
 

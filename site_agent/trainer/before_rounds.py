@@ -22,6 +22,7 @@ from protos.plan.weighting import RowWeights
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.disk import recording, site_secret
+from site_agent.trainer.failures import TooFewRows
 
 if TYPE_CHECKING:
     from protos.plan.analyses import Frame
@@ -35,12 +36,7 @@ if TYPE_CHECKING:
 
 
 def check_table(hospital: Hospital) -> None:
-    """Check that training can use its device, and read and check the table in the same way as training.
-
-    Raises:
-        OperatorError: the device for training is missing, or the table cannot be read, does not fit the
-            contract, or was not checked by a person.
-    """
+    """Check the device and the table in the same way as training. Raise OperatorError if it can't use one of them."""
     if hospital.training.device == "cuda":
         prepare_arithmetic(hospital.training.threads, hospital.training.device)
     if hospital.policy.tier == "receiving":
@@ -87,6 +83,36 @@ def begin_study(hospital: Hospital, plan: NetworkPlan, state: Path) -> tuple[Stu
         _count_rows(study, state / "models", most * hospital.policy.smallest_cell)
     study.remember = partial(_remember_network, hospital, plan, table, rows)
     return study, preprocessing
+
+
+def require_fit(hospital: Hospital, plan: NetworkPlan) -> None:
+    """Raise the OperatorError with which a run of a plan would end, because of this site's table or settings.
+
+    Nothing is trained or stored, and the hospital's own network is not run: a person at any account may ask.
+    """
+    from site_agent.trainer.data.dataset import prepare_rows
+    from site_agent.trainer.fitting import check_fit, require_module
+    from site_agent.trainer.prior.concept_columns import concept_inputs
+
+    table, rows = _rows_of(hospital, plan)
+    dataset, _ = prepare_rows(table, rows)
+    if plan.reads_concepts:
+        concept_inputs(plan, hospital.site, table, rows, dataset)
+    check_fit(plan, dataset, hospital.site)
+    require_module(plan, has_module=hospital.training.user_module is not None)
+    check_rows(hospital, plan, len(dataset.training), len(dataset.training))
+
+
+def check_rows(hospital: Hospital, plan: Plan, rows: int, counted: int) -> None:
+    """Raise TooFewRows if this site has fewer training rows than plan and policy require. `counted` is its weight."""
+    weighting, fewest = plan.site_weights, hospital.policy.smallest_training_rows
+    is_too_small = rows < fewest
+    if isinstance(weighting, RowWeights):
+        fewest = max(fewest, weighting.fewest_rows)
+        # The count of an earlier study may be smaller than the present number of rows. The gate refuses it too.
+        is_too_small = rows < fewest or counted < weighting.counted(fewest)
+    if plan.tier_of(hospital.site) == "training" and is_too_small:
+        raise TooFewRows(fewest)
 
 
 def _remember_network(hospital: Hospital, plan: NetworkPlan, table: Table, rows: SplitRows) -> None:

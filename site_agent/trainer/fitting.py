@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from protos.errors import ConfigurationError, OperatorError
-from protos.plan.architecture import ConvolutionalNetwork
+from protos.errors import ConfigurationError, DataError, OperatorError
+from protos.plan.architecture import ConvolutionalNetwork, NamedTensors
 from protos.plan.network_plan import NetworkPlan
+from protos.plan.schedules import StepSchedule, too_few_rows
 from site_agent.trainer.data.dataset import Dataset, check_columns, input_columns
 from site_agent.trainer.failures import unfit
-from site_agent.trainer.training.batches import check_batches
 
 
 def check_fit(plan: NetworkPlan, dataset: Dataset, site: str) -> None:
@@ -22,7 +22,7 @@ def check_fit(plan: NetworkPlan, dataset: Dataset, site: str) -> None:
         lambda: check_columns(dataset.columns, (*input_columns(plan, dataset.columns)[0], *plan.unused_columns)),
         lambda: _check_recorded(plan, dataset, site),
         lambda: _check_private(plan, dataset),
-        lambda: check_batches(plan.schedule, len(dataset.training)),
+        lambda: _check_batches(plan, len(dataset.training)),
     )
     found: list[OperatorError] = []
     for check in checks:
@@ -36,6 +36,26 @@ def check_fit(plan: NetworkPlan, dataset: Dataset, site: str) -> None:
         what = "\n    ".join(["This site's table does not fit the plan:", *(error.what for error in found)])
         remedy = " ".join(dict.fromkeys(error.remedy for error in found))
         raise type(found[0])(what=what, consequence=found[0].consequence, remedy=remedy)
+
+
+def require_module(plan: NetworkPlan, *, has_module: bool) -> None:
+    """Raise ConfigurationError if a plan lists tensors of the hospital's own network, and hospital.yaml names none."""
+    if isinstance(plan.architecture, NamedTensors) and not has_module:
+        raise unfit(
+            what="The plan needs the hospital's own network, but hospital.yaml does not name its file.",
+            remedy="In hospital.yaml, set user_module under training to the Python file of your network.",
+        )
+
+
+def _check_batches(plan: NetworkPlan, rows: int) -> None:
+    if (asked := too_few_rows(plan.schedule, rows)) is None:
+        return
+    key = "batch_rows" if isinstance(plan.schedule, StepSchedule) else "batches_per_epoch"
+    raise DataError(
+        what=f"The plan requires {asked}, but this site has {rows} training rows.",
+        consequence="Nothing was trained and nothing was sent.",
+        remedy=f"Agree with the other sites on a plan with a {key} of at most {rows}, or add rows to the table.",
+    )
 
 
 def _check_private(plan: NetworkPlan, dataset: Dataset) -> None:

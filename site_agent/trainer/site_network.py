@@ -38,7 +38,8 @@ from protos.plan.network_plan import NetworkPlan
 from protos.plan.schedules import StepSchedule
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
-from site_agent.trainer.failures import NetworkDiffers, unfit
+from site_agent.trainer.failures import NetworkDiffers
+from site_agent.trainer.fitting import require_module
 from site_agent.trainer.models.dense_models import Columns, Dense, Parallel
 from site_agent.trainer.models.global_layers_model import GlobalLayers
 from site_agent.trainer.models.image_models import Convolutional
@@ -56,10 +57,7 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
 
     Its parameters are exactly `network_tensors`, in that order, and NaN until the caller has filled them. Every network
     has `represent` and `decide`, see `layers.Represents`. `common` is the number of first columns that the plan lists
-    for all sites; None means all.
-
-    Raises:
-        ConfigurationError: its sizes are out of range.
+    for all sites; None means all. Raise ConfigurationError if sizes are out of range.
     """
     shared = columns if common is None else common
     # Sizes are checked before memory is reserved.
@@ -155,11 +153,8 @@ class SiteNetworks:
             ConfigurationError: the hospital's own module is missing or does not fit, or libraries make other tensors.
         """
         if isinstance(self.plan.architecture, NamedTensors):
-            if self.user_module is None:
-                raise unfit(
-                    what="The plan needs the hospital's own network, but hospital.yaml does not name its file.",
-                    remedy="In hospital.yaml, set user_module under training to the Python file of your network.",
-                )
+            require_module(self.plan, has_module=self.user_module is not None)
+            assert self.user_module is not None
             network = build_user_module(self.user_module, self.columns, self.outputs, self.tensors, self.module_seed)
             frozen = started(self.plan, self.plan.architecture.frozen, self.starts)
             freeze_tensors(self.user_module, network, frozen, self.plan.seed)
@@ -207,10 +202,7 @@ class SiteRows:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiteTraining:
-    """A network that is ready for training, with its procedure and its rows.
-
-    A round sends the update of `flat`, which `local` trains.
-    """
+    """A network that is ready for training, with its rows. A round sends the update of `flat`, which `local` trains."""
 
     flat: FlatNetwork
     local: LocalTraining
@@ -230,9 +222,7 @@ class SiteTraining:
 def begin_training(
     networks: SiteNetworks, method: Method, federated: Sequence[TensorSpec], rows: SiteRows, seeds: Seeds
 ) -> SiteTraining:
-    """Build the networks of a method at a site, and prepare their training.
-
-    A round sends the update of the tensors `federated`.
+    """Build the networks of a method at a site, and prepare their training, whose rounds send updates of `federated`.
 
     Raises:
         OperatorError: plan, network and rows do not fit one another.

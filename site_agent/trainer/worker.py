@@ -42,7 +42,6 @@ from protos.plan.plan import Plan, plan_from_wire
 from protos.plan.plan_head import LARGEST_PLAN_BYTES
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.statistics_plan import StatisticsPlan
-from protos.plan.weighting import RowWeights
 from protos.wire.messages import MalformedMessage, SiteReason, Stage
 from site_agent.approvals import find_approval, require_guarded, why_not
 from site_agent.framed_messages import kept_memory
@@ -193,7 +192,7 @@ class Worker:
         if plan.tier_of(self._hospital.site) == "receiving":
             return self._prepare_to_receive(run, plan, approved)
         study, self._preprocessing = self._begin(plan)
-        self._check_rows(plan, study)
+        before_rounds.check_rows(self._hospital, plan, study.training_rows, study.rows)
         found = study.manifest.digest.hex()
         if found != approved:
             raise NetworkDiffers
@@ -242,17 +241,6 @@ class Worker:
                 remedy="Run `site-agent review` and `site-agent approve`.",
             )
         return approval.manifest_digest
-
-    def _check_rows(self, plan: Plan, study: AnyStudy) -> None:
-        weighting, fewest = plan.site_weights, self._hospital.policy.smallest_training_rows
-        if isinstance(weighting, RowWeights):
-            fewest = max(fewest, weighting.fewest_rows)
-        is_too_small = study.training_rows < fewest
-        if isinstance(weighting, RowWeights):
-            # The count of an earlier study may be smaller than the present number of rows. The gate refuses it too.
-            is_too_small |= study.rows < weighting.counted(fewest)
-        if plan.tier_of(self._hospital.site) == "training" and is_too_small:
-            raise TooFewRows(fewest)
 
     def _remember(self, remember: Callable[[], None]) -> None:
         """Store on disk which values the answers of this run depend on, once in each process."""

@@ -25,13 +25,9 @@ from site_agent.trainer.data.contract import Contract, read_contract
 
 EXAMPLES = Path(__file__).parents[2] / "deploy/examples"
 MODELS: dict[str, type[BaseModel]] = {
-    "coordinator.yaml": CoordinatorConfiguration,
-    "plan.yaml": NetworkPlan,
-    "plan-statistics.yaml": StatisticsPlan,
-    "plan-prior.yaml": PriorPlan,
-    "hospital.yaml": Hospital,
-    "contract.yaml": Contract,
-}
+    "coordinator.yaml": CoordinatorConfiguration, "plan.yaml": NetworkPlan, "plan-statistics.yaml": StatisticsPlan,
+    "plan-prior.yaml": PriorPlan, "hospital.yaml": Hospital, "contract.yaml": Contract,
+}  # fmt: skip
 
 
 def variants(name: str) -> Iterator[dict[str, Any]]:

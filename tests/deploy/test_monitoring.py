@@ -14,18 +14,10 @@ from site_agent.service.status_socket import site_metrics
 
 MONITORING = Path(__file__).parents[2] / "deploy/monitoring"
 SITE = {
-    "site": "a",
-    "version": "1",
-    "phase": "training",
-    "connected_since": "2026-01-01T00:00:00+00:00",
-    "contributed_at": "2026-01-01T00:00:00+00:00",
-    "trainer": "idle",
-    "certificate_days_left": 63.0,
-    "round": 1,
-    "rounds": 9,
-    "left": {"contributions": 1, "bytes": 401_408},
-    "audit": {"records": 12},
-}
+    "site": "a", "version": "1", "phase": "training", "connected_since": "2026-01-01T00:00:00+00:00",
+    "contributed_at": "2026-01-01T00:00:00+00:00", "trainer": "idle", "certificate_days_left": 63.0, "round": 1,
+    "rounds": 9, "left": {"contributions": 1, "bytes": 401_408}, "audit": {"records": 12},
+}  # fmt: skip
 STATUS = {
     "run": {"run": "r", "phase": "collecting", "rounds_made": 1, "rounds": 9, "median_round_seconds": 2.0},
     "sites": {"a": {"connected": True, "joined": True}, "b": {"connected": False, "joined": True}},

@@ -12,14 +12,9 @@ FILES = {name: path for name, path in modules().items() if not name.startswith("
 LONGEST_FILE, LONGEST_FUNCTION = 600, 40
 CALLS_OF_CODE = {"eval", "exec", "compile", "__import__"}
 ATTRIBUTES_OF_CODE = {
-    ("torch", "load"),
-    ("yaml", "load"),
-    ("yaml", "unsafe_load"),
-    ("yaml", "full_load"),
-    ("importlib", "import_module"),
-    ("os", "system"),
-    ("os", "popen"),
-}
+    ("torch", "load"), ("yaml", "load"), ("yaml", "unsafe_load"), ("yaml", "full_load"),
+    ("importlib", "import_module"), ("os", "system"), ("os", "popen"),
+}  # fmt: skip
 MODULES_OF_CODE = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 # The code that runs foreign code: the hospital's own network, from its own disk.
 OWN_CODE = {"site_agent.trainer.models.user_module": ["exec", "compile"]}
@@ -99,14 +94,8 @@ def test_nothing_that_arrives_is_executed() -> None:
 def test_the_search_finds_what_executes() -> None:
     """Each way in which bytes become code is found where it is used."""
     ways = (
-        "import pickle",
-        "from joblib import load",
-        "eval('1')",
-        "torch.load(path)",
-        "yaml.load(text, Loader)",
-        "importlib.import_module(name)",
-        "numpy.load(path, allow_pickle=True)",
-        "subprocess.run(x, shell=True)",
-    )
+        "import pickle", "from joblib import load", "eval('1')", "torch.load(path)", "yaml.load(text, Loader)",
+        "importlib.import_module(name)", "numpy.load(path, allow_pickle=True)", "subprocess.run(x, shell=True)",
+    )  # fmt: skip
 
     assert [text for text in ways if not any(list(_dangers(node)) for node in ast.walk(ast.parse(text)))] == []

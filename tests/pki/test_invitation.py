@@ -66,21 +66,12 @@ def test_an_expired_invitation_is_refused(invitation: Invitation) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("format", 2),
-        ("format", "1"),
-        ("site", "Not A Name"),
-        ("federation", ""),
-        ("coordinator", "nowhere"),
-        ("enrolment", "x:99999"),
-        ("expires", "tomorrow"),
-        ("token", "short"),
-        ("token", "ä" * 32),
-        ("token", "!" * 32),
-        ("root", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
-        ("root", ""),
+        ("format", 2), ("format", "1"), ("site", "Not A Name"), ("federation", ""), ("coordinator", "nowhere"),
+        ("enrolment", "x:99999"), ("expires", "tomorrow"), ("token", "short"), ("token", "ä" * 32),
+        ("token", "!" * 32), ("root", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), ("root", ""),
         ("root", "ä"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_field_is_an_operators_error(invitation: Invitation, key: str, value: object) -> None:
     """Every field is checked when the file is read."""
     fields = json.loads(invitation.to_json())

@@ -107,21 +107,10 @@ def test_impossible_encodings_are_refused(clipping_range: float, sites: int) -> 
 @pytest.mark.parametrize(
     ("rows", "rounded"),
     [
-        (1, 1),
-        (2, 2),
-        (3, 3),
-        (4, 4),
-        (5, 6),
-        (6, 6),
-        (7, 8),
-        (9, 8),
-        (10, 12),
-        (100, 96),
-        (303, 256),
-        (462, 512),
+        (1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (6, 6), (7, 8), (9, 8), (10, 12), (100, 96), (303, 256), (462, 512),
         (1000, 1024),
     ],
-)
+)  # fmt: skip
 def test_rows_are_put_on_the_public_grid(rows: int, rounded: int) -> None:
     """Two significant bits, to the nearest, halves upwards."""
     assert round_rows(rows, 1 << 20) == rounded

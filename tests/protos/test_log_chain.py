@@ -154,16 +154,10 @@ def test_an_edited_record_is_found(edit: Any) -> None:
     "edited",
     [
         LINES[1].replace(b'{"facts":', b'{"facts":{"event":"shown first"},"facts":'),
-        LINES[1].replace(b":", b": ", 1),
-        LINES[1].replace(b"\\u00e4", "ä".encode()),
-        b" " + LINES[1],
-        LINES[1].replace(b"\n", b"\r\n"),
-        b"\n",
-        b"[" * 100_000 + b"\n",
-        b"\xff\n",
-        b"9" * 5000 + b"\n",
+        LINES[1].replace(b":", b": ", 1), LINES[1].replace(b"\\u00e4", "ä".encode()), b" " + LINES[1],
+        LINES[1].replace(b"\n", b"\r\n"), b"\n", b"[" * 100_000 + b"\n", b"\xff\n", b"9" * 5000 + b"\n",
     ],
-)
+)  # fmt: skip
 def test_another_spelling_of_a_record_is_found(edited: bytes) -> None:
     """The bytes are what was written: a key given twice, spaces or other escapes are a change."""
     assert _broken_at([LINES[0], edited, *LINES[2:]]) == 2

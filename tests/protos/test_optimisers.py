@@ -32,15 +32,11 @@ def test_a_name_and_a_learning_rate_are_enough(name: str) -> None:
 @pytest.mark.parametrize(
     "keys",
     [
-        *({"learning_rate": rate} for rate in (0, -1.0, 10.5, "0.1", True)),
-        {"weight_decay": -0.1},
-        {"weight_decay": 11},
-        {"momentum": 1},
-        {"centered": True},
-        {"betas": [0.9, 0.999]},
+        *({"learning_rate": rate} for rate in (0, -1.0, 10.5, "0.1", True)), {"weight_decay": -0.1},
+        {"weight_decay": 11}, {"momentum": 1}, {"centered": True}, {"betas": [0.9, 0.999]},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_settings_out_of_range_are_refused(name: str, keys: dict[str, Any]) -> None:
     """A setting that no optimiser can use, or that this one does not have, never becomes a record."""
     with pytest.raises(ValidationError):

@@ -36,30 +36,21 @@ AGE: dict[str, Any] = {"name": "age", "low": 0.0, "high": 120.0}
 CONCEPTS = [AGE | {"kind": "number", "definition": "Age."}]
 PROMISE = {"unit": "patient", "epsilon": 1.0, "delta": 1e-5, "clip": 2.0}
 HEAD: dict[str, Any] = {
-    "study": "lung",
-    "version": 2,
-    "sites": listed(5),
-    "assumed_colluders": 0,
-    "masking": {"clipping_range": 4.0},
+    "study": "lung", "version": 2, "sites": listed(5), "assumed_colluders": 0, "masking": {"clipping_range": 4.0},
     "timing": {"grace_seconds": 60.0},
     "question": dict.fromkeys(("outcome", "population", "time", "use", "responsible", "approval_number"), "as agreed"),
-}
+}  # fmt: skip
 # For each kind of plan: a plan, and another value of each key.
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "network": (
         {"sites": listed(4), "method": FEDERATED_AVERAGING, "columns": ["age"], "outputs": 1},
         HEAD
         | {
-            "method": {"name": "fedprox"},
-            "architecture": NETWORK | {"latent": 16},
-            "columns": ["age", "chol"],
-            "concepts": CONCEPTS,
-            "outputs": 3,
+            "method": {"name": "fedprox"}, "architecture": NETWORK | {"latent": 16}, "columns": ["age", "chol"],
+            "concepts": CONCEPTS, "outputs": 3,
             "schedule": {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 4},
-            "optimiser": {"name": "adamw", "learning_rate": 0.002},
-            "loss": {"name": "focal"},
-            "weighting": {"name": "rows", "largest_rows": 1024},
-            "start": {"name": "own", "seed": 7},
+            "optimiser": {"name": "adamw", "learning_rate": 0.002}, "loss": {"name": "focal"},
+            "weighting": {"name": "rows", "largest_rows": 1024}, "start": {"name": "own", "seed": 7},
             "checkpoint": "latest",
         },
     ),
@@ -91,7 +82,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "privacy": PROMISE,
         },
     ),
-}
+}  # fmt: skip
 RECORDS = {"network": NetworkPlan, "statistics": StatisticsPlan, "prior": PriorPlan}
 EXACT: dict[str, Any] = {"name": "rows", "largest_rows": 1024, "exact": True}
 

@@ -48,18 +48,9 @@ def test_a_position_is_of_one_run_and_of_all_attempts() -> None:
 
 
 SIZES = (
-    0,
-    1,
-    2,
-    3,
-    10,
-    CHUNK_PARAMETERS - 1,
-    CHUNK_PARAMETERS,
-    CHUNK_PARAMETERS + 1,
-    298_688,
-    717_640,
+    0, 1, 2, 3, 10, CHUNK_PARAMETERS - 1, CHUNK_PARAMETERS, CHUNK_PARAMETERS + 1, 298_688, 717_640,
     3 * CHUNK_PARAMETERS,
-)
+)  # fmt: skip
 LAYOUTS = [Layout(parameters, scalars) for parameters in SIZES for scalars in (0, 1, 5)]
 
 

@@ -35,6 +35,8 @@ from tests.protos.examples import table_one_of
 from tests.protos.privacy.private_plans import private_network_plan
 from tests.rehearsal.study import made_up_identities, plan_document, plan_with
 
+TARGET = {"name": "died", "role": "target", "task": "binary", "positive": ["1"]}
+
 
 class Site(Terminal):
     """One hospital's folder, and its terminal."""
@@ -133,8 +135,7 @@ def test_a_plan_that_does_not_fit_the_contract_cannot_be_approved(site: Site, un
     age = {"kind": "number", "name": "age", "definition": "Age.", "unit": "years", "low": 0.0, "high": 120.0}
     network = {"architecture": {"name": "dense", "hidden": [2]}, "outputs": 1}
     plan = site.plan(columns=[], concepts=[age | {"typical": 50.0, "spread": 10.0}], **network)
-    target = {"name": "died", "role": "target", "task": "binary", "positive": ["1"]}
-    columns = [{"name": "age", "role": "feature", "type": "numeric", "unit": unit, "concept": "age"}, target]
+    columns = [{"name": "age", "role": "feature", "type": "numeric", "unit": unit, "concept": "age"}, TARGET]
     (site.folder / "c.yaml").write_text(yaml.safe_dump({"format": {"header": True}, "columns": columns}))
 
     assert site("review") == (78 if unit == "days" else 0)
@@ -147,8 +148,7 @@ def test_a_plan_that_does_not_fit_the_contract_cannot_be_approved(site: Site, un
 def test_a_review_over_a_table_with_errors_ends_as_one_that_does_not_fit(site: Site, age: str, status: int) -> None:
     """It shows all its sections, then says what is wrong, because this hospital cannot take part with this table."""
     site.plan(**table_one_of({"name": "age", "low": 0.0, "high": 120.0}), smallest_cell=10)
-    target = {"name": "died", "role": "target", "task": "binary", "positive": ["1"]}
-    columns = [{"name": "age", "role": "feature", "type": "numeric", "concept": "age"}, target]
+    columns = [{"name": "age", "role": "feature", "type": "numeric", "concept": "age"}, TARGET]
     (site.folder / "c.yaml").write_text(yaml.safe_dump({"format": {"header": True}, "columns": columns}))
     (site.folder / "t.csv").write_text(f"age,died\n{age},0\n" + "61,1\n" * 9)
     site.check()
@@ -156,6 +156,35 @@ def test_a_review_over_a_table_with_errors_ends_as_one_that_does_not_fit(site: S
     assert site("review") == status
     assert [one.count("column age: text") for one in (site.out, site.err)] == [status > 0] * 2
     assert "This plan is not permitted here" in site.out
+
+
+DENSE: dict[str, Any] = {"architecture": {"name": "dense", "hidden": []}, "columns": ["age"], "outputs": 1}
+IMAGES = {"name": "convolutional", "image": {"height": 8, "width": 8, "channels": 1}, "blocks": [4], "hidden": [4]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({}, 0),
+        ({"columns": ["agee"]}, 78),
+        ({"outputs": 3}, 78),
+        ({"columns": [], "architecture": IMAGES}, 78),
+        ({"schedule": {"aggregate": "every-epoch", "epochs": 3, "batches_per_epoch": 400}}, 78),
+        ({"weighting": {"name": "rows", "fewest_rows": 384, "largest_rows": 1024}}, 77),
+        ({"architecture": plan_document({})["architecture"], "columns": [], "outputs": None}, 78),
+    ],
+)
+def test_a_plan_that_the_trainer_would_refuse_is_not_approved(site: Site, changes: dict[str, Any], status: int) -> None:
+    """Its run would end for all. Among these plans is one whose network is this hospital's own, and it has none."""
+    plan = site.plan(**DENSE | changes)
+    site.allow(exact_rows="allow")
+    columns = [{"name": "age", "role": "feature", "type": "numeric"}, TARGET]
+    (site.folder / "c.yaml").write_text(yaml.safe_dump({"format": {"header": True}, "columns": columns}))
+    (site.folder / "t.csv").write_text("age,died\n" + "".join(f"{age},{age % 2}\n" for age in range(20, 90)))
+    site.check()
+
+    assert [site("review"), site("approve", "--by", "A. Jones", "--yes")] == [status, status]
+    assert (find_approval(site.folder / "state", plan) is None) == (status != 0)
 
 
 @pytest.mark.parametrize(
@@ -182,12 +211,11 @@ def test_a_table_that_was_not_checked_or_has_codes_that_a_plan_lacks_is_not_appr
     plan = site.plan(**table_one_of(*asked), smallest_cell=10)
     sex = {"name": "sex", "role": "feature", "type": "categorical", "codes": ["F", "M", "X", "Y"], "concept": "sex"}
     (site.folder / "t.csv").write_text("sex,died,stay\n" + "F,0,1\nM,1,2\nX,1,3\n" * 20)
-    target = {"name": "died", "role": "target", "task": "binary", "positive": ["1"]}
 
     for meanings, is_checked in ((None, False), (None, True), (["F", "M", None, None], False)):
         days = {"name": "stay", "role": "feature", "type": "numeric", "concept": "stay"}
         days |= {} if is_checked or meanings else {"unit": "days"}  # a fault that is named beside the others
-        columns = [sex | {"concept_codes": meanings}, days, target]
+        columns = [sex | {"concept_codes": meanings}, days, TARGET]
         (site.folder / "c.yaml").write_text(yaml.safe_dump({"format": {"header": True}, "columns": columns}))
         if is_checked:
             site.check()

@@ -25,13 +25,10 @@ ANALYSES: list[dict[str, Any]] = [
 def _spoilt(table: pd.DataFrame, how: int) -> pd.DataFrame:
     died = table["died"] == "yes"
     changes: tuple[dict[str, Any], ...] = (
-        {"died": "no"},
-        {"days": 300.0},
-        {"sex": "male", "lactate": table["age"] / 5},
+        {"died": "no"}, {"days": 300.0}, {"sex": "male", "lactate": table["age"] / 5},
         {"sex": np.where(died, "male", "female"), "lactate": np.where(died, 20.0, 1.0)},
-        {"died": table["died"].where(table["site"] > 0, "no")},
-        {},
-    )
+        {"died": table["died"].where(table["site"] > 0, "no")}, {},
+    )  # fmt: skip
     return table.assign(**changes[how])
 
 

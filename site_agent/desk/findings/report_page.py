@@ -301,11 +301,8 @@ def received_lines(facts: Facts) -> Iterator[str]:
     yield f"This site records {sum(used)} of the {len(used)} columns that the model uses."
     if facts["task"] == "binary":
         share, origin = found["prevalence"], found["prevalence_is_of"]
-        told = (
-            f"the share of patients with the outcome at {origin}"
-            if share is None
-            else f"{share:.1%}, the value in {origin}"
-        )
+        is_of = f"the share of patients with the outcome at {origin}"
+        told = is_of if share is None else f"{share:.1%}, the value in {origin}"
         yield f"The model was adjusted, so that its mean predicted probability for this site's patients is {told}."
     yield _NEXT
 
@@ -317,10 +314,11 @@ def received_page(facts: Facts) -> str:
         [one["column"], f"{one['all_sites']:+.3f}", f"{one['standard_error']:.3f}", _where(one)]
         for one in facts[RECEIVING]["coefficients"]
     ]
-    parts = [
-        table("What the other hospitals found", ["column", "coefficient of all sites", "standard error", "here"], rows)
-    ]
-    sections = [Section(heading="What the other hospitals found", parts=parts)]
+    heading, columns = (
+        "What the other hospitals found",
+        ["column", "coefficient of all sites", "standard error", "here"],
+    )
+    sections = [Section(heading=heading, parts=[table(heading, columns, rows)])]
     return page(f"{facts['site']}: the model that was received in the run {facts['run']}", opening, sections)
 
 

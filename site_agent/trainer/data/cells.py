@@ -126,16 +126,11 @@ def target_parser(target: Target, contract: Contract) -> BlockParser:
     return _parser(rule, contract.format.decimal)
 
 
-def date_rule(column: DateFeature | DayColumn, contract: Contract) -> DateRule:
-    """Return the rule by which a cell with a date is read and checked."""
-    markers = {"", *contract.missing_markers, *column.missing_markers}
-    refuses_future = column.future == "refuse"
-    return DateRule(markers, patterns_of(column.pattern), refuses_future=refuses_future, zone=contract.format.zone)
-
-
 def date_parser(column: DateFeature | DayColumn, contract: Contract, today: date) -> BlockParser:
     """Return a function that reads dates as days since the year 1. A missing date is NaN."""
-    rule = date_rule(column, contract)
+    markers, refuses_future = {"", *contract.missing_markers, *column.missing_markers}, column.future == "refuse"
+    zone = contract.format.zone
+    rule = DateRule(markers, patterns_of(column.pattern), refuses_future=refuses_future, zone=zone)
     return _BlockParser(lambda cell: rule.read(cell, today), lambda cells: _plain_days(cells, rule, today))
 
 

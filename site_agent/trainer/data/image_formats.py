@@ -77,11 +77,6 @@ def of_size(column: ImageColumn, width: int, height: int) -> Flaw | None:
     return TOO_MANY_PIXELS if width * height > LARGEST_FILE_PIXELS else None
 
 
-def of_channels(column: ImageColumn, channels: int) -> Flaw | None:
-    """Return the flaw of a file whose number of channels differs from the contract, or None."""
-    return None if channels == column.image.channels else OTHER_CHANNELS
-
-
 def other_size(column: ImageColumn) -> Flaw:
     """Return the flaw of an image whose size differs from the size in the contract."""
     return Flaw(f"an image of another size than {column.image.height} by {column.image.width} pixels")
@@ -135,8 +130,8 @@ def _flaw_before_decoding(image: Image.Image, column: ImageColumn) -> Flaw | Non
     if image.mode not in _MODES:
         return OTHER_PIXELS
     channels, bits = _MODES[image.mode]
-    if (flaw := of_channels(column, channels)) is not None:
-        return flaw
+    if channels != column.image.channels:
+        return OTHER_CHANNELS
     stored = " ".join(str(tile) for tile in getattr(image, "tile", ()))
     if ";2" in stored or ";4" in stored:
         return OTHER_PIXELS  # the library would silently stretch them to 8
@@ -265,7 +260,7 @@ def _dicom_flaw(tags: Dataset, column: ImageColumn, files: DicomFiles, number: i
         return OTHER_BITS
     if bits not in (8, 16) or kind == "PALETTE COLOR" or int(tags.SamplesPerPixel) != channels:
         return NOT_GREY_OR_RGB
-    return of_channels(column, channels)
+    return None if channels == column.image.channels else OTHER_CHANNELS
 
 
 def _dicom_pixels(tags: Dataset, column: ImageColumn, number: int) -> Intensities | Flaw:

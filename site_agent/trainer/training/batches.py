@@ -13,8 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protos.errors import DataError
-from protos.plan.schedules import Schedule, StepSchedule, too_few_rows
 from site_agent.trainer.training.flat_network import State
 
 
@@ -34,18 +32,6 @@ class Rows:
     def select(self, rows: Tensor) -> Rows:
         """Return the rows with these numbers, int64 of shape (batch,)."""
         return Rows(self.features[rows], self.targets[rows])
-
-
-def check_batches(schedule: Schedule, rows: int) -> None:
-    """Raise DataError with both numbers if this site has too few training rows to fill a plan's batches."""
-    if (asked := too_few_rows(schedule, rows)) is None:
-        return
-    key = "batch_rows" if isinstance(schedule, StepSchedule) else "batches_per_epoch"
-    raise DataError(
-        what=f"The plan requires {asked}, but this site has {rows} training rows.",
-        consequence="Nothing was trained and nothing was sent.",
-        remedy=f"Agree with the other sites on a plan with a {key} of at most {rows}, or add rows to the table.",
-    )
 
 
 class Batches:

@@ -94,16 +94,11 @@ def _second_form_of_a_key(federation: Any) -> Roster:
 
 
 ATTACKS: list[tuple[Callable[[Any], Roster], Reason]] = [
-    (_other_run, Reason.ADVERT_NOT_SIGNED),
-    (_other_plan, Reason.ADVERT_NOT_SIGNED),
-    (_own_advert_replaced, Reason.OWN_ADVERT_CHANGED),
-    (_own_advert_dropped, Reason.OTHER_SITES),
-    (_shrunk, Reason.OTHER_SITES),
-    (_shuffled, Reason.OTHER_SITES),
-    (_copied_exchange_key, Reason.KEY_TWICE),
-    (_second_form_of_a_key, Reason.EXCHANGE_KEY_UNFIT),
-    (_doubled, Reason.OTHER_SITES),
-]
+    (_other_run, Reason.ADVERT_NOT_SIGNED), (_other_plan, Reason.ADVERT_NOT_SIGNED),
+    (_own_advert_replaced, Reason.OWN_ADVERT_CHANGED), (_own_advert_dropped, Reason.OTHER_SITES),
+    (_shrunk, Reason.OTHER_SITES), (_shuffled, Reason.OTHER_SITES), (_copied_exchange_key, Reason.KEY_TWICE),
+    (_second_form_of_a_key, Reason.EXCHANGE_KEY_UNFIT), (_doubled, Reason.OTHER_SITES),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("attack", "reason"), ATTACKS, ids=lambda value: getattr(value, "__name__", ""))

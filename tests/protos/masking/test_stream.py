@@ -116,28 +116,18 @@ def test_masks_of_different_contexts_are_independent_and_equal_contexts_are_a_tw
 
 
 CONTEXT_FIELDS: dict[str, Any] = {
-    "transcript": bytes(32),
-    "position": bytes(31) + b"\x01",
-    "attempt": 0,
-    "contributors": SITES[:3],
-    "manifest_digest": bytes(31) + b"\x02",
-    "length_bytes": 4 * 400 + 8,
-    "encoding": b"fixed point",
-}
+    "transcript": bytes(32), "position": bytes(31) + b"\x01", "attempt": 0, "contributors": SITES[:3],
+    "manifest_digest": bytes(31) + b"\x02", "length_bytes": 4 * 400 + 8, "encoding": b"fixed point",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("field", "other"),
     [
-        ("transcript", bytes(31) + b"\x03"),
-        ("position", bytes(32)),
-        ("attempt", 1),
-        ("contributors", SITES[:4]),
-        ("manifest_digest", bytes(32)),
-        ("length_bytes", 4 * 400 + 16),
-        ("encoding", b"another scale"),
+        ("transcript", bytes(31) + b"\x03"), ("position", bytes(32)), ("attempt", 1), ("contributors", SITES[:4]),
+        ("manifest_digest", bytes(32)), ("length_bytes", 4 * 400 + 16), ("encoding", b"another scale"),
     ],
-)
+)  # fmt: skip
 def test_a_site_that_disagrees_on_anything_bound_spoils_the_sum_and_is_noticed(field: str, other: object) -> None:
     """The check words do not add up to the number of sites; with equal contexts they do."""
     layout, right = Layout(400, 0), round_context(**CONTEXT_FIELDS)

@@ -47,16 +47,9 @@ def test_a_promise_without_meaning_is_refused_with_what_it_would_mean(promise: d
 
 # Every method that keeps the promise, with what else its plan says; all others are refused.
 PRIVATE: dict[str, dict[str, Any]] = {
-    "fedavg": {},
-    "fedprox": {},
-    "fedadam": {},
-    "fedyogi": {},
-    "fedadagrad": {},
-    "local-adaptation": {},
-    "ditto": {},
-    "apfl": {},
-    "fedbabu": {"outputs": None},
-}
+    "fedavg": {}, "fedprox": {}, "fedadam": {}, "fedyogi": {}, "fedadagrad": {}, "local-adaptation": {}, "ditto": {},
+    "apfl": {}, "fedbabu": {"outputs": None},
+}  # fmt: skip
 # Those whose private layers take steps with noise of their own.
 WITH_LAYERS: dict[str, dict[str, Any]] = {
     "global-layers": {"outputs": None},

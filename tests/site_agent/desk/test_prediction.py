@@ -115,16 +115,11 @@ def _read(path: Path) -> tuple[list[str], list[list[str]]]:
 @pytest.mark.parametrize(
     ("table", "kind"),
     [
-        ("breast-cancer", "own-columns"),
-        ("breast-cancer", "agreed-columns"),
-        ("breast-cancer", "common-and-own"),
-        ("breast-cancer", "own-module"),
-        ("wine", "own-columns"),
-        ("wine", "common-and-own"),
-        ("diabetes", "own-columns"),
-        ("diabetes", "own-module"),
+        ("breast-cancer", "own-columns"), ("breast-cancer", "agreed-columns"), ("breast-cancer", "common-and-own"),
+        ("breast-cancer", "own-module"), ("wine", "own-columns"), ("wine", "common-and-own"),
+        ("diabetes", "own-columns"), ("diabetes", "own-module"),
     ],
-)
+)  # fmt: skip
 def test_predictions_are_the_test_outputs_to_the_bit(tmp_path: Path, table: Table, kind: Kind) -> None:
     """The test rows as a new table give exactly what the study computed for them, for every task and network."""
     trained = _trained(tmp_path, table, kind)

@@ -31,13 +31,10 @@ def a_plan(method: str = "fedavg", rounds: int = 4, **changes: Any) -> Plan:
 
 MEASURING: dict[str, Any] = {"checkpoint": "global"}
 PLANS = {
-    "plain": a_plan(),
-    "measuring": a_plan(**MEASURING),
-    "regression": receiving_plan(receivers="", newton_rounds=4),
-    "probing": a_plan("player-fl", **CHAIN),
-    "probing and measuring": a_plan("player-fl", **CHAIN | MEASURING),
+    "plain": a_plan(), "measuring": a_plan(**MEASURING), "regression": receiving_plan(receivers="", newton_rounds=4),
+    "probing": a_plan("player-fl", **CHAIN), "probing and measuring": a_plan("player-fl", **CHAIN | MEASURING),
     "controlled": a_plan("scaffold"),
-}
+}  # fmt: skip
 
 
 def begun(plan: Plan, *offers: Offer, released: tuple[dict[str, Any], ...] = ()) -> Itinerary:

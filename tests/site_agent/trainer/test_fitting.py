@@ -39,15 +39,12 @@ def table(*, columns: tuple[str, ...] = COLUMNS, seen: Collection[int] = range(C
 def plan(**changes: Any) -> Plan:
     """A masked plan of four sites that share the whole network."""
     keys: dict[str, Any] = {
-        "method": {"name": "fedavg"},
-        "architecture": {"name": "dense", "hidden": [4], "activation": "relu"},
-        "columns": list(COLUMNS),
-        "outputs": CLASSES,
+        "method": {"name": "fedavg"}, "architecture": {"name": "dense", "hidden": [4], "activation": "relu"},
+        "columns": list(COLUMNS), "outputs": CLASSES,
         "schedule": {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 2},
-        "optimiser": {"name": "sgd", "learning_rate": 0.1},
-        "weighting": {"name": "equal"},
+        "optimiser": {"name": "sgd", "learning_rate": 0.1}, "weighting": {"name": "equal"},
         "masking": {"required": True},
-    }
+    }  # fmt: skip
     return experiment_plan(SITES, 0, **keys | changes)
 
 

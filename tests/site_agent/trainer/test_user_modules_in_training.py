@@ -44,17 +44,10 @@ LISTED: dict[str, Any] = {
     ],
 }
 METHODS: list[dict[str, Any]] = [
-    {"name": "fedavg"},
-    {"name": "fedprox", "strength": 0.5},
-    {"name": "fedadam"},
-    {"name": "global-layers"},
-    {"name": "ditto", "strength": 0.5},
-    {"name": "pfedme", "strength": 1.0, "inner_steps": 2, "rate": 0.5},
-    {"name": "apfl"},
-    {"name": "local-adaptation"},
-    {"name": "scaffold"},
-    {"name": "local"},
-]
+    {"name": "fedavg"}, {"name": "fedprox", "strength": 0.5}, {"name": "fedadam"}, {"name": "global-layers"},
+    {"name": "ditto", "strength": 0.5}, {"name": "pfedme", "strength": 1.0, "inner_steps": 2, "rate": 0.5},
+    {"name": "apfl"}, {"name": "local-adaptation"}, {"name": "scaffold"}, {"name": "local"},
+]  # fmt: skip
 by_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
 
 

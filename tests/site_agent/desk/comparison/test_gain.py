@@ -62,14 +62,10 @@ def test_a_verdict_needs_an_interval_without_zero(federated: float, siloed: floa
 @pytest.mark.parametrize(
     ("local", "placebo", "verdict"),
     [
-        (0.5, 0.5, "gained"),
-        (0.5, 2.0, "better, cause not shown"),
-        (0.5, 3.5, "better, cause not shown"),
-        (0.5, None, "better, cause not shown"),
-        (2.0, 0.5, "no clear difference"),
-        (3.5, 0.5, "lost"),
+        (0.5, 0.5, "gained"), (0.5, 2.0, "better, cause not shown"), (0.5, 3.5, "better, cause not shown"),
+        (0.5, None, "better, cause not shown"), (2.0, 0.5, "no clear difference"), (3.5, 0.5, "lost"),
     ],
-)
+)  # fmt: skip
 @for_each("seed", range(5))
 def test_gained_needs_the_best_local_model_and_the_placebo(
     seed: int, local: float, placebo: float | None, verdict: str

@@ -12,14 +12,11 @@ from site_agent.desk.findings.report_page import verdict
 @pytest.mark.parametrize(
     ("metric", "difference", "interval", "words"),
     [
-        ("auroc", 0.1, [0.01, 0.2], "better"),
-        ("auroc", -0.1, [-0.2, -0.01], "worse"),
-        ("brier", 0.1, [0.01, 0.2], "worse"),
-        ("rmse", -0.1, [-0.2, -0.01], "better"),
-        ("auroc", 0.1, [-0.01, 0.2], "no clear difference"),
-        ("auroc", 0.1, None, "no clear difference"),
+        ("auroc", 0.1, [0.01, 0.2], "better"), ("auroc", -0.1, [-0.2, -0.01], "worse"),
+        ("brier", 0.1, [0.01, 0.2], "worse"), ("rmse", -0.1, [-0.2, -0.01], "better"),
+        ("auroc", 0.1, [-0.01, 0.2], "no clear difference"), ("auroc", 0.1, None, "no clear difference"),
     ],
-)
+)  # fmt: skip
 def test_better_is_said_only_beyond_chance(
     metric: str, difference: float, interval: list[float] | None, words: str
 ) -> None:

@@ -47,17 +47,11 @@ def network_plan(like: Plan, method: str, architecture: dict[str, Any], **change
     """A plan of a network on the concepts of a plan with federated-prior, for its sites."""
     own = json.loads(like.canonical)
     content: dict[str, Any] = {key: own[key] for key in ("study", "version", "concepts", "sites")} | {
-        "kind": "network",
-        "method": {"name": method},
-        "architecture": architecture,
-        "outputs": 1,
+        "kind": "network", "method": {"name": method}, "architecture": architecture, "outputs": 1,
         "schedule": {"aggregate": "every-epoch", "epochs": 15, "batches_per_epoch": 4},
-        "optimiser": {"name": "adamw", "learning_rate": 0.02},
-        "weighting": {"name": "equal"},
-        "start": {"name": "equal", "seed": 4},
-        "masking": {"required": False},
-        "checkpoint": "latest",
-    }
+        "optimiser": {"name": "adamw", "learning_rate": 0.02}, "weighting": {"name": "equal"},
+        "start": {"name": "equal", "seed": 4}, "masking": {"required": False}, "checkpoint": "latest",
+    }  # fmt: skip
     content = changed(content, changes)
     return plan_from_json(json.dumps({key: value for key, value in content.items() if value is not None}))
 
