@@ -27,9 +27,10 @@ STATUSES: Final = (
     "ended", "ok", "cancelled", "unknown", "invalid_argument", "deadline_exceeded", "not_found", "already_exists",
     "permission_denied", "resource_exhausted", "failed_precondition", "aborted", "out_of_range", "unimplemented",
     "internal", "unavailable", "data_loss", "unauthenticated",
-    "certificate_expired", "certificate_not_yet_valid", "certificate_unproven", "proxy_refuses", "connection_refused",
-    "name_unknown", "name_differs",
+    "certificate_expired", "certificate_not_yet_valid", "certificate_unproven", "connection_refused", "name_unknown",
+    "name_differs", "proxy_407", "proxy_403", "proxy_fails",
 )  # fmt: skip
+LOGIN_REFUSED: Final = "proxy_407"
 REFUSALS: Final = ("permission_denied", "unauthenticated")
 COORDINATOR_UNABLE: Final = "failed_precondition"  # the coordinator cannot write to its disk, for example
 EXIT_STATUSES: Final = (1, 77, 78)
@@ -47,9 +48,8 @@ class Look(WithoutPayload):
 class Make(WithoutPayload):
     """The gate instructs the agent to make a certificate signing request. The agent replies Requested.
 
-    Attributes:
-        key: `first` for the key of enrolment, which is created if missing; `next` for a new key, which waits for its
-            certificate.
+    `key` is `first` for the key of enrolment, which is created if missing, or `next` for a new key, which waits for its
+    certificate.
     """
 
     key: str

@@ -76,10 +76,7 @@ async def _relay(connection: socket.socket, kept: KeptCertificates) -> None:
 
 
 async def _pulse(relay: Relay) -> None:
-    """Notify systemd that the service is ready and still works.
-
-    The status line shows whether the coordinator answers.
-    """
+    """Notify systemd that the service is ready and still works, and whether the coordinator answers."""
     notifier = sdnotify.SystemdNotifier()
     notifier.notify("READY=1")
     while True:

@@ -28,6 +28,7 @@ import grpc.aio
 
 from pki.names import Address
 from protos.wire.messages import ACCEPTED, LARGEST_MESSAGE_BYTES, PARTICIPATE
+from site_agent.gate_socket import LOGIN_REFUSED
 
 CONNECT_SECONDS: Final = 20.0
 PARTING_SECONDS: Final = 3.0
@@ -35,7 +36,9 @@ _OF_TEXTS: Final = {
     "certificate has expired": "certificate_expired",
     "certificate is not yet valid": "certificate_not_yet_valid",
     "CERTIFICATE_VERIFY_FAILED": "certificate_unproven",
-    "HTTP proxy returned response code": "proxy_refuses",
+    "HTTP proxy returned response code 407": LOGIN_REFUSED,
+    "HTTP proxy returned response code 403": "proxy_403",
+    "HTTP proxy returned response code": "proxy_fails",
     "Connection refused": "connection_refused",
     "errors resolving": "name_unknown",
     "Hostname Verification Check failed": "name_differs",
@@ -59,15 +62,13 @@ class Proxy:
     address: Address
     login: str = field(default="", repr=False)
 
-    @property
-    def url(self) -> str:
-        """Return the proxy as gRPC wants it, with the login. It is a secret."""
-        return f"http://{quote(self.login, safe=':') + '@' if self.login else ''}{self.address}"
-
 
 def _options(proxy: Proxy | None) -> list[tuple[str, int | str]]:
     """Return gRPC's options. Its own search for a proxy in environment variables is off."""
-    return [*_OPTIONS, ("grpc.http_proxy", proxy.url) if proxy else ("grpc.enable_http_proxy", 0)]
+    if proxy is None:
+        return [*_OPTIONS, ("grpc.enable_http_proxy", 0)]
+    login = f"{quote(proxy.login, safe=':')}@" if proxy.login else ""
+    return [*_OPTIONS, ("grpc.http_proxy", f"http://{login}{proxy.address}")]
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,7 @@ class Connection:
         self._stream = None  # gRPC closes the connection when no variable refers to the stream
 
     async def send(self, raw: bytes) -> None:
-        """Send the bytes of one message to the coordinator. Wait if the coordinator reads too slowly.
-
-        Raises:
-            CallEnded: the stream has ended.
-        """
+        """Send the bytes of one message. Wait if the coordinator reads too slowly. Can raise CallEnded."""
         assert self._stream is not None
         try:
             async with self._writing:
@@ -167,11 +164,7 @@ class Connection:
 
 
 async def call(name: str, address: str, root: bytes, request: bytes, proxy: Proxy | None = None) -> bytes:
-    """Send a request to the enrolment port. There, only the coordinator must show a certificate.
-
-    Raises:
-        CallEnded: the coordinator cannot be reached, or is not of this federation.
-    """
+    """Send a request to the enrolment port, where only the coordinator must show a certificate. Can raise CallEnded."""
     secrets = grpc.ssl_channel_credentials(root)
     async with grpc.aio.secure_channel(address, secrets, options=_options(proxy)) as channel:
         sent: Callable[..., grpc.aio.UnaryUnaryCall[bytes, bytes]] = channel.unary_unary(name)

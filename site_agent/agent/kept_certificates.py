@@ -15,6 +15,7 @@ from typing import Any, Final
 from host import secret_files
 from pki.names import Address, site_name
 from pki.site_keys import SiteKeys
+from protos.errors import ConfigurationError
 from site_agent.agent.connection import Credentials, Proxy
 from site_agent.framed_messages import packed, unpacked
 from site_agent.gate_socket import Install, Shown
@@ -27,10 +28,17 @@ def proxy_of(directory: Path, address: str) -> Proxy | None:
     """Return the proxy at HOST:PORT with its login, which the file `proxy-login` may have. None without address.
 
     Raises:
-        OperatorError: other accounts can read the file.
+        OperatorError: other accounts can read the file, or it has no login.
     """
-    path = directory / PROXY_LOGIN
-    login = secret_files.read_secret(path).decode("utf-8", "replace").strip() if path.exists() else ""
+    path, login = directory / PROXY_LOGIN, ""
+    if path.exists():
+        login = secret_files.read_secret(path).decode("utf-8-sig", "replace").strip()
+        if ":" not in login or "\ufffd" in login or len(login.splitlines()) > 1:
+            raise ConfigurationError(
+                what=f"The file {path} is not one line USER:PASSWORD in UTF-8.",
+                consequence="No connection was made, and nothing was sent.",
+                remedy="Correct the file, then restart site-agent.",
+            )
     return Proxy(Address.parse(address), login) if address else None
 
 
@@ -45,10 +53,8 @@ class KeptCertificates:
 
     def shown(self) -> Shown:
         keys, addresses = self._keys, self._addresses()
-        parts = (
-            secret_files.read_public(keys.certificate_path) if keys.is_enrolled() else b"",
-            secret_files.read_public(keys.root_certificate_path) if keys.is_enrolled() else b"",
-        )
+        paths = (keys.certificate_path, keys.root_certificate_path)
+        parts = [secret_files.read_public(path) if keys.is_enrolled() else b"" for path in paths]
         return Shown(addresses.get("coordinator", ""), addresses.get("enrolment", ""), packed(parts))
 
     def credentials(self) -> Credentials:
@@ -74,11 +80,7 @@ class KeptCertificates:
         return self._keys.signing_request() if key == "first" else self._keys.next_signing_request()
 
     def install(self, order: Install) -> None:
-        """Start to use a new certificate.
-
-        Raises:
-            RefusedError: the certificate is not for this key, site and root.
-        """
+        """Start to use a new certificate. Raise RefusedError if it is not for this key, site and root."""
         (chain, root), now, site = unpacked(order.payload, 2), self._now(), site_name(order.site)
         if order.coordinator:
             # The addresses of an invitation are written first, because a certificate without them could not be used

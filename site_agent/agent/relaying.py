@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, assert_never
@@ -22,6 +23,7 @@ from site_agent.agent.kept_certificates import KeptCertificates
 from site_agent.framed_messages import FramedSocket, unpacked
 from site_agent.gate_socket import (
     CREDITS_AT_ONCE,
+    LOGIN_REFUSED,
     WINDOW,
     Answer,
     Call,
@@ -45,6 +47,7 @@ from site_agent.gate_socket import (
     largest_payload,
 )
 
+_LOGIN_SECONDS: Final = 300.0  # many refused logins in a row could lock the account at the proxy
 _ORDERS: Final = (Look, Make, Call, Install, Through, Open, Up, Taken, Part, Shut)
 
 
@@ -54,7 +57,7 @@ class Relay:
     def __init__(self, gate: FramedSocket[Message], kept: KeptCertificates) -> None:
         self._gate, self._kept = gate, kept
         self._stream: _Stream | None = None
-        self._proxy = ""
+        self._proxy, self._barred_until = "", 0.0
 
     @property
     def line(self) -> str:
@@ -63,11 +66,7 @@ class Relay:
         return "connected to the coordinator" if self._stream.is_accepted else "connecting to the coordinator"
 
     async def run(self) -> None:
-        """Carry out the commands of the gate process until the gate process disconnects.
-
-        Raises:
-            MalformedMessage: the other side of the socket is no gate of this version.
-        """
+        """Carry out the gate's commands until it disconnects. Raise MalformedMessage if it is no gate as ours."""
         try:
             while True:
                 order = await self._gate.receive(largest_payload)
@@ -83,20 +82,34 @@ class Relay:
         match order:
             case Open(stream=number, address=address):
                 await self._shut()
-                place = address or self._kept.address("coordinator")
-                self._stream = _Stream(number, self._gate.post, place, self._kept, self._proxy)
+                if self._is_barred:
+                    self._gate.post(Ended(number, LOGIN_REFUSED))
+                else:
+                    place = address or self._kept.address("coordinator")
+                    self._stream = _Stream(number, self._tell, place, self._kept, self._proxy)
             case Up() | Taken() | Part():
                 if self._stream is not None and self._stream.number == order.stream:
                     self._stream.take(order)
             case Shut(stream=number):
                 if self._stream is not None and self._stream.number == number:
                     await self._shut()
+            case Call() if self._is_barred:
+                self._gate.post(Unable(UnavailableError.exit_status, LOGIN_REFUSED))
             case Look() | Make() | Call() | Install():
-                self._gate.post(await answer_of(self._kept, order, self._proxy))
+                self._tell(await answer_of(self._kept, order, self._proxy))
             case Through(proxy=proxy):
                 self._proxy = proxy
             case _:
                 assert_never(order)
+
+    @property
+    def _is_barred(self) -> bool:
+        return time.monotonic() < self._barred_until
+
+    def _tell(self, message: Message) -> None:
+        if isinstance(message, Ended | Unable) and message.status == LOGIN_REFUSED:
+            self._barred_until = time.monotonic() + _LOGIN_SECONDS
+        self._gate.post(message)
 
     async def _shut(self) -> None:
         if self._stream is not None:
@@ -178,22 +191,17 @@ async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install,
             case Make(key=key):
                 return Requested(kept.make(key))
             case Call():
-                return await _call(kept, order, proxy)
+                root, request = unpacked(order.payload, 2)
+                address, trusted = order.address or kept.address("enrolment"), root or kept.root()
+                name = ENROL if order.call == "enrol" else RENEW
+                return Called(await call(name, address, trusted, request, kept.proxy(proxy)))
             case Install():
                 kept.install(order)
             case _:
                 assert_never(order)
         return kept.shown()
+    except CallEnded as ended:
+        return Unable(UnavailableError.exit_status, ended.status)
     except OperatorError as error:
         print(error.lines("site-agent"), file=sys.stderr, flush=True)
         return Unable(error.exit_status, "")
-
-
-async def _call(kept: KeptCertificates, order: Call, proxy: str) -> Called | Unable:
-    root, request = unpacked(order.payload, 2)
-    address, trusted = order.address or kept.address("enrolment"), root or kept.root()
-    try:
-        name = ENROL if order.call == "enrol" else RENEW
-        return Called(await call(name, address, trusted, request, kept.proxy(proxy)))
-    except CallEnded as ended:
-        return Unable(UnavailableError.exit_status, ended.status)

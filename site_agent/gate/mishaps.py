@@ -10,14 +10,16 @@ from host.clock_words import COMPARE_CLOCK, SET_CLOCK, at
 from protos.errors import OperatorError, ProtocolError, RefusedError, UnavailableError
 from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.wire.messages import CoordinatorReason, Farewell, MalformedMessage, SiteReason
-from site_agent.gate_socket import COORDINATOR_UNABLE, REFUSALS
+from site_agent.gate_socket import COORDINATOR_UNABLE, LOGIN_REFUSED, REFUSALS
 from site_agent.trainer_socket import Failed
 
 _REMEDIES: Final = {
     "connection_refused": "Ask the federation office whether the coordinator runs, and whether the port is right.",
     "name_unknown": "Check the name in hospital.yaml and in the invitation, and the resolver of this computer.",
     "name_differs": "The coordinator's certificate has another name. Use the invitation's, or ask the office.",
-    "proxy_refuses": "Check `proxy` in hospital.yaml and proxy-login. The proxy must allow CONNECT to the coordinator.",
+    LOGIN_REFUSED: "The proxy wants a Basic login, or refuses that of proxy-login. Correct it and restart site-agent.",
+    "proxy_403": "The proxy forbids this way. Ask the network department to allow CONNECT to both ports.",
+    "proxy_fails": "The proxy did not reach the coordinator. Check `proxy` in hospital.yaml, or ask who runs it.",
     "unavailable": "If this lasts, ask the network department whether this computer may connect to the coordinator.",
 }
 
@@ -75,10 +77,7 @@ def masks_nothing(refused: MaskingRefused) -> OperatorError:
 def of_certificate(address: str, status: str, now: datetime, code: str) -> UnavailableError | None:
     """Return the error if the coordinator's certificate is expired, not yet valid or not trusted, otherwise None.
 
-    Args:
-        address: HOST:PORT of the coordinator.
-        status: of gate_socket.STATUSES.
-        now: the time of this computer's clock, aware and in UTC.
+    `address` is HOST:PORT, `status` of gate_socket.STATUSES, `now` the time of this computer's clock, aware and in UTC.
     """
     judge = f"By this computer's clock, {at(now)}, the certificate of the coordinator at {address}"
     renew = f"{COMPARE_CLOCK} If it is right, ask the federation office to run `pki renew`."

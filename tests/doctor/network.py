@@ -70,9 +70,11 @@ def _pass_on(one: socket.socket, other: socket.socket) -> None:
 
 @dataclass
 class ConnectProxy:
-    """An HTTP proxy that supports only CONNECT and stores the requested name. With `login` it wants this in Base64."""
+    """An HTTP proxy that supports only CONNECT and stores the requested name. It can want a login, in Base64, or always
+    answer with one status."""
 
     login: bytes = b""
+    status: bytes = b""
     asked: list[str] = field(default_factory=list)
 
     def __call__(self, connection: socket.socket) -> None:
@@ -84,9 +86,9 @@ class ConnectProxy:
             request += data
         target = request.split(b" ")[1].decode()
         self.asked.append(target)
-        if self.login and b"Proxy-Authorization: Basic " + self.login not in request:
-            refusal = b"HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm=hospital"
-            connection.sendall(refusal + b"\r\nContent-Length: 0\r\n\r\n")
+        if self.status or (self.login and b"Proxy-Authorization: Basic " + self.login not in request):
+            refusal = self.status or b"407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm=hospital"
+            connection.sendall(b"HTTP/1.1 " + refusal + b"\r\nContent-Length: 0\r\n\r\n")
             return
         host, _, port = target.rpartition(":")
         with socket.create_connection((host.strip("[]"), int(port)), 5) as onwards:

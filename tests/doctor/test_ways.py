@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,8 +22,11 @@ from pki.names import Address, SiteName
 from pki.register import Register
 from protos.errors import UnavailableError
 from site_agent.agent.connection import CallEnded, Connection
-from site_agent.agent.kept_certificates import PROXY_LOGIN
+from site_agent.agent.kept_certificates import PROXY_LOGIN, KeptCertificates
+from site_agent.agent.relaying import Relay
+from site_agent.framed_messages import FramedSocket, packed
 from site_agent.gate.mishaps import remedy_of, stream_ended
+from site_agent.gate_socket import FRAMING, Call, Ended, Open, Through, Unable, largest_payload
 from site_agent.hospital import read_hospital
 from site_agent.service.site_doctor import examine_agent
 from site_agent.state_folders import agent_folder
@@ -62,7 +66,7 @@ def test_through_a_connect_proxy(scene: Scene, monkeypatch: pytest.MonkeyPatch) 
             monkeypatch.setenv(name, "localhost,127.0.0.1,*")
         monkeypatch.setenv("no_grpc_proxy", "")  # as the agent's own process has it
         without = connection(scene)
-        login.write_text("jürgen:p@ss/w:rd%41\n")
+        login.write_text("jürgen:p@ss/w:rd%41\n", encoding="utf-8-sig")
         login.chmod(0o600)
         told = connection(scene)
     scene.hospital.write_text(before)
@@ -73,6 +77,48 @@ def test_through_a_connect_proxy(scene: Scene, monkeypatch: pytest.MonkeyPatch) 
     assert told.severity is Severity.FINE
     assert len(proxy.asked) >= 2
     assert set(proxy.asked) == {scene.place.address}
+
+
+@pytest.mark.parametrize("login", ["jürgen:käse".encode("latin-1"), b"only a name", b"anna:one\notto:two", b""])
+def test_a_file_without_one_login_is_named_and_not_sent(scene: Scene, login: bytes) -> None:
+    """A changed login would be refused at the proxy, and could lock the account."""
+    proxy, before = ConnectProxy(), scene.hospital.read_text()
+    file = agent_folder(read_hospital(scene.hospital).state_path) / PROXY_LOGIN
+    file.write_bytes(login)
+    file.chmod(0o600)
+    with listening(proxy) as port:
+        scene.change(proxy=f"127.0.0.1:{port}")
+        (found,) = [one for one in asyncio.run(examine_agent(read_hospital(scene.hospital))) if one.remedy]
+    scene.hospital.write_text(before)
+    file.unlink()
+    assert (found.severity, PROXY_LOGIN in found.says, proxy.asked) == (Severity.FAILURE, True, [])
+
+
+def test_what_a_proxy_answers_is_told_apart_and_a_refused_login_is_not_repeated(scene: Scene) -> None:
+    """Many logins in a row could lock the account at the proxy. So the agent waits, and says at once why."""
+    kept = KeptCertificates(agent_folder(read_hospital(scene.hospital).state_path))
+
+    async def ended(port: int) -> list[object]:
+        ours, theirs = (FramedSocket(end, FRAMING) for end in socket.socketpair())
+        relay = asyncio.create_task(Relay(theirs, kept).run())
+        ours.post(Through(f"127.0.0.1:{port}"))
+        found: list[object] = []
+        for number in (1, 2):
+            ours.post(Open(number, scene.place.address))
+            found.append(await ours.receive(largest_payload))
+        ours.post(Call("renew", scene.place.address, packed((b"", b""))))
+        found.append(await ours.receive(largest_payload))
+        ours.close()
+        await relay
+        theirs.close()
+        return found
+
+    for status, kind, calls in (("407 No", "proxy_407", 1), ("403 No", "proxy_403", 3), ("503 No", "proxy_fails", 3)):
+        proxy = ConnectProxy(status=status.encode())
+        with listening(proxy) as port:
+            told = asyncio.run(ended(port))
+        assert told == [Ended(1, kind), Ended(2, kind), Unable(UnavailableError.exit_status, kind)]
+        assert len(proxy.asked) == calls
 
 
 def test_the_environment_names_no_proxy(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,7 +245,7 @@ def _failure_of(error: BaseException | None, is_lost: bool, *, is_connected: boo
         return UnavailableError(
             what="The database cannot be reached, or it rejects the user, the password or the database's name.",
             consequence=_NOTHING,
-            remedy="The server must listen on a Unix socket of this computer. Try the URL in the table's file by hand, "
-            "with psql.",
+            remedy="The server must listen on a Unix socket of this computer. Try what the table's file says by hand, "
+            "with `psql`, or with `mariadb` for such a server.",
         )
     return unusable(what="The database rejects the query in the contract.", remedy=_BY_HAND)
