@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -21,32 +22,26 @@ from site_agent.trainer.data.tables import Table, read_table
 
 FEWEST_SITES: Final = 3  # sites that record a concept
 CORRECT: Final = "Correct the data frames or the plan, and call the function again."
+_FEW: Final = 20  # other texts in each row, which can be codes
 _OUTCOME: Final = "outcome of the simulation"
 
 
 def tables_of(sites: Mapping[str, pd.DataFrame], outcome: str) -> tuple[dict[str, Table], list[dict[str, Any]]]:
-    """Convert each data frame to a hospital's table.
+    """Convert each site's data frame of numbers, texts and truth values to a hospital's table.
 
-    Args:
-        sites: a frame of patients for each site; columns of numbers, or of texts and truth values.
-        outcome: the name of the column that is predicted; it has the same two values in all frames.
-
-    Returns:
-        the tables, and the concepts that at least three sites record, as a plan lists them.
-
-    Raises:
-        DataError: the outcome has another number of values, or a table cannot be read.
+    Return the tables, and the concepts that at least three sites record, as a plan lists them. `outcome` is the column
+    that is predicted, with the same two values in all frames. Raise DataError with all mistakes of the frames.
     """
-    values = sorted({value for frame in sites.values() for value in frame.get(outcome, pd.Series()).unique()})
-    if len(values) != 2:
-        refuse([f"the column {outcome} has {len(values)} values, and a simulation needs two"], CORRECT)
+    if wrong := [*_mistakes(sites, outcome)]:
+        refuse(wrong, CORRECT)
+    values = sorted({value for frame in sites.values() for value in frame[outcome].unique()})
     pooled = pd.concat(list(sites.values()), ignore_index=True).drop(columns=outcome)
     columns = {name: column for name in pooled if (column := _column(str(name), pooled[name])) is not None}
     tables = {}
     with TemporaryDirectory() as folder:
         for site, frame in sites.items():
-            own = frame[[name for name in frame if name in columns]].copy()
-            own[_OUTCOME] = (frame[outcome] == values[1]).astype(int)
+            outcomes = (frame[outcome] == values[1]).astype(int)
+            own = frame[[name for name in frame if name in columns]].assign(**{_OUTCOME: outcomes})
             path = Path(folder) / f"{site}.csv"
             own.to_csv(path, index=False)
             target = {"name": _OUTCOME, "role": "target", "task": "binary", "positive": ["1"], "negative": ["0"]}
@@ -59,6 +54,38 @@ def tables_of(sites: Mapping[str, pd.DataFrame], outcome: str) -> tuple[dict[str
         if len(recorded_by) >= FEWEST_SITES:
             concepts.append(_concept(column, pooled[name]) | {"recorded_by": recorded_by})
     return tables, concepts
+
+
+def _mistakes(sites: Mapping[str, pd.DataFrame], outcome: str) -> Iterator[str]:
+    frames = [*sites.values()] if isinstance(sites, Mapping) else []
+    if len(frames) < FEWEST_SITES or not all(isinstance(frame, pd.DataFrame) for frame in frames):
+        yield f"simulate needs a dictionary of {FEWEST_SITES} data frames or more, by the names of sites"
+        return
+    for site, frame in sites.items():
+        own = frame.get(outcome, pd.Series())
+        if missing := own.isna().sum():
+            yield f"{site}: {missing} of {len(frame)} rows have no value of {outcome}; leave them out"
+        elif own.nunique() < 2:
+            yield f"{site}: {outcome} is absent, or has one value"
+        for name, values in frame.drop(columns=outcome, errors="ignore").items():
+            kind = pd.api.types.infer_dtype(values)
+            if kind.startswith(("date", "time", "period")) or (
+                kind == "string" and len(values) == values.nunique() > _FEW
+            ):
+                yield f"{site}: the column {name} has dates or other texts in each row; leave it out, or use numbers"
+    yield from _alike("columns", [name for frame in frames for name in frame])
+    for name, values in pd.concat(frames, ignore_index=True).items():
+        yield from _alike(f"values of {name}", () if values.dtype.kind in "iuf" else values.dropna().unique())
+        if name == outcome and values.nunique() > 2:
+            yield f"the column {outcome} has {values.nunique()} values, and a simulation needs two"
+
+
+def _alike(what: str, texts: Iterable[object]) -> Iterator[str]:
+    """Yield the texts that differ only in capitals or spaces, or as 1 and "1" do: nearly always they mean the same."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for text in texts:
+        found[" ".join(str(text).split()).casefold()].add(repr(text) if isinstance(text, str) else str(text))
+    yield from (f"the {what} {', '.join(sorted(one))} look alike" for one in found.values() if len(one) > 1)
 
 
 def _column(name: str, values: pd.Series[Any]) -> dict[str, Any] | None:

@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -36,7 +35,6 @@ class Collection:
     """Runs the rounds of one plan: builds, adds and closes the contributions of all sites."""
 
     def __init__(self, plan: Plan) -> None:
-        """Start the run. Nothing is masked, because masks cancel in every sum."""
         self.plan = plan
         self.run: Run = new_run(plan, terms_of(plan), Gathering())
         self._builder = Builder(plan, trains=True, smallest_rows=1)
@@ -51,14 +49,9 @@ class Collection:
             answer = study.train(self.asked_of(site, offered.offer), np.array(offered.values))
             rows = study.rows if offered.offer.stage is Stage.TRAINING else 0
             payload = answer.updates.tobytes() + np.array(answer.scalars, "<i8").tobytes()
-            noise, digest = partial(self._noisy, site), offered.offer.parameters_digest
-            contribution = self._builder.build(
-                digest,
-                offered.exchange,
-                memoryview(payload),
-                rows=rows,
-                noise=None if self.plan.privacy is None else noise,
-            )
+            noise = None if self.plan.privacy is None else partial(self._noisy, site)
+            digest, content = offered.offer.parameters_digest, memoryview(payload)
+            contribution = self._builder.build(digest, offered.exchange, content, rows=rows, noise=noise)
             for index in range(offered.exchange.layout.chunks):
                 self.run.running_sum.add(site, index, offered.exchange.layout.body(contribution.buffer, index))
         if not self.run.is_consistent:
@@ -78,20 +71,10 @@ class Collection:
 
 
 def run_rounds(plan: Plan, studies: Mapping[str, AnyStudy]) -> Collection:
-    """Run all rounds of a plan. Every site loads the result.
-
-    Args:
-        plan: lists exactly these sites; without masking.
-        studies: each site's own.
-
-    Raises:
-        OperatorError: the plan does not fit a site.
-    """
+    """Run all rounds of a plan of just these sites. Each loads the result. Raise OperatorError if it fits not all."""
     collection = Collection(plan)
-    for number in count():
-        if stage_at(plan, number, collection.run.course.training_rounds) is None:
-            break
-        collection.make(number, studies)
+    while stage_at(plan, collection.run.rounds_made, collection.run.course.training_rounds) is not None:
+        collection.make(collection.run.rounds_made, studies)
     finish, values = collection.run.result()
     for name, study in studies.items():
         study.close(collection.asked_of(name, finish), np.array(values))
@@ -100,13 +83,9 @@ def run_rounds(plan: Plan, studies: Mapping[str, AnyStudy]) -> Collection:
 
 def asked_by(message: Offer | Finish) -> Asked:
     """Convert an offer, or the last message of a run, to a request to the site's trainer."""
-    return Asked(
-        round=message.round,
-        stage=message.stage if isinstance(message, Offer) else None,
-        layers=message.layers,
-        best_round=message.best_round,
-        scales=message.scales if isinstance(message, Offer) else b"",
-    )
+    stage, scales = (message.stage, message.scales) if isinstance(message, Offer) else (None, b"")
+    best, layers = message.best_round, message.layers
+    return Asked(round=message.round, stage=stage, layers=layers, best_round=best, scales=scales)
 
 
 def plan_among(members: Mapping[str, object], keys: Mapping[Any, Any], /, **more: Any) -> Plan:

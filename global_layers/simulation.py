@@ -12,7 +12,7 @@ from typing import Any, Final
 import pandas as pd
 from sklearn.metrics import roc_auc_score
 
-from global_layers.frames import CORRECT, FEWEST_SITES, tables_of
+from global_layers.frames import FEWEST_SITES, tables_of
 from global_layers.one_process import plan_among, run_rounds
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.prior_plan import PriorPlan
@@ -21,7 +21,6 @@ from site_agent.desk.results.prior_report import joined_with
 from site_agent.desk.results.simple_models import best_simple_model, simple_scores
 from site_agent.hospital import Split
 from site_agent.trainer.data.dataset import SplitRows, prepare_rows, split_rows
-from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.site_network import Seeds
@@ -59,8 +58,7 @@ def simulate(
         sites: a frame of patients for each site, three or more. A third of its rows is the test set.
         outcome: the column to predict, with two values; the larger one is the positive class.
         networks: further methods of the catalogue, each with its defaults.
-        rounds: of these methods.
-        seed: of splits, folds, forests and networks.
+        rounds, seed: of these methods; of splits, folds, forests and networks.
 
     Returns:
         a row for each site. `best local` is the regression, forest or boosting that the site would choose on its
@@ -69,8 +67,6 @@ def simulate(
     Raises:
         OperatorError: sites, outcome, a table or a method do not fit; the message names it.
     """
-    if len(sites) < FEWEST_SITES:
-        refuse([f"a simulation needs {FEWEST_SITES} sites, and has {len(sites)}"], CORRECT)
     tables, concepts = tables_of(sites, outcome)
     members = {name: _Member(table, seed) for name, table in tables.items()}
     local = {name: _best_local(member, name, seed) for name, member in members.items()}

@@ -41,11 +41,7 @@ def simulate(
             and codes as texts, numbers or truth values. A frame lacks just the concepts that `recorded_by` denies it.
         patient: the column that identifies patients; None if each row is one.
 
-    Raises:
-        OperatorError: the plan has mistakes, or the frames do not fit it. The error lists all.
-
-    Warns:
-        UserWarning: what people at a hospital would ask, or its policy refuse.
+    Raise OperatorError with all mistakes of plan and frames. Warn of what people would ask, or a policy refuse.
     """
     frames = [*sites.values()] if isinstance(sites, Mapping) else [None]
     if not isinstance(plan, StatisticsPlan | Mapping) or not all(isinstance(one, pd.DataFrame) for one in frames):

@@ -61,11 +61,25 @@ def test_codes_gaps_and_missing_columns_are_read() -> None:
 
 
 def test_frames_of_no_federation_are_refused() -> None:
-    """Fewer than three sites, and an outcome that is absent or has not two values."""
+    """Too few sites, other outcomes than two values, and what would be another column, code or patient. It is named."""
     two, three = (dict(list(_frames(0).items())[-number:]) for number in (2, 3))
-    for sites, outcome in ((two, "died"), (three, "Pain"), (three, "dead")):
-        with pytest.raises(OperatorError):
+    (site, own), coded = list(three.items())[-1], {name: one["died"].eq("yes") * 1.0 for name, one in three.items()}
+    numbered = {name: one.assign(died=coded[name]) for name, one in three.items()}
+    wrong: list[tuple[str, Any, str]] = [
+        ("dictionary", two, "died"), ("dictionary", [own] * 3, "died"), ("3 values", three, "Pain"),
+        ("dead is absent", three, "dead"),
+        ("'Pain', 'pain'", three | {site: own.rename(columns={"Pain": "pain"})}, "died"),
+        (f"{site}: 1 of 90 rows", three | {site: own.assign(died=own["died"].where(own.index > 0))}, "died"),
+        (f"{site}: 1 of 90 rows", numbered | {site: own.assign(died=coded[site].where(own.index > 0))}, "died"),
+        (f"{site}: died", three | {site: own.assign(died="no")}, "died"),
+        ("'NO', 'no'", three | {site: own.assign(died=own["died"].str.upper())}, "died"),
+        (f"{site}: the column at", three | {site: own.assign(at=pd.Timestamp(2026, 1, 1))}, "died"),
+        (f"{site}: the column id", three | {site: own.assign(id=[f"P{n}" for n in range(90)])}, "died"),
+    ]  # fmt: skip
+    for place, sites, outcome in wrong:
+        with pytest.raises(OperatorError) as refusal:
             simulate(sites, outcome=outcome)
+        assert place in refusal.value.what, place
 
 
 def test_a_mistake_in_a_notebook_has_its_place_and_no_traceback() -> None:
