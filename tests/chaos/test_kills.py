@@ -29,18 +29,14 @@ POINTS = [
     f"{role}: {when} {what}"
     for role, writes in {
         "coordinator": (
-            "commit of sqlite",
-            "sync of snapshots",
-            "rename of snapshots",
-            "sync of record",
-            "rename of record",
+            "commit of sqlite", "sync of snapshots", "rename of snapshots", "sync of record", "rename of record",
         ),
         "agent": ("commit of audit",),
         "trainer": ("sync of saves", "rename of saves", "commit of sqlite"),
     }.items()
     for what in writes
     for when in ("before", "after")
-]
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

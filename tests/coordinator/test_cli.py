@@ -21,12 +21,9 @@ from tests.rehearsal.study import made_up_identities, made_up_identity, plan_doc
 from tests.statistics.federations import statistics_plan
 
 COORDINATOR: dict[str, Any] = {
-    "listen": "localhost:8443",
-    "enrolment_listen": "localhost:8444",
-    "authority": "authority",
-    "state": "state",
+    "listen": "localhost:8443", "enrolment_listen": "localhost:8444", "authority": "authority", "state": "state",
     "plans": ["plan.yaml"],
-}
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -139,6 +139,11 @@ class Federation:
 
     def begin_study(self, plan: dict[str, Any]) -> None:
         """Announce a further study, which a person at each hospital has approved before."""
+        self.agree(plan)
+        self.follow("Another study")
+
+    def agree(self, plan: dict[str, Any]) -> None:
+        """A person at each hospital approves a study, which the office has ready."""
         self.study, content = plan["study"], yaml.safe_dump(plan, sort_keys=False).encode()
         path = f"/srv/{self.study}.yaml"
 
@@ -150,7 +155,6 @@ class Federation:
         self.office.place(f"/etc/global-layers/{self.study}.yaml", content)
         together(approve, self.hospitals)
         self.office.run("sed", "-i", f"s/^plans: .*/plans: [{self.study}.yaml]/", COORDINATOR_FILE)
-        self.follow("Another study")
 
     def _at(self, where: str, *, everywhere: bool) -> list[Machine]:
         if where == "the office":

@@ -122,12 +122,10 @@ async def test_masks_change_no_bit_of_any_analysis(tmp_path: Path) -> None:
     """Real statistics have the same results with masks, without, and in one process without gates."""
     table = patients(7, rows=(150, 160, 130, 170, 180, 140))
     analyses = [
-        *ANALYSES,
-        regression("F", family="gaussian", outcome="pressure", terms=["stage"], intercept="common"),
+        *ANALYSES, regression("F", family="gaussian", outcome="pressure", terms=["stage"], intercept="common"),
         regression("corrected", firth=True),
-        regression("by patient", robust=True, splines={"age": [45.0, 60.0, 75.0]}),
-        regression("shrunk", ridge=2.0),
-    ]
+        regression("by patient", robust=True, splines={"age": [45.0, 60.0, 75.0]}), regression("shrunk", ridge=2.0),
+    ]  # fmt: skip
     content = statistics_plan(*analyses, newton_rounds=30, masking={"required": True}).model_dump(mode="json")
     content["sites"] = [{"name": name, "identity": identity_of(name)} for name in "abcdef"]
     plan = plan_from_json(json.dumps(content))

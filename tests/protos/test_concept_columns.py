@@ -20,12 +20,9 @@ PAIN: dict[str, Any] = {"kind": "codes", "name": "pain", "definition": "Pain.", 
 
 def _plan(**changes: Any) -> Plan:
     usual: dict[str, Any] = {
-        "method": {"name": "fedavg"},
-        "architecture": {"name": "dense", "hidden": [4]},
-        "outputs": 1,
-        "concepts": [AGE, PAIN],
-        "sites": listed(4),
-    }
+        "method": {"name": "fedavg"}, "architecture": {"name": "dense", "hidden": [4]}, "outputs": 1,
+        "concepts": [AGE, PAIN], "sites": listed(4),
+    }  # fmt: skip
     return plan_with(**usual | changes)
 
 

@@ -128,21 +128,15 @@ def test_a_recomputed_chain_does_not_reach_a_kept_checkpoint(from_line: int) -> 
     [
         lambda record: record | {"note": "approved by Dr. Smith"},
         lambda record: record | {"facts": record["facts"] | {"tensors": []}},
-        lambda record: record | {"sequence": True},
-        lambda record: record | {"sequence": 1.0},
-        lambda record: record | {"salt": 7},
-        lambda record: record | {"salt": 2**70},
-        lambda record: record | {"salt": None},
-        lambda record: record | {"salt": "not hexadecimal"},
-        lambda record: record | {"previous": None},
-        lambda record: record | {"hash": None},
+        lambda record: record | {"sequence": True}, lambda record: record | {"sequence": 1.0},
+        lambda record: record | {"salt": 7}, lambda record: record | {"salt": 2**70},
+        lambda record: record | {"salt": None}, lambda record: record | {"salt": "not hexadecimal"},
+        lambda record: record | {"previous": None}, lambda record: record | {"hash": None},
         lambda record: record | {"hash": record["hash"].upper()},
-        lambda record: {key: value for key, value in record.items() if key != "salt"},
-        lambda record: [record],
-        lambda record: record["facts"],
-        lambda record: None,
+        lambda record: {key: value for key, value in record.items() if key != "salt"}, lambda record: [record],
+        lambda record: record["facts"], lambda record: None,
     ],
-)
+)  # fmt: skip
 def test_an_edited_record_is_found(edit: Any) -> None:
     """A field added beside the hashed ones, another type or a missing field is found in its line."""
     edited = json.dumps(edit(json.loads(LINES[1])), sort_keys=True, separators=(",", ":")).encode() + b"\n"

@@ -223,14 +223,11 @@ def test_rounds_and_steps_make_up_the_whole_training(schedule: dict[str, Any], r
 @pytest.mark.parametrize(
     ("method", "changes", "rounds"),
     [
-        ({"name": "global-layers"}, {}, 8),
-        ({"name": "global-layers"}, {"checkpoint": "latest"}, 8),
-        ({"name": "global-layers"}, {"checkpoint": "global"}, 9),
-        ({"name": "player-fl"}, {}, 9),
-        ({"name": "player-fl"}, {"checkpoint": "global"}, 10),
-        ({"name": "player-fl-random"}, {}, 8),
+        ({"name": "global-layers"}, {}, 8), ({"name": "global-layers"}, {"checkpoint": "latest"}, 8),
+        ({"name": "global-layers"}, {"checkpoint": "global"}, 9), ({"name": "player-fl"}, {}, 9),
+        ({"name": "player-fl"}, {"checkpoint": "global"}, 10), ({"name": "player-fl-random"}, {}, 8),
     ],
-)
+)  # fmt: skip
 def test_rounds_that_measure_come_beside_those_of_training(
     method: dict[str, Any], changes: dict[str, Any], rounds: int
 ) -> None:

@@ -33,13 +33,10 @@ def privately(
     (study,) = studies_of(["federated-prior"])
     concepts = plan_of(study, rehearsal.hospitals, latent=8, is_masked=True)["concepts"]
     written = {key: value for key, value in yaml.safe_load(plan.read_text()).items() if key != "columns"} | {
-        "concepts": concepts,
-        "architecture": {"name": "dense", "hidden": []},
+        "concepts": concepts, "architecture": {"name": "dense", "hidden": []},
         "schedule": {"aggregate": "every-batch", "epochs": rounds, "batches_per_epoch": 1},
-        "optimiser": {"name": "sgd", "learning_rate": rate},
-        "weighting": {"name": "equal"},
-        "privacy": promise,
-    }
+        "optimiser": {"name": "sgd", "learning_rate": rate}, "weighting": {"name": "equal"}, "privacy": promise,
+    }  # fmt: skip
     plan.write_text(yaml.safe_dump(written | keys))
     for reviewed in approved(rehearsal, plan, LIMITS, siloed_baseline=False):
         assert f"{rounds} rounds of training: this site sends only sums with random noise" in reviewed

@@ -77,12 +77,10 @@ class Kind:
         """A masked plan of these hospitals, fedavg unless a method is named."""
         around = {
             "method": {"name": "fedavg"},
-            "schedule": {"aggregate": "every-epoch", "epochs": epochs, "batches_per_epoch": 5},
-            "optimiser": ADAMW,
+            "schedule": {"aggregate": "every-epoch", "epochs": epochs, "batches_per_epoch": 5}, "optimiser": ADAMW,
             "sites": [{"name": name, "identity": identity_of(name)} for name in self.names],
-            "masking": {"required": True},
-            "checkpoint": "latest",
-        }
+            "masking": {"required": True}, "checkpoint": "latest",
+        }  # fmt: skip
         return make_plan(**(around | self.keys | changes))
 
 

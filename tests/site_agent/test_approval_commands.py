@@ -165,15 +165,12 @@ IMAGES = {"name": "convolutional", "image": {"height": 8, "width": 8, "channels"
 @pytest.mark.parametrize(
     ("changes", "status"),
     [
-        ({}, 0),
-        ({"columns": ["agee"]}, 78),
-        ({"outputs": 3}, 78),
-        ({"columns": [], "architecture": IMAGES}, 78),
+        ({}, 0), ({"columns": ["agee"]}, 78), ({"outputs": 3}, 78), ({"columns": [], "architecture": IMAGES}, 78),
         ({"schedule": {"aggregate": "every-epoch", "epochs": 3, "batches_per_epoch": 400}}, 78),
         ({"weighting": {"name": "rows", "fewest_rows": 384, "largest_rows": 1024}}, 77),
         ({"architecture": plan_document({})["architecture"], "columns": [], "outputs": None}, 78),
     ],
-)
+)  # fmt: skip
 def test_a_plan_that_the_trainer_would_refuse_is_not_approved(site: Site, changes: dict[str, Any], status: int) -> None:
     """Its run would end for all. Among these plans is one whose network is this hospital's own, and it has none."""
     plan = site.plan(**DENSE | changes)

@@ -43,12 +43,10 @@ def told(folder: Path, study: StatisticsStudy) -> list[str]:
     ("analysis", "column", "code", "rows", "named"),
     [
         (regression(terms=["stage"]), "stage", "III", 1, "stage=III (3)"),
-        (regression(terms=["age"]), "died", "yes", 1, "died"),
-        (COX, "died", "yes", 1, "died"),
-        (COX, None, None, 2, ""),
-        (CURVE, None, None, 2, ""),
+        (regression(terms=["age"]), "died", "yes", 1, "died"), (COX, "died", "yes", 1, "died"),
+        (COX, None, None, 2, ""), (CURVE, None, None, 2, ""),
     ],
-)
+)  # fmt: skip
 def test_a_refusal_says_at_each_hospital_whether_its_own_rows_are_the_reason(
     tmp_path: Path, analysis: dict[str, Any], column: str | None, code: str | None, rows: int, named: str
 ) -> None:

@@ -197,12 +197,9 @@ def test_a_secret_serves_one_key_session_and_can_be_forgotten(make_key_session: 
 def test_terms_check_themselves() -> None:
     """Unsorted or repeated candidates never become the terms of a key session."""
     right: dict[str, Any] = {
-        "run": "run-1",
-        "key_session": 1,
-        "plan_digest": bytes(32),
-        "candidates": ("a", "b"),
+        "run": "run-1", "key_session": 1, "plan_digest": bytes(32), "candidates": ("a", "b"),
         "identities": (("a", "x"), ("b", "y"), ("c", "z")),
-    }
+    }  # fmt: skip
 
     KeySessionTerms(**right)
     for change in (

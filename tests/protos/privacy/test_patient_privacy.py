@@ -24,21 +24,17 @@ from tests.protos.privacy.private_plans import PROMISE, local_plan, private_netw
 @pytest.mark.parametrize(
     ("promise", "words"),
     [
-        ({"epsilon": 0.0}, "it would be useless"),
-        ({"epsilon": -1.0}, "it would be useless"),
+        ({"epsilon": 0.0}, "it would be useless"), ({"epsilon": -1.0}, "it would be useless"),
         ({"epsilon": 1e9}, "could show almost surely who was a patient"),
         ({"epsilon": float("inf")}, "could show almost surely who was a patient"),
         ({"epsilon": float("nan")}, "epsilon is nan"),
         ({"delta": 0.0}, "the promise adds delta to every probability"),
         ({"delta": 0.5}, "the promise adds delta to every probability"),
-        ({"clip": 0.0}, "greater than or equal to 0.000001"),
-        ({"clip": 1e-300}, "greater than or equal to 0.000001"),
-        ({"clip": float("nan")}, "finite number"),
-        ({"sampling": 0.5}, "Extra inputs are not permitted"),
-        ({"unit": "row"}, "patient"),
-        ({"noise": 1.0}, "noise"),
+        ({"clip": 0.0}, "greater than or equal to 0.000001"), ({"clip": 1e-300}, "greater than or equal to 0.000001"),
+        ({"clip": float("nan")}, "finite number"), ({"sampling": 0.5}, "Extra inputs are not permitted"),
+        ({"unit": "row"}, "patient"), ({"noise": 1.0}, "noise"),
     ],
-)
+)  # fmt: skip
 def test_a_promise_without_meaning_is_refused_with_what_it_would_mean(promise: dict[str, Any], words: str) -> None:
     """Epsilon 0, a billion and NaN, and other nonsense, are refused in words."""
     with pytest.raises(ValidationError, match=words):

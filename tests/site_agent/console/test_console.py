@@ -27,12 +27,9 @@ from tests.site_agent.trainer.sites import RUN, site_after_run
 
 AHEAD = ({"Sec_Purpose": "prefetch"}, {"Purpose": "prefetch"}, {"X_Purpose": "preview"}, {"X_Moz": "prefetch"})
 PROTECTED = {
-    "x-frame-options": "DENY",
-    "x-content-type-options": "nosniff",
-    "cache-control": "no-store",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
+    "x-frame-options": "DENY", "x-content-type-options": "nosniff", "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin", "cross-origin-resource-policy": "same-origin",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -71,14 +71,12 @@ FIRST = {"first.weight", "first.bias", "scale.weight", "scale.bias"}
 BODY = FIRST | {"beside.weight", "beside.bias"}
 LAST = {"last.weight", "last.bias"}
 SHARED: list[tuple[dict[str, Any], dict[str, Any], set[str]]] = [
-    ({"name": "fenda-fl"}, EXTRACTORS, FIRST),
-    ({"name": "fedper"}, LAYERS, BODY),
-    ({"name": "fedrep", "head_epochs": 1}, LAYERS, BODY),
-    ({"name": "fedbabu"}, LAYERS, BODY),
+    ({"name": "fenda-fl"}, EXTRACTORS, FIRST), ({"name": "fedper"}, LAYERS, BODY),
+    ({"name": "fedrep", "head_epochs": 1}, LAYERS, BODY), ({"name": "fedbabu"}, LAYERS, BODY),
     ({"name": "lg-fedavg"}, LAYERS, BODY - FIRST | LAST),
     ({"name": "fedbn"}, LAYERS, BODY - {"scale.weight", "scale.bias"} | LAST),
     ({"name": "fedavg"}, LAYERS, BODY | LAST),
-]
+]  # fmt: skip
 
 
 @pytest.fixture

@@ -63,19 +63,13 @@ def test_what_no_honest_agent_asks_ends_the_trainer(
     questions: dict[str, tuple[Message, ...]] = {
         "again": (prepare, train(0, as_bytes(first)), train(0, as_bytes(first))),
         "beyond": (prepare, train(plan.schedule.rounds, as_bytes(first))),
-        "before": (prepare, question(-1, int(Stage.PROBE), b"")),
-        "stage": (prepare, question(0, 9, as_bytes(first))),
+        "before": (prepare, question(-1, int(Stage.PROBE), b"")), "stage": (prepare, question(0, 9, as_bytes(first))),
         "layers": (prepare, question(0, int(Stage.TRAINING), as_bytes(first), "zz")),
-        "probe": (prepare, question(0, int(Stage.PROBE), b"")),
-        "early end": (prepare, conclude(1, as_bytes(first))),
-        "short": (prepare, train(0, as_bytes(first[:-1]))),
-        "odd": (prepare, train(0, b"123")),
-        "nan": (prepare, train(0, as_bytes(poisoned))),
-        "unprepared": (train(0, as_bytes(first)),),
-        "answer": (Agreed(),),
-        "run": (Prepare("..", plan.canonical),),
-        "plan": (Prepare("law-1", b"{}"),),
-    }
+        "probe": (prepare, question(0, int(Stage.PROBE), b"")), "early end": (prepare, conclude(1, as_bytes(first))),
+        "short": (prepare, train(0, as_bytes(first[:-1]))), "odd": (prepare, train(0, b"123")),
+        "nan": (prepare, train(0, as_bytes(poisoned))), "unprepared": (train(0, as_bytes(first)),),
+        "answer": (Agreed(),), "run": (Prepare("..", plan.canonical),), "plan": (Prepare("law-1", b"{}"),),
+    }  # fmt: skip
 
     answer = _refused(config, *questions[last])
 

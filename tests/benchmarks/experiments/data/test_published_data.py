@@ -32,12 +32,9 @@ from .conftest import DATA, needs_covertype, needs_heart
 PUBLISHED: Final = Path(__file__).with_name("published_data.json")
 CONTRACTS: Final = Path(__file__).parents[4] / "deploy" / "data"
 RECIPES: Final = {
-    "paper": Paper(),
-    "authors": Authors(),
-    "statistician": Statistician(),
-    "default": Default(),
+    "paper": Paper(), "authors": Authors(), "statistician": Statistician(), "default": Default(),
     "default without one-hot": Default(one_hot=False),
-}
+}  # fmt: skip
 PIECEWISE: Final = Default(piecewise_linear=(ColumnsOf(site="faisalabad"),))
 Source = Callable[[int], Sites]
 OF_HEART: Final[dict[str, Source]] = {

@@ -17,23 +17,17 @@ from tests.for_each import some
 from ..data.conftest import DATA, needs_covertype, needs_heart
 
 HEART = [
-    ("heart", "global-layers, authors", "0"),
-    ("fed-heart", "scaffold, global", "0-1"),
-    ("fed-heart", "central, own scales, local", "0-1"),
-    ("fed-heart", "client 2, switzerland, local", "0-1"),
-    ("fed-heart", "fenda-fl, head of two layers, local", "0-1"),
-    ("fed-heart", "majority", "0-1"),
-    ("player", "player-fl", "0"),
-    ("single-vectors", "pfedla", "0"),
-]
+    ("heart", "global-layers, authors", "0"), ("fed-heart", "scaffold, global", "0-1"),
+    ("fed-heart", "central, own scales, local", "0-1"), ("fed-heart", "client 2, switzerland, local", "0-1"),
+    ("fed-heart", "fenda-fl, head of two layers, local", "0-1"), ("fed-heart", "majority", "0-1"),
+    ("player", "player-fl", "0"), ("single-vectors", "pfedla", "0"),
+]  # fmt: skip
 COVERTYPE = [
     ("chfl", "common, 5 clients, 30% common, rate 0.001", "7"),
     ("chfl", "chfl, mu 1, 2 clients, 30% common, rate 0.001", "7"),
-    ("chfl", "concatenated, 5 clients, 30% common, rate 0.001", "7"),
-    ("covertype", "global-layers", "8"),
-    ("covertype", "fedavg", "8"),
-    ("covertype", "centralized", "8"),
-]
+    ("chfl", "concatenated, 5 clients, 30% common, rate 0.001", "7"), ("covertype", "global-layers", "8"),
+    ("covertype", "fedavg", "8"), ("covertype", "centralized", "8"),
+]  # fmt: skip
 
 
 @pytest.mark.slow

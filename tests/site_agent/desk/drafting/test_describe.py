@@ -246,14 +246,12 @@ def test_numbers_are_names_only_where_no_patient_has_them(tmp_path: Path, first:
 @pytest.mark.parametrize(
     ("first", "below", "query"),
     [
-        ("t1,age,died", "T{0},{1},{2}", "*"),
-        ("q1,age,died", "a{0},{1},{2}", "*"),
-        ("sex,2019,2020", "m{2}f,{1},{1}.5", "*"),
-        ("age,died", "{1},{2}", "age, died, 1"),
+        ("t1,age,died", "T{0},{1},{2}", "*"), ("q1,age,died", "a{0},{1},{2}", "*"),
+        ("sex,2019,2020", "m{2}f,{1},{1}.5", "*"), ("age,died", "{1},{2}", "age, died, 1"),
         ("P0000,Kowalski0,1952-07-15,35", "P{3},Kowalski{0},19{1}-07-15,{1}", "*"),
         ("P0000,Kowalski,refused,35", "P{3},Kowalski{3},{0}.5,{1}", "*"),
     ],
-)
+)  # fmt: skip
 def test_names_of_a_query_that_can_be_a_patient_are_refused(tmp_path: Path, first: str, below: str, query: str) -> None:
     """Names like values are asked about where words beside them, or the query, prove names."""
     path = _made(tmp_path, [first, *(below.format(i % 4, 30 + i % 40, i % 2, f"{i + 1:04}") for i in range(60))])

@@ -79,18 +79,14 @@ def test_two_dates_are_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("follow_up", "more", "cell", "words"),
     [
-        (NUMBER, "", "-1", NEGATIVE.words),
-        (NUMBER, "", "0", ZERO.words),
-        (NUMBER, ", longest: 100", "101", "a time longer than 100 days"),
-        (NUMBER, "", "", "missing"),
-        (NUMBER, "", "soon", "text"),
-        (DATES, "", "2020-05-02,01.05.2020", REVERSED.words),
+        (NUMBER, "", "-1", NEGATIVE.words), (NUMBER, "", "0", ZERO.words),
+        (NUMBER, ", longest: 100", "101", "a time longer than 100 days"), (NUMBER, "", "", "missing"),
+        (NUMBER, "", "soon", "text"), (DATES, "", "2020-05-02,01.05.2020", REVERSED.words),
         (DATES, "", "2020-05-01,01.05.2020", ZERO.words),
         (DATES, ", end: 2020-12-31", "2020-05-01,01.01.2021", AFTER_END.words),
-        (DATES, "", "2020-05-01,31.02.2020", "pattern"),
-        (DATES, "", "2020-05-01,", "missing"),
+        (DATES, "", "2020-05-01,31.02.2020", "pattern"), (DATES, "", "2020-05-01,", "missing"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_time_is_a_mistake_with_its_row(
     tmp_path: Path, follow_up: str, more: str, cell: str, words: str
 ) -> None:
@@ -104,15 +100,11 @@ def test_a_wrong_time_is_a_mistake_with_its_row(
 @pytest.mark.parametrize(
     ("follow_up", "more", "codes"),
     [
-        (NUMBER, ", pattern: '%Y-%m-%d'", ""),
-        (NUMBER, ", end: 2020-12-31", ""),
-        (NUMBER, ", competing: [3]", ""),
-        (NUMBER, ", competing: [1]", ""),
-        (NUMBER, "}\n  - {name: weeks, role: follow-up, unit: weeks", ""),
-        (DATES.replace("since: start", "since: birth"), "", ""),
-        (DATES.replace("unit: days", "unit: weeks"), "", ""),
+        (NUMBER, ", pattern: '%Y-%m-%d'", ""), (NUMBER, ", end: 2020-12-31", ""), (NUMBER, ", competing: [3]", ""),
+        (NUMBER, ", competing: [1]", ""), (NUMBER, "}\n  - {name: weeks, role: follow-up, unit: weeks", ""),
+        (DATES.replace("since: start", "since: birth"), "", ""), (DATES.replace("unit: days", "unit: weeks"), "", ""),
     ],
-)
+)  # fmt: skip
 def test_a_contract_that_leaves_the_event_open_is_refused(follow_up: str, more: str, codes: str) -> None:
     """A follow-up by dates needs both dates, and competing codes are some of those without the event."""
     with pytest.raises(ConfigurationError):

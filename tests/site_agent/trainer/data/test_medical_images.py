@@ -389,16 +389,12 @@ def test_one_frame_or_slice_is_named_behind_the_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"window": None}, "need a window"),
-        ({"bits": 16}, "bits are for PNG and JPEG"),
-        ({"window": [5, 5]}, "lowest and the highest"),
-        ({"window": [0, 1e9]}, "between -16777216 and 16777216"),
-        ({"files": {"kind": "nifti"}}, "plane"),
-        ({"files": AXIAL | {"at": 1.5}}, "less than or equal to 1"),
-        ({"files": AXIAL, "channels": 3}, "is grey"),
-        ({"files": {"kind": "dicom", "modality": "ct"}}, "pattern"),
+        ({"window": None}, "need a window"), ({"bits": 16}, "bits are for PNG and JPEG"),
+        ({"window": [5, 5]}, "lowest and the highest"), ({"window": [0, 1e9]}, "between -16777216 and 16777216"),
+        ({"files": {"kind": "nifti"}}, "plane"), ({"files": AXIAL | {"at": 1.5}}, "less than or equal to 1"),
+        ({"files": AXIAL, "channels": 3}, "is grey"), ({"files": {"kind": "dicom", "modality": "ct"}}, "pattern"),
     ],
-)
+)  # fmt: skip
 def test_a_contract_that_cannot_be_met_is_refused(changes: dict[str, Any], words: str) -> None:
     """Each with its reason, before a file is opened."""
     with pytest.raises(ValueError, match=words):
