@@ -60,7 +60,7 @@ FAILED_FORMULA: Final = Flaw("an error value of a spreadsheet")
 ZONED: Final = Flaw("a time with a distance from UTC, whose day depends on the place; declare `zone` in the format")
 SHORT_YEAR: Final = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2}", re.ASCII)
 NO_CENTURY: Final = Flaw("a date with a year of two digits, whose century is not guessed; export years of four digits")
-IN_THE_FUTURE: Final = Flaw("a date in the future")
+IN_THE_FUTURE: Final = Flaw("a date in the future; correct it, list it as a missing marker, or write `future: allow`")
 
 
 def canonical_code(text: str, decimal: str = ".") -> str:
