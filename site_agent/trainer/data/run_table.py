@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import structlog
 from pydantic import ValidationError
 
 from protos.errors import DataError
@@ -54,7 +53,6 @@ def unchecked(hospital: Hospital, table: Table) -> DataError | None:
             remedy="Run `site-agent data check`, correct what it lists or accept it with `site-agent data accept`, and "
             "read `site-agent review` again, because a change can end a run for all.",
         )
-    structlog.get_logger().info("table_not_checked")
     return None
 
 
