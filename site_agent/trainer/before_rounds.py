@@ -47,7 +47,7 @@ def check_table(hospital: Hospital) -> None:
         from site_agent.trainer.data.dataset import prepare_rows
         from site_agent.trainer.data.run_table import table_for_run
 
-        table, rows = table_for_run(hospital)
+        table, rows = table_for_run(hospital, logs=True)
         if rows is not None:
             prepare_rows(table, rows)
 

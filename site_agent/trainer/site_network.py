@@ -165,11 +165,6 @@ class SiteNetworks:
             raise NetworkDiffers
         return network
 
-    def check_batch(self, flat: FlatNetwork, rows: int) -> None:
-        """Raise an error if the network cannot train on batches of this size. See `check_batch`."""
-        if self.user_module is not None and isinstance(self.plan.architecture, NamedTensors):
-            check_batch(self.user_module, flat.network, self.columns, rows, [tensor.name for tensor in self.tensors])
-
     def lay(self, federated: Iterable[TensorSpec]) -> FlatNetwork:
         """Build the network with its federated tensors in one flat tensor."""
         return FlatNetwork(self.build(), [tensor.name for tensor in federated], self.device)
@@ -242,7 +237,9 @@ def begin_training(
         np.random.default_rng(seeds.own("batch order")),
         batch_rows=schedule.batch_rows if isinstance(schedule, StepSchedule) else None,
     )
-    networks.check_batch(flat, batches.rows_in_each)
+    if networks.user_module is not None and isinstance(plan.architecture, NamedTensors):
+        names = [tensor.name for tensor in networks.tensors]
+        check_batch(networks.user_module, flat.network, networks.columns, batches.rows_in_each, names)
     procedure, dropout = build_procedure(method, flat, recipe), seeds.own("dropout")
     local = LocalTraining(procedure, rows=rows.training, batches=batches, dropout_seed=dropout)
     return SiteTraining(flat=flat, local=local, recipe=recipe, rows=rows)

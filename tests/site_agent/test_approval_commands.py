@@ -178,6 +178,8 @@ def test_a_plan_that_the_trainer_would_refuse_is_not_approved(site: Site, change
     columns = [{"name": "age", "role": "feature", "type": "numeric"}, TARGET]
     (site.folder / "c.yaml").write_text(yaml.safe_dump({"format": {"header": True}, "columns": columns}))
     (site.folder / "t.csv").write_text("age,died\n" + "".join(f"{age},{age % 2}\n" for age in range(20, 90)))
+    config = site.folder / "hospital.yaml"
+    config.write_text(config.read_text().replace("table: t.csv", "table: t.csv\n  unaccepted_warnings: tell"))
 
     assert [site("review"), site("approve", "--by", "A. Jones", "--yes")] == [status, status]
     assert site.out.startswith("A. Jones approved") == (status == 0)  # no line of a log before it

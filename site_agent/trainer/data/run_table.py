@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 from pydantic import ValidationError
 
 from protos.errors import DataError
@@ -29,20 +30,20 @@ from site_agent.trainer.data.tables import Table, read_table
 from site_agent.trainer.disk import array_digest, write_whole
 
 
-def table_for_run(hospital: Hospital) -> tuple[Table, SplitRows | None]:
+def table_for_run(hospital: Hospital, *, logs: bool = False) -> tuple[Table, SplitRows | None]:
     """Return the table and its three parts, None if the site only counts. Raise OperatorError if it can't be used."""
     contract = read_contract(Path(hospital.data.contract))
     table = read_table(Path(hospital.data.table), contract, scratch=hospital.scratch_path)
     rows = None if hospital.policy.tier == "statistics" else split_rows(table, hospital.data.split)
     if mistakes := [mistake.line for mistake in unusable_columns(table, rows)]:
         refuse(mistakes)
-    if error := unchecked(hospital, table):
+    if error := unchecked(hospital, table, logs=logs):
         raise error
     return table, rows
 
 
-def unchecked(hospital: Hospital, table: Table) -> DataError | None:
-    """Return why a run must not use a table: no person has checked it as it is now. Return None if a run may use it."""
+def unchecked(hospital: Hospital, table: Table, *, logs: bool = False) -> DataError | None:
+    """Return why a run must not use a table: no person has checked it as it is now. Return None, or log, if it may."""
     check = find_check(hospital.state_path, check_digest(table, hospital.data.split))
     if check is not None and not (check.by is None and table.put_aside):
         return None
@@ -53,6 +54,8 @@ def unchecked(hospital: Hospital, table: Table) -> DataError | None:
             remedy="Run `site-agent data check`, correct what it lists or accept it with `site-agent data accept`, and "
             "read `site-agent review` again, because a change can end a run for all.",
         )
+    if logs:
+        structlog.get_logger().info("table_not_checked")
     return None
 
 
