@@ -50,8 +50,8 @@ class Collection:
             rows = study.rows if offered.offer.stage is Stage.TRAINING else 0
             payload = answer.updates.tobytes() + np.array(answer.scalars, "<i8").tobytes()
             noise = None if self.plan.privacy is None else partial(self._noisy, site)
-            digest, content = offered.offer.parameters_digest, memoryview(payload)
-            contribution = self._builder.build(digest, offered.exchange, content, rows=rows, noise=noise)
+            digest = offered.offer.parameters_digest
+            contribution = self._builder.build(digest, offered.exchange, memoryview(payload), rows=rows, noise=noise)
             for index in range(offered.exchange.layout.chunks):
                 self.run.running_sum.add(site, index, offered.exchange.layout.body(contribution.buffer, index))
         if not self.run.is_consistent:
@@ -71,7 +71,7 @@ class Collection:
 
 
 def run_rounds(plan: Plan, studies: Mapping[str, AnyStudy]) -> Collection:
-    """Run all rounds of a plan of just these sites. Each loads the result. Raise OperatorError if it fits not all."""
+    """Run all rounds of a plan of just these sites, which load the result. Raise OperatorError if one is unfit."""
     collection = Collection(plan)
     while stage_at(plan, collection.run.rounds_made, collection.run.course.training_rounds) is not None:
         collection.make(collection.run.rounds_made, studies)
@@ -84,8 +84,7 @@ def run_rounds(plan: Plan, studies: Mapping[str, AnyStudy]) -> Collection:
 def asked_by(message: Offer | Finish) -> Asked:
     """Convert an offer, or the last message of a run, to a request to the site's trainer."""
     stage, scales = (message.stage, message.scales) if isinstance(message, Offer) else (None, b"")
-    best, layers = message.best_round, message.layers
-    return Asked(round=message.round, stage=stage, layers=layers, best_round=best, scales=scales)
+    return Asked(round=message.round, stage=stage, layers=message.layers, best_round=message.best_round, scales=scales)
 
 
 def plan_among(members: Mapping[str, object], keys: Mapping[Any, Any], /, **more: Any) -> Plan:

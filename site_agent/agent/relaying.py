@@ -66,7 +66,7 @@ class Relay:
         return "connected to the coordinator" if self._stream.is_accepted else "connecting to the coordinator"
 
     async def run(self) -> None:
-        """Carry out the gate's commands until it disconnects. Raise MalformedMessage if it is no gate as ours."""
+        """Carry out the gate's commands until it disconnects. Raise MalformedMessage if it is of another version."""
         try:
             while True:
                 order = await self._gate.receive(largest_payload)

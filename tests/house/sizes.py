@@ -74,14 +74,14 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # Lines of a room, words of the pages, keys of a plan. A change that needs more space finds it in its own room, or
 # lowers another ceiling.
 CEILINGS: Final = {
-    "package_lines": 47_433, "audited_lines": 5_875, "beside_a_round_lines": 18_846, "test_lines": 54_352,
+    "package_lines": 47_430, "audited_lines": 5_875, "beside_a_round_lines": 18_844, "test_lines": 54_344,
     "benchmark_lines": 6_651, "doc_words": 28_814, "plan_keys": 20,
     "protos.plan": 5_394, "protos.statistics": 3_119, "protos.wire": 996, "protos.masking": 541,
     "protos.privacy": 236, "protos.numbers": 528, "protos": 156, "host": 2_371, "pki": 1_953,
     "coordinator.rounds": 2_106, "coordinator.storage": 693, "coordinator.network": 1_109,
     "coordinator.commands": 759, "coordinator": 10, "site_agent.agent": 606, "site_agent.gate": 3_240,
-    "site_agent.service": 633, "site_agent.trainer": 12_092, "site_agent.desk": 6_979, "site_agent.commands": 1_054,
-    "site_agent": 2_391, "global_layers": 467,
+    "site_agent.service": 633, "site_agent.trainer": 12_092, "site_agent.desk": 6_977, "site_agent.commands": 1_054,
+    "site_agent": 2_391, "global_layers": 466,
 }  # fmt: skip
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -314,10 +314,8 @@ def received_page(facts: Facts) -> str:
         [one["column"], f"{one['all_sites']:+.3f}", f"{one['standard_error']:.3f}", _where(one)]
         for one in facts[RECEIVING]["coefficients"]
     ]
-    heading, columns = (
-        "What the other hospitals found",
-        ["column", "coefficient of all sites", "standard error", "here"],
-    )
+    heading = "What the other hospitals found"
+    columns = ["column", "coefficient of all sites", "standard error", "here"]
     sections = [Section(heading=heading, parts=[table(heading, columns, rows)])]
     return page(f"{facts['site']}: the model that was received in the run {facts['run']}", opening, sections)
 

@@ -128,9 +128,9 @@ def target_parser(target: Target, contract: Contract) -> BlockParser:
 
 def date_parser(column: DateFeature | DayColumn, contract: Contract, today: date) -> BlockParser:
     """Return a function that reads dates as days since the year 1. A missing date is NaN."""
-    markers, refuses_future = {"", *contract.missing_markers, *column.missing_markers}, column.future == "refuse"
-    zone = contract.format.zone
-    rule = DateRule(markers, patterns_of(column.pattern), refuses_future=refuses_future, zone=zone)
+    markers = {"", *contract.missing_markers, *column.missing_markers}
+    refuses_future = column.future == "refuse"
+    rule = DateRule(markers, patterns_of(column.pattern), refuses_future=refuses_future, zone=contract.format.zone)
     return _BlockParser(lambda cell: rule.read(cell, today), lambda cells: _plain_days(cells, rule, today))
 
 
