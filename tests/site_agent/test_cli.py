@@ -35,7 +35,7 @@ HOSPITAL: dict[str, Any] = {
         "split": {"seed": 0, "test_share": 0.33, "validation_share": 0.1},
         "unaccepted_warnings": "tell",
     },
-    "training": {"threads": 1, "siloed_baseline": True},
+    "training": {"threads": 1, "siloed_baseline": True, "user_module": "own.py"},
 }
 CONTRACT: dict[str, Any] = {
     "format": {"header": True},
