@@ -22,7 +22,7 @@ from site_agent.trainer.data.tables import Table, read_table
 
 FEWEST_SITES: Final = 3  # sites that record a concept
 CORRECT: Final = "Correct the data frames or the plan, and call the function again."
-_FEW: Final = 20  # other texts in each row, which can be codes
+_MOST_CODES: Final = 20  # of a column with another text in each row
 _OUTCOME: Final = "outcome of the simulation"
 
 
@@ -70,7 +70,7 @@ def _mistakes(sites: Mapping[str, pd.DataFrame], outcome: str) -> Iterator[str]:
         for name, values in frame.drop(columns=outcome, errors="ignore").items():
             kind = pd.api.types.infer_dtype(values)
             if kind.startswith(("date", "time", "period")) or (
-                kind == "string" and len(values) == values.nunique() > _FEW
+                kind == "string" and len(values) == values.nunique() > _MOST_CODES
             ):
                 yield f"{site}: the column {name} has dates or other texts in each row; leave it out, or use numbers"
     yield from _alike("columns", [name for frame in frames for name in frame])

@@ -31,7 +31,7 @@ def proxy_of(directory: Path, address: str) -> Proxy | None:
         OperatorError: other accounts can read the file, or it has no login.
     """
     path, login = directory / PROXY_LOGIN, ""
-    if path.exists():
+    if address and path.exists():
         login = secret_files.read_secret(path).decode("utf-8-sig", "replace").strip()
         if ":" not in login or "\ufffd" in login or len(login.splitlines()) > 1:
             raise ConfigurationError(

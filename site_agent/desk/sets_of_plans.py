@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _ARE_NAMES: Final = ("study", "version", "question", "timing", "sites", "what is sent")
 _ARE_LISTED: Final = ("concepts", "columns", "analyses")
-_ARE_WRONG: Final = (DataError, ConfigurationError, RefusedError)  # not what is only away for now
+_UNFIT: Final = (DataError, ConfigurationError, RefusedError)  # a missing mount or a busy database ends by itself
 _MOST_NAMED: Final = 12  # changes in one sentence
 
 
@@ -92,7 +92,7 @@ def row_sections(hospital: Hospital, plan: Plan) -> Iterator[Section]:
             sentences += _differing(hospital.state_path / "models", plan.run_name, used, patients, cell)
     except (OperatorError, OSError) as error:
         sentences.append(f"The rows of this plan cannot be used now. {explained(error).what}")
-        if isinstance(error, _ARE_WRONG) and not isinstance(error.__cause__, OSError):
+        if isinstance(error, _UNFIT) and not isinstance(error.__cause__, OSError):
             wrong.append(error)
     if sentences:
         yield Section("This hospital's rows", tuple(sentences), error=next(iter(wrong), None))

@@ -24,8 +24,7 @@ from site_agent.state_folders import agent_folder, gate_store_path
 
 _PATIENCE_SECONDS: Final = 10.0
 _RENEWAL: Final = (
-    "Start the agent. It renews the certificate, also after its expiry. If that is refused, ask the federation office "
-    "for a new invitation."
+    "Start the agent, which renews it. If that is refused, ask the federation office for a new invitation."
 )
 
 
@@ -46,19 +45,19 @@ async def examine_agent(hospital: Hospital) -> list[Finding]:
         if keys.is_enrolled():
             valid = key_checks.judge_certificate(keys.certificate_path, "This site's certificate", _RENEWAL, now)
             return [valid, await _connection(hospital, KeptCertificates(keys.directory))]
+        if hospital.invitation is None:
+            remedy = "Ask the federation office for an invitation. Write the path of its file under `invitation`."
+            return [failure("D417", "This site has no certificate, and hospital.yaml names no invitation.", remedy)]
+        valid = key_checks.judge_invitation(Path(hospital.invitation), hospital.site, now)
+        return [valid] if valid.severity is Severity.FAILURE else [valid, await _enrolment(hospital)]
     except (OperatorError, OSError, ValueError) as cause:
         remedy = getattr(cause, "remedy", "Restore the state folder from its backup.")
         return [failure("D404", getattr(cause, "what", "The keys cannot be read."), remedy)]
-    if hospital.invitation is None:
-        remedy = "Ask the federation office for an invitation. Write the path of its file under `invitation`."
-        return [failure("D417", "This site has no certificate, and hospital.yaml names no invitation.", remedy)]
-    valid = key_checks.judge_invitation(Path(hospital.invitation), hospital.site, now)
-    return [valid] if valid.severity is Severity.FAILURE else [valid, await _enrolment(hospital, hospital.invitation)]
 
 
-async def _enrolment(hospital: Hospital, invitation: str) -> Finding:
+async def _enrolment(hospital: Hospital) -> Finding:
     """Call what the enrolment port does not have. Only the coordinator of the invitation's authority answers this."""
-    invited = Invitation.load(Path(invitation))
+    invited = Invitation.load(Path(hospital.invitation or ""))
     address, proxy = str(invited.enrolment), proxy_of(agent_folder(hospital.state_path), hospital.proxy or "")
     try:
         await call("/global_layers.v1.Enrolment/Nothing", address, invited.root_pem, b"", proxy)
@@ -85,5 +84,6 @@ async def _connection(hospital: Hospital, kept: KeptCertificates) -> Finding:
 
 def _unreached(hospital: Hospital, address: str, status: str) -> Finding:
     told = of_certificate(address, status, datetime.now(UTC), "E020") or stream_ended(address, status)
-    through = f"Check that the proxy {hospital.proxy} runs. With openssl, add `-proxy {hospital.proxy}`. "
+    runs = "" if status.startswith("proxy") else "Check that it runs. "  # a proxy that answers runs
+    through = f"The way leads through the proxy {hospital.proxy}. {runs}With openssl, add `-proxy {hospital.proxy}`. "
     return failure("D411", told.what, (through if hospital.proxy else "") + told.remedy)

@@ -98,17 +98,14 @@ NO_PORT = ["--address", "no port", "--enrolment-address", "a:1", "--directory", 
 @pytest.mark.parametrize(
     ("run", "words", "status"),
     [
-        (called, ["coordinator", "fly"], 2),
-        (finished, ["coordinator", "check", "--config", "none.yaml"], 78),
-        (finished, ["site-agent", "join"], 2),
-        (called, ["site-agent", "join", "--config", "none.yaml"], 78),
+        (called, ["coordinator", "fly"], 2), (finished, ["coordinator", "check", "--config", "none.yaml"], 78),
+        (finished, ["site-agent", "join"], 2), (called, ["site-agent", "join", "--config", "none.yaml"], 78),
         (called, ["pki", "fly"], 2),
         (called, ["pki", "invite", "UPPER CASE", "--directory", "none", "--output", "x"], 78),
-        (called, ["pki", "list", "--directory", "none"], 78),
-        (finished, ["pki", "inspect", "none"], 78),
+        (called, ["pki", "list", "--directory", "none"], 78), (finished, ["pki", "inspect", "none"], 78),
         (called, ["pki", "init", "--federation", "x", *NO_PORT], 78),
     ],
-)
+)  # fmt: skip
 def test_the_installed_commands_keep_to_the_documented_exit_statuses(
     tmp_path: Path, run: Callable[..., CompletedProcess[str]], words: list[str], status: int
 ) -> None:

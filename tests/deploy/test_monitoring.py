@@ -20,11 +20,9 @@ SITE = {
 }  # fmt: skip
 STATUS = {
     "run": {"run": "r", "phase": "collecting", "rounds_made": 1, "rounds": 9, "median_round_seconds": 2.0},
-    "sites": {"a": {"connected": True, "joined": True}, "b": {"connected": False, "joined": True}},
-    "runs_over": 0,
-    "runs_waiting": 0,
-    "coordinator_certificate_days": 63.0,
-}
+    "sites": {"a": {"connected": True, "joined": True}, "b": {"connected": False, "joined": True}}, "runs_over": 0,
+    "runs_waiting": 0, "coordinator_certificate_days": 63.0,
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -32,16 +32,12 @@ PLACES = {
     "coordinator: runs": "coordinator of %i: runs",
     "/var/lib/global-layers/site/": "/var/lib/global-layers/sites/%i/",
     "RuntimeDirectory=site-trainer": "RuntimeDirectory=site-trainer-%i",
-    "RuntimeDirectory=site-gate": "RuntimeDirectory=site-gate-%i",
-    "/run/site-trainer": "/run/site-trainer-%i",
-    "/run/site-gate": "/run/site-gate-%i",
-    "site-trainer.service": "site-trainer@%i.service",
-    "site-gate.service": "site-gate@%i.service",
-    "site-agent.service": "site-agent@%i.service",
-    "agent: the one": "agent of %i: the one",
-    "gate: the one": "gate of %i: the one",
+    "RuntimeDirectory=site-gate": "RuntimeDirectory=site-gate-%i", "/run/site-trainer": "/run/site-trainer-%i",
+    "/run/site-gate": "/run/site-gate-%i", "site-trainer.service": "site-trainer@%i.service",
+    "site-gate.service": "site-gate@%i.service", "site-agent.service": "site-agent@%i.service",
+    "agent: the one": "agent of %i: the one", "gate: the one": "gate of %i: the one",
     "trainer: the one": "trainer of %i: the one",
-}
+}  # fmt: skip
 DIRECTORIES = "site-directories@%i.service"
 
 needs_systemd_analyze = pytest.mark.skipif(

@@ -168,6 +168,10 @@ def test_the_enrolment_port_is_tried_before_there_is_a_certificate(tmp_path: Pat
             scene.change(site="z", invitation=str(tmp_path / f"{at}.invitation"))
             told.append(connection(scene).severity)
     assert (told, agent.exists()) == ([Severity.FAILURE, Severity.FINE], False)
+    agent.mkdir(mode=0o700)
+    (agent / PROXY_LOGIN).touch(0o600)  # without a login
+    scene.change(proxy=f"127.0.0.1:{port}")
+    assert [one.severity for one in asyncio.run(examine_agent(read_hospital(scene.hospital)))] == [Severity.FAILURE]
 
 
 def test_a_stream_that_ends_like_a_success_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

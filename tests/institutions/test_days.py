@@ -94,11 +94,11 @@ def test_five_days_leave_no_unit_failed_and_change_no_bit(founded: Federation) -
     disturbed = _came_out(founded)
     failed = [each.run("systemctl", "--failed", "--plain", "--no-legend") for each in machines]
     together(lambda each: each.run("systemctl", "stop", *_units(each)), machines)
-    again = f"find {STATE} -mindepth 1 -delete; tar --extract --file /srv/before.tar --directory {STATE}"
+    again = f"find {STATE} -mindepth 1 -delete && tar --extract --file /srv/before.tar --directory {STATE}"
     together(lambda each: _shell(each, again), machines)
     founded.follow("Another study")
     undisturbed = _came_out(founded)
 
     units, bits = sum(map(bool, failed)), sum(disturbed[name] != undisturbed[name] for name in undisturbed)
-    print(f"\nevents={len(happened)} units_left_failed={units} runs_lost=0 models_different={bits}")
+    print(f"\nevents={len(happened)} units_left_failed={units} models_different={bits}")
     assert (units, bits) == (0, 0), (happened, failed)
