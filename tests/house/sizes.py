@@ -74,7 +74,7 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # Lines of a room, words of the pages, keys of a plan. A change that needs more space finds it in its own room, or
 # lowers another ceiling.
 CEILINGS: Final = {
-    "package_lines": 47_430, "audited_lines": 5_875, "beside_a_round_lines": 18_844, "test_lines": 54_344,
+    "package_lines": 47_430, "audited_lines": 5_875, "beside_a_round_lines": 18_844, "test_lines": 54_339,
     "benchmark_lines": 6_651, "doc_words": 28_814, "plan_keys": 20,
     "protos.plan": 5_394, "protos.statistics": 3_119, "protos.wire": 996, "protos.masking": 541,
     "protos.privacy": 236, "protos.numbers": 528, "protos": 156, "host": 2_371, "pki": 1_953,
